@@ -1,1 +1,49 @@
-//! t
+//! Every event a service commits reaches every service that wants it, and takes effect once.
+//!
+//! The modules, in the order in which an event meets them:
+//!
+//! 1. [`envelope`]: what travels. An [`Event`] is what a service says; an [`Envelope`] is that, committed.
+//! 2. [`store`]: the database ports. `append` writes the event in the caller's own transaction.
+//! 3. [`relay`]: outbox to broker. Claim, publish, wait for the confirm, mark.
+//! 4. [`broker`] and [`topology`]: where it is published and how it is routed.
+//! 5. [`consumer`]: delivery to effect. Transaction, inbox, [`handler`], commit.
+//! 6. [`settlement`]: what becomes of the delivery: ack, wait, dead letter.
+//! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
+//! 8. [`audit`]: committed = applied + waiting + dead.
+//!
+//! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
+//! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
+
+pub mod audit;
+pub mod broker;
+pub mod clock;
+pub mod consumer;
+pub mod dead_letter;
+pub mod envelope;
+pub mod handler;
+pub mod registry;
+pub mod relay;
+pub mod settlement;
+pub mod store;
+mod text;
+pub mod topology;
+
+#[cfg(feature = "sqlite")]
+pub mod embedded;
+#[cfg(feature = "sqlite")]
+pub mod harness;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use broker::Broker;
+pub use clock::Clock;
+pub use envelope::{Envelope, Event, EventId, EventType, Payload, WireFormat};
+pub use handler::{Failure, Handler, Incoming};
+pub use store::{Inbox, Outbox, Store};
+pub use text::InvalidText;

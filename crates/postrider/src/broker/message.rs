@@ -1,0 +1,125 @@
+//! A message as brokers carry it: properties, headers and bytes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Properties, headers and body. Always persistent.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Message {
+    /// The standard properties we use; the rest is carried in [`Properties`] untouched.
+    pub properties: Properties,
+    /// The header table.
+    pub headers: Headers,
+    /// The bytes.
+    pub body: Bytes,
+}
+
+/// AMQP's basic properties.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Properties {
+    /// Our event id.
+    pub message_id: Option<String>,
+    /// What the body is.
+    pub content_type: Option<String>,
+    /// How the body is packed.
+    pub content_encoding: Option<String>,
+    /// The conversation.
+    pub correlation_id: Option<String>,
+    /// Seconds since 1970.
+    pub timestamp: Option<u64>,
+    /// The event type.
+    pub kind: Option<String>,
+    /// Who published it.
+    pub app_id: Option<String>,
+    /// Where an answer is wanted.
+    pub reply_to: Option<String>,
+    /// 0 to 9.
+    pub priority: Option<u8>,
+}
+
+/// The header table, sorted by name.
+pub type Headers = BTreeMap<String, HeaderValue>;
+
+/// A value in a header table: every type of AMQP has a place, integers of all widths share one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeaderValue {
+    /// No value.
+    Null,
+    /// True or false.
+    Bool(bool),
+    /// Any integer.
+    Int(i64),
+    /// A float or double.
+    Float(f64),
+    /// A decimal: value and number of digits after the point.
+    Decimal {
+        /// Digits after the point.
+        scale: u8,
+        /// The digits.
+        value: u32,
+    },
+    /// Text.
+    Text(String),
+    /// Bytes that are not UTF-8.
+    Bytes(Vec<u8>),
+    /// Seconds since 1970.
+    Timestamp(u64),
+    /// A list.
+    List(Vec<HeaderValue>),
+    /// A table.
+    Table(Headers),
+}
+
+impl HeaderValue {
+    /// The text, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The integer, if it is one, or text that reads as one.
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Self::Int(int) => Some(*int),
+            Self::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for HeaderValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for HeaderValue {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for HeaderValue {
+    fn from(int: i64) -> Self {
+        Self::Int(int)
+    }
+}
+
+impl From<u32> for HeaderValue {
+    fn from(int: u32) -> Self {
+        Self::Int(i64::from(int))
+    }
+}
+
+impl Message {
+    /// The text of a header, if it has one.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(HeaderValue::as_str)
+    }
+}

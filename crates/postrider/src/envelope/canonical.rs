@@ -1,0 +1,134 @@
+//! Canonical JSON: one text for all the texts that mean the same.
+//!
+//! Members are sorted by the bytes of their names, strings have the fewest escapes, no space stands between tokens, and
+//! numbers are exact decimals without leading or trailing zeros: `1.50`, `1.5` and `15e-1` are one number. Numbers never
+//! go through a float, so two large amounts that differ in the last digit stay different.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::value::RawValue;
+
+/// Deeper nesting than this is treated as bytes, not as JSON.
+const MAX_DEPTH: usize = 128;
+
+/// The canonical form, or nothing if the bytes are not JSON.
+pub(super) fn json(bytes: &[u8]) -> Option<Vec<u8>> {
+    let raw: &RawValue = serde_json::from_slice(bytes).ok()?;
+    let mut out = String::with_capacity(bytes.len());
+    write_value(raw.get(), &mut out, 0)?;
+    Some(out.into_bytes())
+}
+
+fn write_value(text: &str, out: &mut String, depth: usize) -> Option<()> {
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    match text.trim_ascii_start().as_bytes().first()? {
+        b'{' => write_object(text, out, depth),
+        b'[' => write_array(text, out, depth),
+        b'"' => {
+            let string: String = serde_json::from_str(text).ok()?;
+            write_string(&string, out)
+        }
+        b't' | b'f' | b'n' => {
+            out.push_str(text.trim_ascii());
+            Some(())
+        }
+        _ => {
+            write_number(text.trim_ascii(), out);
+            Some(())
+        }
+    }
+}
+
+fn write_object(text: &str, out: &mut String, depth: usize) -> Option<()> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    out.push('{');
+    for (index, (name, value)) in members.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_string(name, out)?;
+        out.push(':');
+        write_value(value.get(), out, depth + 1)?;
+    }
+    out.push('}');
+    Some(())
+}
+
+fn write_array(text: &str, out: &mut String, depth: usize) -> Option<()> {
+    let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    out.push('[');
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_value(item.get(), out, depth + 1)?;
+    }
+    out.push(']');
+    Some(())
+}
+
+fn write_string(string: &str, out: &mut String) -> Option<()> {
+    out.push_str(&serde_json::to_string(string).ok()?);
+    Some(())
+}
+
+/// Writes `digits` or `digits` + `e` + exponent, digits without leading or trailing zeros.
+fn write_number(text: &str, out: &mut String) {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |rest| ("-", rest));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_end_matches('0');
+    let Ok(exponent) = exponent.parse::<i64>() else {
+        // An exponent beyond 64 bits: keep the text, it is only compared with itself.
+        out.push_str(text);
+        return;
+    };
+    let dropped = digits.len() - significant.len();
+    let significant = significant.trim_start_matches('0');
+    if significant.is_empty() {
+        out.push('0');
+        return;
+    }
+    let exponent = i128::from(exponent) - fraction.len() as i128 + dropped as i128;
+    out.push_str(sign);
+    out.push_str(significant);
+    if exponent != 0 {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "e{exponent}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(text: &str) -> String {
+        String::from_utf8(json(text.as_bytes()).expect("is JSON")).unwrap()
+    }
+
+    #[test]
+    fn order_space_and_escapes_do_not_matter() {
+        assert_eq!(canonical(r#" {"b" : [1, true ,null], "a":"\u0041\/"} "#), r#"{"a":"A/","b":[1,true,null]}"#);
+    }
+
+    #[test]
+    fn numbers_are_exact_decimals() {
+        for same in ["150", "1.5e2", "150.00", "15E+1", "0.150e3"] {
+            assert_eq!(canonical(same), "15e1", "{same}");
+        }
+        assert_eq!(canonical("-0.0"), "0");
+        assert_ne!(canonical("9007199254740993"), canonical("9007199254740992"));
+    }
+
+    #[test]
+    fn what_is_not_json_is_left_alone() {
+        assert_eq!(json(b"not json"), None);
+        assert_eq!(json("[".repeat(5000).as_bytes()), None);
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        assert_eq!(json(deep.as_bytes()), None);
+    }
+}

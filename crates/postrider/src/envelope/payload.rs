@@ -1,0 +1,91 @@
+//! What an event says, and the hash that tells two sayings apart.
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::canonical;
+
+/// Bytes and what they are. JSON unless said otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload {
+    content_type: String,
+    bytes: Bytes,
+}
+
+/// The content type of JSON.
+pub(super) const JSON: &str = "application/json";
+
+impl Payload {
+    /// A value as JSON.
+    pub fn json(value: &impl serde::Serialize) -> Result<Self, serde_json::Error> {
+        Ok(Self { content_type: JSON.to_owned(), bytes: serde_json::to_vec(value)?.into() })
+    }
+
+    /// Any bytes, with their content type.
+    pub fn new(content_type: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
+        Self { content_type: content_type.into(), bytes: bytes.into() }
+    }
+
+    /// `{}`.
+    pub fn empty_object() -> Self {
+        Self::new(JSON, Bytes::from_static(b"{}"))
+    }
+
+    /// The content type.
+    pub fn content_type(&self) -> &str {
+        &self.content_type
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Whether the content type is JSON: `application/json` or any `…+json`, with or without parameters.
+    pub fn is_json(&self) -> bool {
+        let essence = self.content_type.split(';').next().unwrap_or("").trim();
+        essence.eq_ignore_ascii_case(JSON) || essence.to_ascii_lowercase().ends_with("+json")
+    }
+
+    /// Reads the JSON into a type of the caller's.
+    pub fn parse<T: serde::de::DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.bytes)
+    }
+
+    /// SHA-256 of the canonical JSON, or of the raw bytes if it is not JSON: the same event in two wire formats has the
+    /// same hash.
+    pub fn hash(&self) -> PayloadHash {
+        let canonical = canonical::json(&self.bytes);
+        let bytes = canonical.as_deref().unwrap_or(&self.bytes);
+        PayloadHash(Sha256::digest(bytes).into())
+    }
+}
+
+/// `sha256:` and 64 hexadecimal digits, when shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PayloadHash([u8; 32]);
+
+impl PayloadHash {
+    /// The 32 bytes, as stores keep them.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// From the 32 bytes a store kept.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for PayloadHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for PayloadHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}

@@ -1,0 +1,4 @@
+//! wire
+/// x
+#[derive(Debug, Clone, Copy)] pub enum WireFormat { /// x
+ Envelope }

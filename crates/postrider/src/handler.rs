@@ -1,0 +1,154 @@
+//! What a service does with an event, and how it says that it could not.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+
+use crate::envelope::Envelope;
+use crate::store::Store;
+
+/// Handles one event inside the transaction that marks it as handled.
+///
+/// What the handler writes through `tx`, the events it appends and the inbox's mark commit together or not at all: the
+/// effects happen once, however often the event is delivered. What it does outside the database happens at least once;
+/// use the event's id as the idempotency key there.
+pub trait Handler<S: Store>: Send + Sync + 'static {
+    /// Applies the event's effects. An error rolls all of them back.
+    fn handle(
+        &self,
+        tx: &mut S::Tx,
+        event: &Incoming,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// An event as a handler meets it.
+#[derive(Debug, Clone)]
+pub struct Incoming {
+    /// The event.
+    pub envelope: Envelope,
+    /// Which attempt this is, counted from 1.
+    pub attempt: u32,
+}
+
+/// Why a handler could not apply an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Whether trying again can help.
+    pub kind: FailureKind,
+    /// What went wrong, for people. Never the payload.
+    pub message: String,
+    /// A stable word for the kind of error, by which failures are grouped.
+    pub class: Option<String>,
+    /// The HTTP status, where one was the answer.
+    pub status: Option<u16>,
+    /// The least time before the next attempt, where the other side asked for one.
+    pub retry_after: Option<Duration>,
+}
+
+/// Whether trying again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// It may succeed later.
+    Transient,
+    /// It will fail again.
+    Permanent,
+    /// It is too early: not a failure, the same attempt comes again.
+    Deferred {
+        /// Not before this time.
+        until: Timestamp,
+    },
+}
+
+impl Failure {
+    /// It may succeed later.
+    pub fn transient(message: impl std::fmt::Display) -> Self {
+        Self::new(FailureKind::Transient, message)
+    }
+
+    /// It will fail again; it goes straight to the dead letters.
+    pub fn permanent(message: impl std::fmt::Display) -> Self {
+        Self::new(FailureKind::Permanent, message)
+    }
+
+    /// It is too early.
+    pub fn deferred(until: Timestamp) -> Self {
+        Self::new(FailureKind::Deferred { until }, format_args!("deferred until {until}"))
+    }
+
+    fn new(kind: FailureKind, message: impl std::fmt::Display) -> Self {
+        Self { kind, message: message.to_string(), class: None, status: None, retry_after: None }
+    }
+
+    /// Names the kind of error.
+    #[must_use]
+    pub fn class(mut self, class: impl Into<String>) -> Self {
+        self.class = Some(class.into());
+        self
+    }
+
+    /// Keeps the HTTP status.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Asks for at least this much time before the next attempt.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Any error of a handler may pass; `?` just works. Use [`Failure::permanent`] for what cannot.
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::transient(error_chain(&error))
+    }
+}
+
+/// An error and its causes on one line, each cause once.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A handler made of a closure: `handler_fn(|tx, event| Box::pin(async move { … }))`.
+pub fn handler_fn<S, F>(handle: F) -> HandlerFn<F>
+where
+    S: Store,
+    F: for<'a> Fn(&'a mut S::Tx, &'a Incoming) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+{
+    HandlerFn(handle)
+}
+
+/// See [`handler_fn`].
+pub struct HandlerFn<F>(F);
+
+impl<S, F> Handler<S> for HandlerFn<F>
+where
+    S: Store,
+    F: for<'a> Fn(&'a mut S::Tx, &'a Incoming) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+{
+    async fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> Result<(), Failure> {
+        (self.0)(tx, event).await
+    }
+}
+

@@ -1,0 +1,41 @@
+//! The ports to the database: a transaction, the outbox, the inbox, the dead letters.
+//!
+//! Two implementations keep these contracts and pass one suite: `postgres` and `sqlite`. The database is the authority
+//! on what happened; every other server only helps.
+
+mod audit;
+mod dead_letter;
+mod error;
+mod inbox;
+mod outbox;
+
+pub use audit::{Audit, AuditScope, ConsumerCount};
+pub use dead_letter::{DeadLetter, DeadLetters};
+pub use error::{StoreError, StoreErrorKind};
+pub use inbox::{Admission, Arrival, Inbox};
+pub use outbox::{Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+
+use std::future::Future;
+
+/// A database with transactions. Cheap to clone.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// A transaction. Dropping it rolls it back.
+    type Tx: Send;
+
+    /// Opens a transaction.
+    fn begin(&self) -> impl Future<Output = Result<Self::Tx, StoreError>> + Send;
+
+    /// Commits. After an error the outcome may be unknown: the inbox tells at the next delivery.
+    fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Rolls back.
+    fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Whether the database can be reached now, and has the schema this version needs.
+    fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// All the ports a whole backend has.
+pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit {}
+
+impl<T: Store + Outbox + Inbox + DeadLetters + Audit> Backend for T {}

@@ -1,0 +1,42 @@
+//! Events that a consumer has applied.
+
+use std::future::Future;
+
+use super::{Store, StoreError};
+use crate::envelope::{EventId, PayloadHash, TenantId};
+use crate::topology::ConsumerName;
+
+/// The inbox: decides, in the handler's own transaction, whether an event is new to a consumer.
+pub trait Inbox: Store {
+    /// Marks arrivals as applied by this consumer, and says of each whether it was new. One statement a batch.
+    ///
+    /// The marks commit with the effects. If another transaction holds a mark for the same event, this waits for it.
+    fn admit(
+        &self,
+        tx: &mut Self::Tx,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> impl Future<Output = Result<Vec<Admission>, StoreError>> + Send;
+}
+
+/// An event at the door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which event.
+    pub event_id: EventId,
+    /// Whose it is.
+    pub tenant: Option<TenantId>,
+    /// What it says.
+    pub payload_hash: PayloadHash,
+}
+
+/// What the inbox knew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Never seen: handle it now.
+    New,
+    /// Applied before, with the same payload.
+    Duplicate,
+    /// Applied before, with another payload.
+    Conflict,
+}

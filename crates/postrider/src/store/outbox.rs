@@ -1,0 +1,142 @@
+//! Events that are committed and have to be published.
+
+use std::future::Future;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Store, StoreError};
+use crate::envelope::{Envelope, Event, EventId};
+use crate::topology::{ExchangeName, QueueName, RoutingKey};
+
+/// The outbox: appended to in the caller's transaction, emptied by relays.
+///
+/// Relays share the work by leasing **slots**: every ordering key belongs to one slot, a slot to one relay at a time, so
+/// the order of a key holds however many relays run, and claiming a row writes nothing. A relay that lost its lease
+/// (paused, cut off) cannot mark what another took over.
+pub trait Outbox: Store {
+    /// Commits events with whatever else `tx` writes. Returns their ids, in order.
+    ///
+    /// An id that was committed before is [`Duplicate`](super::StoreErrorKind::Duplicate), and the transaction cannot go on.
+    fn append(
+        &self,
+        tx: &mut Self::Tx,
+        events: Vec<Event>,
+    ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
+
+    /// Takes or renews this relay's fair share of the slots, for this long. Returns how many it holds.
+    fn lease(&self, relay: &RelayId, lease: Duration) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// Gives the slots back, so that others need not wait for the lease to end.
+    fn release(&self, relay: &RelayId) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Rows that are due, in the order of their positions, from one `lane` of `lanes` into which the relay's slots are
+    /// divided. Rows behind a failed or dead row of the same key are left out until that one is published.
+    ///
+    /// Claiming writes nothing: a row is claimed again until it is settled, so a lane settles before it claims again.
+    fn claim(
+        &self,
+        relay: &RelayId,
+        lane: Lane,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send;
+
+    /// Records what became of claimed rows. Rows whose slot has another owner by now are left to that owner; returns how
+    /// many were recorded.
+    fn settle(
+        &self,
+        relay: &RelayId,
+        results: Vec<RowResult>,
+    ) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// Waits until something may have been appended, or for this long at most.
+    fn wait(&self, at_most: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// One of several lanes of a relay, each with its own share of the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    /// Which one, from 0.
+    pub index: u16,
+    /// Of how many.
+    pub count: u16,
+}
+
+crate::text::text_newtype!(
+    /// The name of a running relay, unique among all that run.
+    RelayId, "a relay id", 1..=128
+);
+
+/// Where a row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowId {
+    /// Its place in the order of the outbox.
+    pub position: i64,
+    /// When it was written; tells the partition.
+    pub created_at: Timestamp,
+}
+
+/// A row that is due.
+#[derive(Debug, Clone)]
+pub struct OutboxRow {
+    /// Where it is.
+    pub row: RowId,
+    /// The event.
+    pub envelope: Envelope,
+    /// Where it goes, if not to the outbox's own exchange.
+    pub exchange: Option<ExchangeName>,
+    /// How it is routed, if not by its type.
+    pub routing_key: Option<RoutingKey>,
+    /// One queue alone, past the exchange.
+    pub target_queue: Option<QueueName>,
+    /// Failed attempts to publish it so far.
+    pub attempts: u32,
+}
+
+/// The states of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutboxStatus {
+    /// Not tried yet.
+    Pending,
+    /// Confirmed by the broker.
+    Published,
+    /// Failed at least once, still claimable.
+    Failed,
+    /// Failed too often; its key is parked behind it.
+    Dead,
+}
+
+impl OutboxStatus {
+    /// The word for it, in tables, metrics and on pages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Published => "published",
+            Self::Failed => "failed",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// What became of one row.
+#[derive(Debug, Clone)]
+pub struct RowResult {
+    /// Which row.
+    pub row: RowId,
+    /// What the broker said of it.
+    pub result: PublishResult,
+}
+
+/// What the broker said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PublishResult {
+    /// It is confirmed.
+    Published,
+    /// It failed by its own fault and is tried again after `retry_at`, or is dead when there is no such time.
+    Failed {
+        /// What the broker said.
+        error: String,
+        /// When to try again.
+        retry_at: Option<Timestamp>,
+    },
+}
