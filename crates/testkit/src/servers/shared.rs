@@ -28,16 +28,20 @@ pub struct Shared {
 
 /// The shared servers, from the environment. Fails where they are not set: a test without its server did not pass.
 pub fn shared() -> Result<Shared> {
-    let read = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set: {ABSENT}"));
-    Ok(Shared {
-        database_url: read("DATABASE_URL")?,
-        rabbitmq_url: read("RABBITMQ_URL")?,
-        rabbitmq_management_url: read("RABBITMQ_MANAGEMENT_URL")?,
-        redis_url: read("REDIS_URL")?,
-    })
+    Shared::found_by(|name| std::env::var(name).ok())
 }
 
 impl Shared {
+    fn found_by(look: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let find = |name: &str| look(name).with_context(|| format!("{name} is not set: {ABSENT}"));
+        Ok(Self {
+            database_url: find("DATABASE_URL")?,
+            rabbitmq_url: find("RABBITMQ_URL")?,
+            rabbitmq_management_url: find("RABBITMQ_MANAGEMENT_URL")?,
+            redis_url: find("REDIS_URL")?,
+        })
+    }
+
     /// A new, empty database of the test's own.
     pub async fn database(&self) -> Result<TestDatabase> {
         let name = unique_name();
@@ -147,4 +151,19 @@ fn finish(farewell: impl Future<Output = Result<()>> + Send + 'static) {
         runtime.block_on(async { tokio::time::timeout(FAREWELL, farewell).await })?
     });
     let _ = thread.join();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_server_fails_and_says_what_to_run() {
+        let some = |name: &str| (name != "REDIS_URL").then(|| "somewhere".to_owned());
+        let error = Shared::found_by(some).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "REDIS_URL is not set: run scripts/test, or: scripts/servers up && source .servers/env"
+        );
+    }
 }
