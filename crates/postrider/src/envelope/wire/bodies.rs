@@ -110,8 +110,7 @@ pub(super) fn looks_like_smap(body: &[u8]) -> bool {
 }
 
 fn has_members(body: &[u8], names: &[&str]) -> bool {
-    let members: Result<std::collections::BTreeMap<String, serde::de::IgnoredAny>, _> =
-        serde_json::from_slice(body);
+    let members: Result<std::collections::HashMap<String, &RawValue>, _> = serde_json::from_slice(body);
     members.is_ok_and(|members| names.iter().all(|name| members.contains_key(*name)))
 }
 
