@@ -1,6 +1,7 @@
 //! The headers that tell a dead letter's story, as the event-bus seed names them and a few more.
 
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 
 use crate::broker::{Delivery, HeaderValue, Message, Outgoing};
 use crate::envelope::EventId;
