@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! How an envelope looks on the wire, and how any reader finds it again.
 //!
 //! The format is chosen per exchange; the reader needs no choice: it accepts every format that can be told apart, and
@@ -142,12 +141,3 @@ fn whole_body(message: &Message) -> Payload {
 
 #[cfg(test)]
 mod tests;
-=======
-//! wire
-/// x
-#[derive(Debug, Clone, Copy)]
-pub enum WireFormat {
-    /// x
-    Envelope,
-}
->>>>>>> sqlite
