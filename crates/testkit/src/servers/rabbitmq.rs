@@ -94,6 +94,13 @@ impl RabbitMq {
         self.0.nodes[0].wait_running().await
     }
 
+    /// Waits until a quorum queue would survive [`RabbitMq::kill`]. RabbitMQ 3.10 writes down which queues it has up to a
+    /// second late: a queue younger than that comes back without a leader, and with it are lost the messages that it
+    /// confirmed. No client can do anything about that, so a test that kills waits first.
+    pub async fn wait_registered(&self, queue: &str) -> Result<()> {
+        self.0.nodes[0].wait_registered(queue).await
+    }
+
     /// Runs `rabbitmqctl` with these arguments and returns what it prints.
     pub async fn ctl(&self, args: &[&str]) -> Result<String> {
         self.0.nodes[0].ctl(&self.0.group, args).await
@@ -181,6 +188,14 @@ impl RabbitCluster {
     /// Waits until node `i` sees `count` running nodes, itself included.
     pub async fn wait_members(&self, i: usize, count: usize) -> Result<()> {
         self.0.wait_members(i, count).await
+    }
+
+    /// Waits until a quorum queue would survive the loss of any node; see [`RabbitMq::wait_registered`].
+    pub async fn wait_registered(&self, queue: &str) -> Result<()> {
+        for node in &self.0.nodes {
+            node.wait_registered(queue).await?;
+        }
+        Ok(())
     }
 
     /// Runs `rabbitmqctl` on node `i` with these arguments and returns what it prints.

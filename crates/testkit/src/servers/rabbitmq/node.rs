@@ -20,6 +20,7 @@ use crate::servers::tls::Certificates;
 use crate::servers::wait;
 
 const READY: Duration = Duration::from_mins(2);
+const REGISTERED: Duration = Duration::from_secs(10);
 
 /// What the nodes share.
 #[derive(Debug)]
@@ -86,6 +87,7 @@ impl Group {
 pub(super) struct Node {
     process: Process,
     name: String,
+    folder: PathBuf,
     amqp: Port,
     management: Port,
     /// Erlang's own port between nodes: held so that nobody takes it while the node is down.
@@ -101,7 +103,7 @@ impl Node {
         fs::write(folder.join("rabbitmq.conf"), configuration(group, &amqp, &management)?)?;
         let process = Process::start(launch(group, &name, &folder, &distribution))?;
         let tls = group.certificates.is_some();
-        Ok(Self { process, name, amqp, management, _distribution: distribution, tls })
+        Ok(Self { process, name, folder, amqp, management, _distribution: distribution, tls })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -158,6 +160,19 @@ impl Node {
                 && management::running_nodes(&base).await.is_ok_and(|running| running > 0))
         };
         self.process.wait_until(READY, answers).await
+    }
+
+    /// The register of quorum queues is a file that is written about every half second. An entry begins with the vhost.
+    pub(super) async fn wait_registered(&self, queue: &str) -> Result<()> {
+        let quorum = self.folder.join("mnesia").join(&self.name).join("quorum");
+        let register = quorum.join(&self.name).join("names.dets");
+        let entry = format!("_{queue}").into_bytes();
+        let written = async || {
+            let bytes = fs::read(&register).unwrap_or_default();
+            Ok(bytes.windows(entry.len()).any(|window| window == entry))
+        };
+        wait::until(&format!("the quorum queue {queue} on the disk of {}", self.name), REGISTERED, written)
+            .await
     }
 
     pub(super) async fn ctl(&self, group: &Group, args: &[&str]) -> Result<String> {
