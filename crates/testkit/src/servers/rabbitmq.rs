@@ -12,7 +12,8 @@ use anyhow::Result;
 
 use self::node::{Group, Node};
 use super::home::Home;
-use super::{management, wait};
+use super::management;
+use super::wait::Patience;
 
 const CLUSTERED: Duration = Duration::from_mins(2);
 
@@ -235,9 +236,11 @@ impl Nodes {
 
     async fn wait_members(&self, i: usize, count: usize) -> Result<()> {
         let base = self.nodes[i].management_url();
-        let joined =
-            async || Ok(management::running_nodes(&base).await.is_ok_and(|running| running == count));
-        wait::until(&format!("the RabbitMQ cluster of {count}"), CLUSTERED, joined).await
+        let patience = Patience::new(format!("a RabbitMQ cluster of {count}"), CLUSTERED);
+        while !management::running_nodes(&base).await.is_ok_and(|running| running == count) {
+            patience.pause().await?;
+        }
+        Ok(())
     }
 
     fn pids(&self) -> Vec<u32> {
