@@ -323,3 +323,6 @@ fn released() -> StoreError {
     let text = "the SQLite file was closed before the commit was confirmed; the inbox tells at the next try whether it was made";
     StoreError::new(StoreErrorKind::Unavailable, text)
 }
+
+#[cfg(test)]
+mod tests;
