@@ -64,7 +64,8 @@ impl DeadLetter {
         let error = self.error_class.clone().unwrap_or_else(|| shape(&self.error));
         let event_type = self.event_type.as_deref().unwrap_or("");
         let text = [self.queue.as_str(), event_type, &self.reason, &error].join("\n");
-        Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        let digest = Sha256::digest(text.as_bytes());
+        digest.iter().take(8).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
     }
 }
 
