@@ -131,3 +131,10 @@ CREATE TABLE api_token (
     expires_at INTEGER,
     revoked_at INTEGER
 ) WITHOUT ROWID;
+
+-- The consumers that have ever started here, with the topology they were started with.
+CREATE TABLE consumer (
+    name          TEXT PRIMARY KEY,
+    registration  TEXT NOT NULL CHECK (json_valid(registration)),
+    registered_at INTEGER NOT NULL
+) WITHOUT ROWID;

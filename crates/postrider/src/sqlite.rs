@@ -11,6 +11,7 @@ mod inbox;
 mod lock;
 mod news;
 mod outbox;
+mod registrations;
 mod schema;
 mod tx;
 mod writer;
@@ -30,6 +31,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
 use self::news::News;
+use self::outbox::Slot;
 use crate::clock::Clock;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
@@ -81,6 +83,7 @@ struct Shared {
     writer: Writer,
     readers: SqlitePool,
     news: News,
+    slot: Slot,
     clock: Clock,
     config: SqliteConfig,
 }
@@ -109,7 +112,7 @@ impl Sqlite {
             .test_before_acquire(false)
             .connect_lazy_with(readable(&config));
         let news = News::new(readable(&config));
-        Ok(Self { shared: Arc::new(Shared { writer, readers, news, clock, config }) })
+        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot: Slot::default(), clock, config }) })
     }
 
     /// How many commits were made since the file was opened here: fewer than transactions, where these shared one.

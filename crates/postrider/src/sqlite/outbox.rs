@@ -1,8 +1,10 @@
-//! The outbox on SQLite. One process relays, so there are no slots to lease; its lanes divide the keys among them.
+//! The outbox on SQLite. One process relays, so there is one slot to lease; its lanes divide the keys among them.
 
 mod append;
+mod lease;
 mod row;
 
+pub(super) use lease::Slot;
 pub(super) use row::time;
 
 use std::time::Duration;
@@ -29,16 +31,20 @@ impl Outbox for Sqlite {
         appended
     }
 
-    /// There is one slot, and the one process that serves the file has it.
-    async fn lease(&self, _relay: &RelayId, _lease: Duration) -> Result<usize, StoreError> {
-        Ok(1)
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
+        let now = self.clock().monotonic();
+        Ok(usize::from(self.shared.slot.take(relay, now, now.saturating_add(lease))))
     }
 
-    async fn release(&self, _relay: &RelayId) -> Result<(), StoreError> {
+    async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
+        self.shared.slot.release(relay);
         Ok(())
     }
 
-    async fn claim(&self, _relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
+    async fn claim(&self, relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
+        if !self.shared.slot.is_held_by(relay) {
+            return Ok(Vec::new());
+        }
         self.shared.news.attend(lane.count).await;
         loop {
             let (rows, unreadable) = self.due(lane, limit).await?;
@@ -50,7 +56,7 @@ impl Outbox for Sqlite {
         }
     }
 
-    async fn settle(&self, _relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
+    async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
         let (mut published, mut failed) = (Vec::new(), Vec::new());
         for RowResult { row, result } in results {
             match result {
@@ -61,8 +67,13 @@ impl Outbox for Sqlite {
             }
         }
         let now = self.clock().now().as_microsecond();
+        let (shared, relay) = (self.shared.clone(), relay.clone());
         let settle = self.writer().run(|connection| {
             async move {
+                // Asked by whoever has the writer, so that no heir has marked anything yet.
+                if !shared.slot.is_held_by(&relay) {
+                    return Ok(0);
+                }
                 let published = mark_published(connection, published, now).await?;
                 Ok(published + mark_failed(connection, failed).await?)
             }
