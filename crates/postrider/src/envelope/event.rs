@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::{AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext};
+use super::{
+    AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
+};
 use crate::clock::Clock;
 use crate::text::InvalidText;
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
@@ -168,7 +170,11 @@ impl Event {
             Ordering::Key(key) => Some(key.clone()),
             Ordering::Aggregate => {
                 let id = self.aggregate_id.as_ref()?;
-                Some(OrderingKey::of_aggregate(self.tenant.group.as_ref(), self.event_type.aggregate_type(), id))
+                Some(OrderingKey::of_aggregate(
+                    self.tenant.group.as_ref(),
+                    self.event_type.aggregate_type(),
+                    id,
+                ))
             }
         }
     }

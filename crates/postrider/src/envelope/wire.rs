@@ -1,4 +1,7 @@
 //! wire
 /// x
-#[derive(Debug, Clone, Copy)] pub enum WireFormat { /// x
- Envelope }
+#[derive(Debug, Clone, Copy)]
+pub enum WireFormat {
+    /// x
+    Envelope,
+}

@@ -25,7 +25,11 @@ pub trait Outbox: Store {
     ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
 
     /// Takes or renews this relay's fair share of the slots, for this long. Returns how many it holds.
-    fn lease(&self, relay: &RelayId, lease: Duration) -> impl Future<Output = Result<usize, StoreError>> + Send;
+    fn lease(
+        &self,
+        relay: &RelayId,
+        lease: Duration,
+    ) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
     /// Gives the slots back, so that others need not wait for the lease to end.
     fn release(&self, relay: &RelayId) -> impl Future<Output = Result<(), StoreError>> + Send;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName, RoutingKey,
+    Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName,
+    RoutingKey,
 };
 use crate::settlement::RetryPolicy;
 use crate::text::InvalidText;
@@ -46,7 +47,9 @@ impl ServiceQueue {
         delays.dedup();
         let wait_queues = delays
             .into_iter()
-            .map(|delay| Ok(WaitQueue { name: QueueName::new(format!("{name}.wait.{}", step(delay)))?, delay }))
+            .map(|delay| {
+                Ok(WaitQueue { name: QueueName::new(format!("{name}.wait.{}", step(delay)))?, delay })
+            })
             .collect::<Result<_, InvalidText>>()?;
         let dead_letter_queue = QueueName::new(format!("{name}.dlq"))?;
         let mut queue = Queue::quorum(name);
