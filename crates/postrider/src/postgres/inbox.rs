@@ -90,7 +90,10 @@ fn admission(
 ) -> Result<Admission, StoreError> {
     let id = arrival.event_id.as_str();
     let before = match fresh.get_mut(id) {
-        Some(new) if std::mem::take(new) => return Ok(Admission::New),
+        Some(new) if *new => {
+            *new = false;
+            return Ok(Admission::New);
+        }
         // The second time in this batch: compare with the first.
         Some(_) => firsts
             .binary_search_by(|first| first.event_id.cmp(&arrival.event_id))

@@ -8,8 +8,7 @@ use sqlx::PgConnection;
 use super::error::failed;
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
-use crate::envelope::event::Ordering;
-use crate::envelope::{Envelope, Event, EventId};
+use crate::envelope::{Envelope, Event, EventId, Ordering};
 use crate::store::{Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.

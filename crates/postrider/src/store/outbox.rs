@@ -71,6 +71,14 @@ crate::text::text_newtype!(
     RelayId, "a relay id", 1..=128
 );
 
+impl RelayId {
+    /// A name for a relay of this process: the host, if it says its name, and a new id.
+    pub fn of_process(clock: &crate::clock::Clock) -> Self {
+        let host = crate::host::name();
+        Self(format!("{}/{}", &host[..host.floor_char_boundary(80)], clock.new_id()).into())
+    }
+}
+
 /// Where a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowId {
