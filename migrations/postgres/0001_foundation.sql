@@ -161,6 +161,14 @@ CREATE INDEX dead_letter_queue ON postrider.dead_letter (queue, dead_at, id);
 CREATE INDEX dead_letter_event ON postrider.dead_letter (event_id, queue) WHERE event_id IS NOT NULL;
 CREATE INDEX dead_letter_fingerprint ON postrider.dead_letter (fingerprint, dead_at, id) WHERE fingerprint IS NOT NULL;
 
+-- ── Consumers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+-- Those that ever started here, with how events reach them: what the audit goes by.
+CREATE TABLE postrider.consumer (
+    name          text        PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 128),
+    registration  jsonb       NOT NULL,
+    registered_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- ── Operating it ────────────────────────────────────────────────────────────────────────────────────────────────────
 CREATE TABLE postrider.operation (
     id          uuid        PRIMARY KEY,

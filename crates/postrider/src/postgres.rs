@@ -10,6 +10,7 @@ mod error;
 mod inbox;
 mod migrate;
 mod outbox;
+mod registration;
 mod settle;
 mod slots;
 mod transaction;
