@@ -34,8 +34,12 @@ impl Catalog {
         if !exchange.is_default() && !self.topology.exchanges.iter().any(|e| e.name == *exchange) {
             return None;
         }
-        let reached: Arc<[QueueId]> =
-            self.topology.route(exchange, key).into_iter().filter_map(|name| self.ids.get(name).copied()).collect();
+        let reached: Arc<[QueueId]> = self
+            .topology
+            .route(exchange, key)
+            .into_iter()
+            .filter_map(|name| self.ids.get(name).copied())
+            .collect();
         if self.routes.len() >= ROUTES {
             self.routes.clear();
         }
@@ -63,7 +67,9 @@ impl Catalog {
         let mut differences = Vec::new();
         for exchange in &wanted.exchanges {
             if exchange.name.is_default() {
-                return Err(denied("the default exchange is always there and cannot be declared; leave it out"));
+                return Err(denied(
+                    "the default exchange is always there and cannot be declared; leave it out",
+                ));
             }
             let mut known = self.topology.exchanges.iter().chain(&lacking.exchanges);
             match known.find(|known| known.name == exchange.name) {
@@ -80,12 +86,17 @@ impl Catalog {
             }
         }
         if !differences.is_empty() {
-            let text = format!("{}; nothing was changed: declare it as it is, or under another name", differences.join("; "));
+            let text = format!(
+                "{}; nothing was changed: declare it as it is, or under another name",
+                differences.join("; ")
+            );
             return Err(BrokerError::new(BrokerErrorKind::Mismatch, text));
         }
         for binding in &wanted.bindings {
             if binding.exchange.is_default() {
-                return Err(denied("nothing can be bound to the default exchange: it reaches every queue by its name"));
+                return Err(denied(
+                    "nothing can be bound to the default exchange: it reaches every queue by its name",
+                ));
             }
             let mut exchanges = self.topology.exchanges.iter().chain(&lacking.exchanges);
             if !exchanges.any(|exchange| exchange.name == binding.exchange) {
@@ -140,7 +151,8 @@ fn differ_queue(known: &Queue, wanted: &Queue, differences: &mut Vec<String>) {
     };
     let ttl = |queue: &Queue| queue.message_ttl.map_or("none".to_owned(), |ttl| format!("{ttl:?}"));
     let exchange = |queue: &Queue| or_none(queue.dead_letter.as_ref().map(|target| target.exchange.as_str()));
-    let key = |queue: &Queue| or_none(queue.dead_letter.as_ref().and_then(|target| target.routing_key.as_ref()));
+    let key =
+        |queue: &Queue| or_none(queue.dead_letter.as_ref().and_then(|target| target.routing_key.as_ref()));
     differ("type", known.kind.as_str().to_owned(), wanted.kind.as_str().to_owned());
     differ("message TTL", ttl(known), ttl(wanted));
     differ("dead-letter exchange", exchange(known), exchange(wanted));

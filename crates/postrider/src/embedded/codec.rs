@@ -142,7 +142,9 @@ fn put_value(out: &mut Vec<u8>, value: &HeaderValue) {
         HeaderValue::List(list) => {
             out.push(b'l');
             put_len(out, list.len());
-            list.iter().for_each(|value| put_value(out, value));
+            for value in list {
+                put_value(out, value);
+            }
         }
         HeaderValue::Table(table) => {
             out.push(b'h');

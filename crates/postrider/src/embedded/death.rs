@@ -44,22 +44,18 @@ impl Death<'_> {
     pub(super) fn told_after(&self, headers: &Headers) -> Headers {
         let mut told = Headers::new();
         let (reason, queue) = (self.reason.as_str(), self.queue.as_str());
-        let earlier = match headers.get(DEATHS) {
-            Some(HeaderValue::List(earlier)) => {
-                let first = FIRST.iter().filter_map(|name| Some(((*name).to_owned(), headers.get(*name)?.clone())));
-                told.extend(first);
-                earlier.as_slice()
+        let earlier = if let Some(HeaderValue::List(earlier)) = headers.get(DEATHS) {
+            for name in FIRST {
+                told.extend(headers.get(name).map(|value| (name.to_owned(), value.clone())));
             }
+            earlier.as_slice()
+        } else {
             // None yet, or something that a client made up.
-            _ => {
-                let first = FIRST.into_iter().zip([queue, reason, self.exchange.as_str()]);
-                told.extend(first.map(|(name, text)| (name.to_owned(), text.into())));
-                &[]
-            }
+            let first = FIRST.into_iter().zip([queue, reason, self.exchange.as_str()]);
+            told.extend(first.map(|(name, text)| (name.to_owned(), text.into())));
+            &[]
         };
-        let same = |death: &&HeaderValue| {
-            is(death, "queue", queue) && is(death, "reason", reason)
-        };
+        let same = |death: &&HeaderValue| is(death, "queue", queue) && is(death, "reason", reason);
         let mut deaths = vec![match earlier.iter().find(same) {
             Some(HeaderValue::Table(before)) => {
                 let count = before.get("count").and_then(HeaderValue::as_int).unwrap_or(0);
@@ -97,7 +93,9 @@ impl Death<'_> {
 /// between: it would go round for ever.
 pub(super) fn is_cycle(told: &Headers, queue: &QueueName) -> bool {
     let Some(HeaderValue::List(deaths)) = told.get(DEATHS) else { return false };
-    let Some(before) = deaths.iter().position(|death| is(death, "queue", queue.as_str())) else { return false };
+    let Some(before) = deaths.iter().position(|death| is(death, "queue", queue.as_str())) else {
+        return false;
+    };
     deaths[..=before].iter().all(|death| is(death, "reason", Reason::Expired.as_str()))
 }
 

@@ -182,14 +182,17 @@ impl QueueState {
         }
     }
 
-    /// A message was read from the tables.
+    /// A message was read from the tables, or could not be understood.
     pub(super) fn was_read(&mut self, seq: i64, entry: Option<Entry>) {
         if seq <= self.read_to {
             return;
         }
         self.read_to = seq;
         match entry {
-            Some(entry) => self.put_ready(entry),
+            Some(mut entry) => {
+                entry.redelivered = seq <= self.found;
+                self.put_ready(entry);
+            }
             None => _ = self.stranded.insert(seq),
         }
     }
@@ -204,8 +207,13 @@ impl QueueState {
 
     /// Takes what is due, in order, at most `max` of them.
     pub(super) fn take_due(&mut self, now: i64, max: usize) -> Vec<Entry> {
-        let due: Vec<_> =
-            self.ready.values().take_while(|entry| is_due(entry, now)).take(max).map(|entry| entry.seq).collect();
+        let due: Vec<_> = self
+            .ready
+            .values()
+            .take_while(|entry| is_due(entry, now))
+            .take(max)
+            .map(|entry| entry.seq)
+            .collect();
         let mut taken = Vec::with_capacity(due.len());
         for seq in due {
             if let Some(entry) = self.take_ready(seq) {
@@ -235,7 +243,8 @@ impl QueueState {
     /// A consumer is gone: what it held goes back to its place.
     pub(super) fn leave(&mut self, number: u64) {
         self.consumers.retain(|consumer| consumer.number != number);
-        let theirs: Vec<_> = self.held.iter().filter(|(_, held)| held.owner == number).map(|(seq, _)| *seq).collect();
+        let theirs: Vec<_> =
+            self.held.iter().filter(|(_, held)| held.owner == number).map(|(seq, _)| *seq).collect();
         self.give_back(&theirs);
     }
 
@@ -243,7 +252,10 @@ impl QueueState {
     pub(super) fn leave_all(&mut self) {
         let numbers: Vec<_> = self.consumers.iter().map(|consumer| consumer.number).collect();
         for number in numbers {
-            self.consumers.iter().filter(|consumer| consumer.number == number).for_each(|c| c.wake.notify_one());
+            self.consumers
+                .iter()
+                .filter(|consumer| consumer.number == number)
+                .for_each(|c| c.wake.notify_one());
             self.leave(number);
         }
     }
@@ -260,7 +272,11 @@ impl QueueState {
 
     /// Takes verdicts from a consumer. Those on what it does not hold are void. What is returned stays held until it is
     /// carried out ([`Self::settled`]) or was not ([`Self::give_back`]).
-    pub(super) fn settle(&mut self, number: u64, verdicts: impl IntoIterator<Item = (i64, Verdict)>) -> Settling {
+    pub(super) fn settle(
+        &mut self,
+        number: u64,
+        verdicts: impl IntoIterator<Item = (i64, Verdict)>,
+    ) -> Settling {
         let mut settling = Settling::default();
         let Some(consumer) = self.consumers.iter_mut().find(|consumer| consumer.number == number) else {
             return settling;
@@ -272,7 +288,9 @@ impl QueueState {
             consumer.unsettled -= 1;
             match verdict {
                 Verdict::Requeue => requeued.push(seq),
-                Verdict::Reject if self.settings.dead_letter.is_some() => settling.rejected.push(held.entry.clone()),
+                Verdict::Reject if self.settings.dead_letter.is_some() => {
+                    settling.rejected.push(held.entry.clone());
+                }
                 Verdict::Ack | Verdict::Reject => settling.done.push(held.entry.clone()),
             }
         }
