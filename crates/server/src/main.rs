@@ -1,2 +1,2 @@
 //! s
-fn main(){}
+fn main() {}
