@@ -3,7 +3,12 @@
 //! A backend gives a fixture; a macro turns every case into a test of its own name. There are no capability flags: what a
 //! case asks for is the contract of the port, and an implementation that cannot do it is not one. Cases never sleep to
 //! synchronise: they wait for the thing itself, for [`PATIENCE`] at most.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc, reason = "a case fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a case fails by panicking"
+)]
 #![allow(clippy::must_use_candidate, clippy::missing_errors_doc, reason = "read by tests alone")]
 
 pub mod audit;
@@ -59,7 +64,7 @@ macro_rules! broker_conformance {
             rejected_messages_go_to_the_dead_letter_queue, a_dead_letter_exchange_keeps_the_key,
             rejected_messages_without_a_target_vanish, expired_messages_go_back_to_their_queue,
             a_wait_queue_keeps_the_order, each_delay_has_its_own_queue, deaths_are_counted_round_by_round,
-            dead_letters_without_a_queue_vanish_quietly,
+            a_missing_dead_letter_queue_holds_up_nobody,
         ]);
         $crate::conformance_cases!($crashing, broker: [
             confirmed_messages_survive_a_crash, unsettled_deliveries_come_again_after_a_crash,
@@ -146,10 +151,8 @@ pub async fn within_its_limit(case: impl Future<Output = ()>) {
 
 /// Waits for something that must come, and says what it was when it does not.
 pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, coming).await {
-        Ok(came) => came,
-        Err(_) => panic!("{what} did not come within {} s", PATIENCE.as_secs()),
-    }
+    let came = tokio::time::timeout(PATIENCE, coming).await;
+    came.unwrap_or_else(|_| panic!("{what} did not come within {} s", PATIENCE.as_secs()))
 }
 
 /// Asks again and again until there is an answer.

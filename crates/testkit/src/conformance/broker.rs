@@ -12,6 +12,7 @@ mod publishing;
 mod routing;
 
 pub use carrying::*;
+pub(super) use carrying::{every_header, every_property};
 pub use crashing::*;
 pub use dead_lettering::*;
 pub use declaring::*;
@@ -26,7 +27,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use postrider::broker::{Broker, Delivery, Message, Outgoing, Properties, Published};
-use postrider::topology::{BindingKey, DeadLetterTarget, ExchangeName, Queue, QueueName, RoutingKey, Topology};
+use postrider::topology::{
+    BindingKey, DeadLetterTarget, ExchangeName, Queue, QueueName, RoutingKey, Topology,
+};
 
 /// A broker with an empty world of its own behind it.
 pub trait BrokerFixture: Send + Sync {
@@ -55,7 +58,7 @@ pub(super) fn pattern(text: &str) -> BindingKey {
 }
 
 /// Quorum queues of these names and nothing else.
-fn queues<const N: usize>(names: [&str; N]) -> Topology {
+pub(super) fn queues<const N: usize>(names: [&str; N]) -> Topology {
     names.into_iter().fold(Topology::default(), |topology, name| topology.queue(Queue::quorum(queue(name))))
 }
 
@@ -66,7 +69,8 @@ fn wait_queue(name: &str, ttl: Duration, target: &str) -> Queue {
 
 /// A queue whose rejected messages go to `target` through the default exchange.
 fn dying_to(name: &str, target: &str) -> Queue {
-    let target = DeadLetterTarget { exchange: ExchangeName::default_exchange(), routing_key: Some(key(target)) };
+    let target =
+        DeadLetterTarget { exchange: ExchangeName::default_exchange(), routing_key: Some(key(target)) };
     Queue { dead_letter: Some(target), ..Queue::quorum(queue(name)) }
 }
 

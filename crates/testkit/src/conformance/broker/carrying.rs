@@ -24,8 +24,9 @@ pub(super) fn assert_headers(delivered: &Headers, sent: &Headers) {
 }
 
 /// Headers of every type, nested ones included.
-pub(super) fn every_header() -> Headers {
-    let table = Headers::from([("inner".to_owned(), HeaderValue::Int(7)), ("größe".to_owned(), HeaderValue::Null)]);
+pub(in super::super) fn every_header() -> Headers {
+    let table =
+        Headers::from([("inner".to_owned(), HeaderValue::Int(7)), ("größe".to_owned(), HeaderValue::Null)]);
     let list = vec![
         HeaderValue::Text("a".into()),
         HeaderValue::Int(-1),
@@ -60,7 +61,7 @@ pub(super) fn every_header() -> Headers {
 }
 
 /// Every property that is carried, none at its default.
-pub(super) fn every_property() -> Properties {
+pub(in super::super) fn every_property() -> Properties {
     Properties {
         message_id: Some("evt_987654321".into()),
         content_type: Some("application/cloudevents+json; charset=utf-8".into()),
@@ -118,12 +119,17 @@ pub async fn a_mebibyte_comes_back(fixture: &impl BrokerFixture) {
 /// The delivery says how it was published.
 pub async fn the_key_and_exchange_come_along(fixture: &impl BrokerFixture) {
     let broker = fixture.broker().await;
-    let topology = queues(["orders"])
-        .exchange(exchange("shop"), ExchangeKind::Topic)
-        .bind(exchange("shop"), queue("orders"), pattern("#"));
+    let topology = queues(["orders"]).exchange(exchange("shop"), ExchangeKind::Topic).bind(
+        exchange("shop"),
+        queue("orders"),
+        pattern("#"),
+    );
     broker.declare(&topology).await.unwrap();
-    confirm(&*broker, vec![to_exchange("shop", "order.placed", message("one")), to_queue("orders", message("two"))])
-        .await;
+    confirm(
+        &*broker,
+        vec![to_exchange("shop", "order.placed", message("one")), to_queue("orders", message("two"))],
+    )
+    .await;
     let taken = Listener::on(&*broker, "orders", 10).await.take(2).await;
     assert_eq!((taken[0].exchange.as_str(), taken[0].routing_key.as_str()), ("shop", "order.placed"));
     assert_eq!((taken[1].exchange.as_str(), taken[1].routing_key.as_str()), ("", "orders"));

@@ -105,7 +105,10 @@ pub async fn receipts_from_before_a_crash_are_void(fixture: &impl BrokerFixture)
     listener.stop().await;
     broker.close().await;
     let broker = fixture.broker().await;
-    assert_eq!(empty(&*broker, "orders").await.into_iter().collect::<BTreeSet<_>>(), names(10).into_iter().collect());
+    assert_eq!(
+        empty(&*broker, "orders").await.into_iter().collect::<BTreeSet<_>>(),
+        names(10).into_iter().collect()
+    );
 }
 
 /// A retry that waited through the crash is not forgotten.

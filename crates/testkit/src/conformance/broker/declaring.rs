@@ -7,14 +7,14 @@ use postrider::topology::{Exchange, ExchangeKind, Queue, Topology};
 
 use super::super::until;
 use super::{
-    BrokerFixture, Listener, confirm, dying_to, empty, exchange, fill, message, names, pattern, queue, queues, said,
-    to_exchange, to_queue, wait_queue,
+    BrokerFixture, Listener, confirm, dying_to, empty, exchange, fill, message, names, pattern, queue,
+    queues, said, to_exchange, to_queue, wait_queue,
 };
 
 fn shop() -> Topology {
     queues(["orders", "orders.dlq"])
         .queue(dying_to("mail", "orders.dlq"))
-        .queue(wait_queue("mail.wait", Duration::from_secs(60), "mail"))
+        .queue(wait_queue("mail.wait", Duration::from_mins(1), "mail"))
         .queue(Queue { single_active_consumer: true, ..Queue::quorum(queue("ledger")) })
         .exchange(exchange("shop"), ExchangeKind::Topic)
         .bind(exchange("shop"), queue("orders"), pattern("order.#"))
@@ -52,8 +52,11 @@ pub async fn an_exchange_with_other_settings_is_a_mismatch(fixture: &impl Broker
     broker.declare(&shop()).await.unwrap();
     let fanout = Topology::default().exchange(exchange("shop"), ExchangeKind::Fanout);
     expect_mismatch(&*broker, &fanout, "shop").await;
-    let alternate =
-        Exchange { name: exchange("shop"), kind: ExchangeKind::Topic, alternate: Some(exchange("shop.rest")) };
+    let alternate = Exchange {
+        name: exchange("shop"),
+        kind: ExchangeKind::Topic,
+        alternate: Some(exchange("shop.rest")),
+    };
     let mut rerouted = Topology::default().exchange(exchange("shop.rest"), ExchangeKind::Fanout);
     rerouted.exchanges.push(alternate);
     expect_mismatch(&*broker, &rerouted, "shop").await;
@@ -71,7 +74,8 @@ pub async fn a_mismatch_leaves_what_is_there(fixture: &impl BrokerFixture) {
 }
 
 async fn expect_mismatch(broker: &dyn Broker, topology: &Topology, name: &str) {
-    let error = broker.declare(topology).await.expect_err("a queue or exchange was declared with other settings");
+    let error =
+        broker.declare(topology).await.expect_err("a queue or exchange was declared with other settings");
     assert_eq!(error.kind, BrokerErrorKind::Mismatch, "{error}");
     assert!(error.message.contains(name), "{name} is not named in: {error}");
 }

@@ -144,7 +144,8 @@ pub async fn one_batch_may_hold_different_verdicts(fixture: &impl BrokerFixture)
     let mut listener = Listener::on(&*broker, "orders", 30).await;
     let taken = listener.take(30).await;
     let verdict = |n: usize| [Verdict::Ack, Verdict::Requeue, Verdict::Reject][n % 3];
-    let mut settled: Vec<_> = taken.into_iter().enumerate().map(|(n, delivery)| (delivery, verdict(n))).collect();
+    let mut settled: Vec<_> =
+        taken.into_iter().enumerate().map(|(n, delivery)| (delivery, verdict(n))).collect();
     settled.reverse();
     listener.settle_each(settled).await;
     let again = listener.take(10).await;

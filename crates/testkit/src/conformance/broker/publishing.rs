@@ -6,8 +6,8 @@ use postrider::topology::ExchangeKind;
 
 use super::super::until;
 use super::{
-    BrokerFixture, Listener, confirm, empty, exchange, message, names, pattern, queue, queues, said, to_exchange,
-    to_queue,
+    BrokerFixture, Listener, confirm, empty, exchange, message, names, pattern, queue, queues, said,
+    to_exchange, to_queue,
 };
 
 /// Nothing asked, nothing answered.
@@ -17,16 +17,18 @@ pub async fn an_empty_batch_is_answered_with_nothing(fixture: &impl BrokerFixtur
 
 async fn with_a_shop(fixture: &impl BrokerFixture) -> std::sync::Arc<dyn Broker> {
     let broker = fixture.broker().await;
-    let topology = queues(["orders"])
-        .exchange(exchange("shop"), ExchangeKind::Topic)
-        .bind(exchange("shop"), queue("orders"), pattern("order.*"));
+    let topology = queues(["orders"]).exchange(exchange("shop"), ExchangeKind::Topic).bind(
+        exchange("shop"),
+        queue("orders"),
+        pattern("order.*"),
+    );
     broker.declare(&topology).await.unwrap();
     broker
 }
 
 /// Every third message has no queue; the answers say which.
 pub async fn unroutable_messages_are_returned_in_their_places(fixture: &impl BrokerFixture) {
-    every_third_is_returned(fixture, |name| message(name)).await;
+    every_third_is_returned(fixture, message).await;
 }
 
 /// Foreign messages have no id, and still each answer is for its own message.
@@ -56,15 +58,17 @@ async fn every_third_is_returned(fixture: &impl BrokerFixture, message: impl Fn(
         };
         assert!(fits, "message {n} was answered {answer:?}");
     }
-    let arrived: Vec<_> = names.iter().enumerate().filter(|(n, _)| routable(*n)).map(|(_, name)| name).collect();
+    let arrived: Vec<_> =
+        names.iter().enumerate().filter(|(n, _)| routable(*n)).map(|(_, name)| name).collect();
     assert_eq!(empty(&*broker, "orders").await.iter().collect::<Vec<_>>(), arrived);
 }
 
 /// The default exchange has nobody for it.
 pub async fn a_missing_queue_returns_the_message(fixture: &impl BrokerFixture) {
     let broker = with_a_shop(fixture).await;
-    let answers =
-        broker.publish(vec![to_queue("nowhere", message("lost")), to_queue("orders", message("found"))]).await;
+    let answers = broker
+        .publish(vec![to_queue("nowhere", message("lost")), to_queue("orders", message("found"))])
+        .await;
     assert!(matches!(&answers[..], [Published::Returned(_), Published::Confirmed]), "{answers:?}");
 }
 
@@ -105,7 +109,8 @@ pub async fn a_missing_exchange_is_refused_and_its_neighbours_are_not(fixture: &
 pub async fn a_batch_of_5000_keeps_its_order(fixture: &impl BrokerFixture) {
     let broker = with_a_shop(fixture).await;
     let names = names(5_000);
-    confirm(&*broker, names.iter().map(|name| to_exchange("shop", "order.placed", message(name))).collect()).await;
+    confirm(&*broker, names.iter().map(|name| to_exchange("shop", "order.placed", message(name))).collect())
+        .await;
     let mut listener = Listener::on(&*broker, "orders", 5_000).await;
     let taken = listener.take(names.len()).await;
     assert_eq!(said(&taken), names);
@@ -120,14 +125,17 @@ pub async fn publishers_side_by_side_get_their_own_answers(fixture: &impl Broker
         tokio::spawn(async move {
             for round in 0..10 {
                 let names: Vec<String> = (0..40).map(|n| format!("{publisher}-{round}-{n}")).collect();
-                let lost = |n: usize| (n + publisher) % 5 == 0;
+                let lost = |n: usize| (n + publisher).is_multiple_of(5);
                 let outgoing = |(n, name): (usize, &String)| {
                     to_exchange("shop", if lost(n) { "nobody.cares" } else { "order.placed" }, message(name))
                 };
                 let answers = broker.publish(names.iter().enumerate().map(outgoing).collect()).await;
                 for (n, answer) in answers.iter().enumerate() {
                     let returned = matches!(answer, Published::Returned(_));
-                    assert!(returned == lost(n) && (returned || *answer == Published::Confirmed), "{answer:?}");
+                    assert!(
+                        returned == lost(n) && (returned || *answer == Published::Confirmed),
+                        "{answer:?}"
+                    );
                 }
             }
         })
@@ -142,6 +150,9 @@ pub async fn publishers_side_by_side_get_their_own_answers(fixture: &impl Broker
             let numbers: Vec<u32> = name.split('-').map(|n| n.parse().unwrap()).collect();
             numbers[1] * 40 + numbers[2]
         };
-        assert!(own.windows(2).all(|pair| number(pair[0]) < number(pair[1])), "publisher {publisher} lost its order");
+        assert!(
+            own.windows(2).all(|pair| number(pair[0]) < number(pair[1])),
+            "publisher {publisher} lost its order"
+        );
     }
 }

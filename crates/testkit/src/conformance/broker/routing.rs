@@ -1,21 +1,60 @@
 //! Messages reach the queues that want them, each once.
 
-use postrider::broker::{Broker, Published};
+use postrider::broker::Published;
 use postrider::topology::{Exchange, ExchangeKind, Queue, Topology, topic_matches};
 
 use super::{
-    BrokerFixture, Listener, confirm, empty, exchange, message, pattern, queue, queues, said, to_exchange, to_queue,
+    BrokerFixture, Listener, confirm, empty, exchange, message, pattern, queue, queues, said, to_exchange,
+    to_queue,
 };
 
 const PATTERNS: [&str; 22] = [
-    "#", "*", "", "order", "order.*", "order.#", "*.created", "#.created", "*.*", "*.*.*", "order.*.added",
-    "order.#.added", "#.line.#", "*.#", "#.*", "#.#", "*.#.*", "order.created", "Order.created", "stock_*.*", ".", "a.b.#.c.*",
+    "#",
+    "*",
+    "",
+    "order",
+    "order.*",
+    "order.#",
+    "*.created",
+    "#.created",
+    "*.*",
+    "*.*.*",
+    "order.*.added",
+    "order.#.added",
+    "#.line.#",
+    "*.#",
+    "#.*",
+    "#.#",
+    "*.#.*",
+    "order.created",
+    "Order.created",
+    "stock_*.*",
+    ".",
+    "a.b.#.c.*",
 ];
 
 const KEYS: [&str; 21] = [
-    "", "order", "created", "order.created", "Order.created", "order.line.added", "order.added", "order.line.x.added",
-    "line", "a.line.b", "stock_adjustment.posted", "a.b.c.d", "a.b.x.y.c.d", "a.b.c", "order.", ".created", ".", "..",
-    "order..added", "*", "#",
+    "",
+    "order",
+    "created",
+    "order.created",
+    "Order.created",
+    "order.line.added",
+    "order.added",
+    "order.line.x.added",
+    "line",
+    "a.line.b",
+    "stock_adjustment.posted",
+    "a.b.c.d",
+    "a.b.x.y.c.d",
+    "a.b.c",
+    "order.",
+    ".created",
+    ".",
+    "..",
+    "order..added",
+    "*",
+    "#",
 ];
 
 /// `*` is one word and `#` any number, exactly as [`topic_matches`] has it.
@@ -43,8 +82,11 @@ pub async fn fanout_reaches_every_queue(fixture: &impl BrokerFixture) {
         .bind(exchange("news"), queue("a"), pattern(""))
         .bind(exchange("news"), queue("b"), pattern("never.matched"));
     broker.declare(&topology).await.unwrap();
-    confirm(&*broker, vec![to_exchange("news", "any.key", message("one")), to_exchange("news", "", message("two"))])
-        .await;
+    confirm(
+        &*broker,
+        vec![to_exchange("news", "any.key", message("one")), to_exchange("news", "", message("two"))],
+    )
+    .await;
     assert_eq!(empty(&*broker, "a").await, ["one", "two"]);
     assert_eq!(empty(&*broker, "b").await, ["one", "two"]);
     assert!(empty(&*broker, "c").await.is_empty(), "c is not bound");
@@ -105,7 +147,8 @@ pub async fn unwanted_messages_take_the_alternate_exchange(fixture: &impl Broker
     }
     broker.declare(&topology).await.unwrap();
     let keys = ["order.paid", "invoice.paid", "lost.and.found", "nobody.cares"];
-    let answers = broker.publish(keys.iter().map(|key| to_exchange("shop", key, message(key))).collect()).await;
+    let answers =
+        broker.publish(keys.iter().map(|key| to_exchange("shop", key, message(key))).collect()).await;
     assert_answers(&answers, &[true, true, true, false]);
     assert_eq!(empty(&*broker, "orders").await, ["order.paid"]);
     assert_eq!(empty(&*broker, "paid").await, ["invoice.paid"]);
@@ -150,9 +193,11 @@ pub async fn unicode_names_and_keys_route(fixture: &impl BrokerFixture) {
 pub async fn the_longest_names_and_keys_route(fixture: &impl BrokerFixture) {
     let broker = fixture.broker().await;
     let long = "ü".repeat(127) + "x";
-    let topology = queues([&long])
-        .exchange(exchange(&long), ExchangeKind::Topic)
-        .bind(exchange(&long), queue(&long), pattern(&long));
+    let topology = queues([&long]).exchange(exchange(&long), ExchangeKind::Topic).bind(
+        exchange(&long),
+        queue(&long),
+        pattern(&long),
+    );
     broker.declare(&topology).await.unwrap();
     confirm(&*broker, vec![to_exchange(&long, &long, message("through the exchange"))]).await;
     confirm(&*broker, vec![to_queue(&long, message("past it"))]).await;
