@@ -31,7 +31,7 @@ impl<S: Inbox> Consumer<S> {
         let attempt = attempt_of(delivery);
         let now = self.clock.now();
         let envelope =
-            match wire::decode(&delivery.message, &delivery.routing_key, &self.config.identity, now) {
+            match wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, now) {
                 Ok(envelope) => envelope,
                 Err(malformed) => {
                     let outcome = Outcome::Malformed(malformed.0);
@@ -41,7 +41,7 @@ impl<S: Inbox> Consumer<S> {
         let Some(handler) = self.registry.find(&envelope.event_type) else {
             return Some(Attempted { attempt, outcome: Outcome::NoHandler, envelope: Some(envelope) });
         };
-        let incoming = Incoming { envelope, attempt };
+        let incoming = Incoming { consumer: self.name.clone(), envelope, attempt };
         let mut pause = Duration::from_millis(100);
         loop {
             match self.apply(handler, &incoming).await {
