@@ -35,7 +35,10 @@ use postrider::topology::{
 pub trait BrokerFixture: Send + Sync {
     /// A broker on this world. A case that asks again has closed the one before, or crashed it.
     fn broker(&self) -> impl Future<Output = Arc<dyn Broker>> + Send;
+}
 
+/// A fixture whose world may be crashed.
+pub trait Crash: Send + Sync {
     /// What keeps the messages dies without warning and comes back with its data: the server is killed, or the process
     /// ends and the file is opened again.
     fn restart(&self) -> impl Future<Output = ()> + Send;

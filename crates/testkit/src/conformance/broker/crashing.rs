@@ -11,7 +11,7 @@ use postrider::topology::{Exchange, ExchangeKind};
 
 use super::super::until;
 use super::{
-    BrokerFixture, Listener, dying_to, empty, exchange, fill, message, names, pattern, queue, queues, said,
+    BrokerFixture, Crash, Listener, dying_to, empty, exchange, fill, message, names, pattern, queue, queues, said,
     to_exchange, to_queue, wait_queue,
 };
 
@@ -26,7 +26,7 @@ async fn insist(broker: &dyn Broker, outgoing: postrider::broker::Outgoing) {
 }
 
 /// All of them, in order, once.
-pub async fn confirmed_messages_survive_a_crash(fixture: &impl BrokerFixture) {
+pub async fn confirmed_messages_survive_a_crash(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     broker.declare(&queues(["orders"])).await.unwrap();
     fill(&*broker, "orders", &names(500)).await;
@@ -39,7 +39,7 @@ pub async fn confirmed_messages_survive_a_crash(fixture: &impl BrokerFixture) {
 }
 
 /// Those that were held come again; those that were acked may, for an ack has no answer.
-pub async fn unsettled_deliveries_come_again_after_a_crash(fixture: &impl BrokerFixture) {
+pub async fn unsettled_deliveries_come_again_after_a_crash(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     broker.declare(&queues(["orders"])).await.unwrap();
     fill(&*broker, "orders", &names(20)).await;
@@ -58,7 +58,7 @@ pub async fn unsettled_deliveries_come_again_after_a_crash(fixture: &impl Broker
 }
 
 /// It delivers again what was unsettled, or ends with an error. It never just stays silent.
-pub async fn a_subscription_outlives_a_crash_or_is_told(fixture: &impl BrokerFixture) {
+pub async fn a_subscription_outlives_a_crash_or_is_told(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     broker.declare(&queues(["orders"])).await.unwrap();
     fill(&*broker, "orders", &names(3)).await;
@@ -85,7 +85,7 @@ pub async fn a_subscription_outlives_a_crash_or_is_told(fixture: &impl BrokerFix
 }
 
 /// Settling them changes nothing and is no error: the messages come again.
-pub async fn receipts_from_before_a_crash_are_void(fixture: &impl BrokerFixture) {
+pub async fn receipts_from_before_a_crash_are_void(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     broker.declare(&queues(["orders"])).await.unwrap();
     fill(&*broker, "orders", &names(10)).await;
@@ -112,7 +112,7 @@ pub async fn receipts_from_before_a_crash_are_void(fixture: &impl BrokerFixture)
 }
 
 /// A retry that waited through the crash is not forgotten.
-pub async fn waiting_messages_come_back_after_a_crash(fixture: &impl BrokerFixture) {
+pub async fn waiting_messages_come_back_after_a_crash(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     let topology = queues(["mail"]).queue(wait_queue("mail.wait", Duration::from_millis(1_500), "mail"));
     broker.declare(&topology).await.unwrap();
@@ -124,7 +124,7 @@ pub async fn waiting_messages_come_back_after_a_crash(fixture: &impl BrokerFixtu
 }
 
 /// Exchanges, queues, bindings and settings are durable.
-pub async fn topology_survives_a_crash(fixture: &impl BrokerFixture) {
+pub async fn topology_survives_a_crash(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     let mut topology = queues(["rest", "orders.dlq"])
         .queue(dying_to("orders", "orders.dlq"))
