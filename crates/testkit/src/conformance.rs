@@ -16,12 +16,20 @@ pub mod broker;
 pub mod dead_letters;
 pub mod inbox;
 pub mod outbox;
+pub mod registrations;
 pub mod store;
 
 use std::future::Future;
 use std::time::Duration;
 
 use postrider::Clock;
+
+/// A fixture whose world may be crashed.
+pub trait Crash: Send + Sync {
+    /// What keeps the data dies without warning and comes back with it: the server is killed, or the process ends and the
+    /// file is opened again.
+    fn restart(&self) -> impl Future<Output = ()> + Send;
+}
 
 /// How long a case waits for something that must come. Generous: only a failure takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -119,6 +127,9 @@ macro_rules! store_conformance {
             infinite_floats_do_not_stop_the_collector, collecting_nothing_is_fine,
             collectors_side_by_side_keep_each_letter_once,
         ]);
+        $crate::conformance_cases!($fixture, registrations: [
+            registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
+        ]);
         $crate::conformance_cases!($fixture, audit: [
             an_empty_outbox_counts_nothing, each_term_is_counted, routing_decides_what_is_committed,
             applied_goes_before_dead_before_waiting, what_is_elsewhere_is_listed_oldest_first,
@@ -191,6 +202,7 @@ mod tests {
             include_str!("conformance/outbox/carrying.rs"),
             include_str!("conformance/outbox/claiming.rs"),
             include_str!("conformance/outbox/settling.rs"),
+            include_str!("conformance/registrations.rs"),
             include_str!("conformance/store.rs"),
         ] {
             for case in file.split("\npub async fn ").skip(1) {

@@ -37,13 +37,6 @@ pub trait BrokerFixture: Send + Sync {
     fn broker(&self) -> impl Future<Output = Arc<dyn Broker>> + Send;
 }
 
-/// A fixture whose world may be crashed.
-pub trait Crash: Send + Sync {
-    /// What keeps the messages dies without warning and comes back with its data: the server is killed, or the process
-    /// ends and the file is opened again.
-    fn restart(&self) -> impl Future<Output = ()> + Send;
-}
-
 pub(super) fn exchange(name: &str) -> ExchangeName {
     ExchangeName::new(name).unwrap()
 }

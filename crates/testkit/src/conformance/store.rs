@@ -9,8 +9,7 @@ use postrider::store::{
 };
 use postrider::{Clock, Event, EventId};
 
-use super::broker::Crash;
-use super::until;
+use super::{Crash, until};
 
 /// A store with an empty database of its own, and a table of effects in it.
 pub trait StoreFixture: Send + Sync {
@@ -219,7 +218,10 @@ pub async fn commits_survive_a_crash<F: StoreFixture + Crash>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     let rows = until("the rows", async || Some(desk.claim().await).filter(|rows| !rows.is_empty())).await;
     // A mark may be undone: then the row is published again, which the promise allows. A row is never forgotten.
-    assert!([&["two"][..], &["one", "two"]].contains(&&due(&rows).iter().map(String::as_str).collect::<Vec<_>>()[..]));
+    assert!(
+        [&["two"][..], &["one", "two"]]
+            .contains(&&due(&rows).iter().map(String::as_str).collect::<Vec<_>>()[..])
+    );
 }
 
 /// What was not committed never was.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use postrider::broker::{Broker, BrokerErrorKind, Published, Verdict};
 use postrider::topology::{Exchange, ExchangeKind};
 
-use super::super::until;
+use super::super::{Crash, until};
 use super::{
-    BrokerFixture, Crash, Listener, dying_to, empty, exchange, fill, message, names, pattern, queue, queues, said,
+    BrokerFixture, Listener, dying_to, empty, exchange, fill, message, names, pattern, queue, queues, said,
     to_exchange, to_queue, wait_queue,
 };
 
