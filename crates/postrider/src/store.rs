@@ -14,7 +14,7 @@ pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
-pub use outbox::{Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
 pub use registration::{Registration, Registrations};
 
 use std::future::Future;
