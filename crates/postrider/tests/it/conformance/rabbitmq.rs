@@ -44,6 +44,9 @@ impl BrokerFixture for Server {
 
 impl Crash for Server {
     async fn restart(&self) {
+        for queue in self.0.ctl(&["list_queues", "--no-table-headers", "name"]).await.unwrap().lines() {
+            self.0.wait_registered(queue).await.unwrap();
+        }
         self.0.kill().unwrap();
         self.0.restart().await.unwrap();
     }
