@@ -1,2 +1,3 @@
-//! s
-fn main(){}
+//! x
+mod config;
+fn main() {}
