@@ -27,7 +27,8 @@ pub trait Broker: Send + Sync + 'static {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published>;
 
     /// Starts to receive from a queue, at most `prefetch` unsettled deliveries at a time.
-    async fn subscribe(&self, queue: &QueueName, prefetch: u16) -> Result<Box<dyn Subscription>, BrokerError>;
+    async fn subscribe(&self, queue: &QueueName, prefetch: u16)
+    -> Result<Box<dyn Subscription>, BrokerError>;
 
     /// How many messages wait in a queue, delivered but unsettled ones left out.
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError>;
@@ -188,6 +189,10 @@ pub struct BrokerLimits {
 
 impl Default for BrokerLimits {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(10), confirm: Duration::from_secs(30), call: Duration::from_secs(10) }
+        Self {
+            connect: Duration::from_secs(10),
+            confirm: Duration::from_secs(30),
+            call: Duration::from_secs(10),
+        }
     }
 }

@@ -32,7 +32,8 @@ impl Clock {
 
     /// A clock that stands still until the returned handle moves it.
     pub fn manual(start: Timestamp) -> (Self, ManualClock) {
-        let hands = ManualClock(Arc::new(Mutex::new(Hands { start, elapsed: Duration::ZERO, sleepers: Vec::new() })));
+        let hands =
+            ManualClock(Arc::new(Mutex::new(Hands { start, elapsed: Duration::ZERO, sleepers: Vec::new() })));
         (Self(Arc::new(hands.clone())), hands)
     }
 

@@ -16,11 +16,7 @@ use crate::store::Store;
 /// use the event's id as the idempotency key there.
 pub trait Handler<S: Store>: Send + Sync + 'static {
     /// Applies the event's effects. An error rolls all of them back.
-    fn handle(
-        &self,
-        tx: &mut S::Tx,
-        event: &Incoming,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
 /// An event as a handler meets it.
@@ -151,4 +147,3 @@ where
         (self.0)(tx, event).await
     }
 }
-

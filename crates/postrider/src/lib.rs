@@ -21,6 +21,7 @@ pub mod consumer;
 pub mod dead_letter;
 pub mod envelope;
 pub mod handler;
+mod host;
 pub mod registry;
 pub mod relay;
 pub mod settlement;

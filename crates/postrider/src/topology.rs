@@ -157,7 +157,12 @@ impl Topology {
     /// The queues a message reaches, each once, in the order they are declared. Follows alternate exchanges.
     pub fn route(&self, exchange: &ExchangeName, key: &RoutingKey) -> Vec<&QueueName> {
         if exchange.is_default() {
-            return self.queues.iter().map(|q| &q.name).filter(|name| name.as_str() == key.as_str()).collect();
+            return self
+                .queues
+                .iter()
+                .map(|q| &q.name)
+                .filter(|name| name.as_str() == key.as_str())
+                .collect();
         }
         let mut at = exchange;
         // An alternate exchange may name another; a ring of them ends when each has been asked once.

@@ -1,1 +1,3 @@
-//! t
+//! What Postrider's tests stand on: servers of their own, and servers shared by a test run.
+
+pub mod servers;

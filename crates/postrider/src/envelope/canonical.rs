@@ -112,7 +112,10 @@ mod tests {
 
     #[test]
     fn order_space_and_escapes_do_not_matter() {
-        assert_eq!(canonical(r#" {"b" : [1, true ,null], "a":"\u0041\/"} "#), r#"{"a":"A/","b":[1,true,null]}"#);
+        assert_eq!(
+            canonical(r#" {"b" : [1, true ,null], "a":"\u0041\/"} "#),
+            r#"{"a":"A/","b":[1,true,null]}"#
+        );
     }
 
     #[test]

@@ -64,7 +64,8 @@ fn two_words(what: &'static str, text: &str) -> Result<(), InvalidText> {
     if whole && plain {
         return Ok(());
     }
-    let rule = "needs two words or more with dots between them, such as order.created, without spaces or wildcards";
+    let rule =
+        "needs two words or more with dots between them, such as order.created, without spaces or wildcards";
     Err(InvalidText::Rule { what, text: text.to_owned(), rule })
 }
 

@@ -25,7 +25,11 @@ pub trait Outbox: Store {
     ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
 
     /// Takes or renews this relay's fair share of the slots, for this long. Returns how many it holds.
-    fn lease(&self, relay: &RelayId, lease: Duration) -> impl Future<Output = Result<usize, StoreError>> + Send;
+    fn lease(
+        &self,
+        relay: &RelayId,
+        lease: Duration,
+    ) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
     /// Gives the slots back, so that others need not wait for the lease to end.
     fn release(&self, relay: &RelayId) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -66,6 +70,14 @@ crate::text::text_newtype!(
     /// The name of a running relay, unique among all that run.
     RelayId, "a relay id", 1..=128
 );
+
+impl RelayId {
+    /// A name for a relay of this process: the host, if it says its name, and a new id.
+    pub fn of_process(clock: &crate::clock::Clock) -> Self {
+        let host = crate::host::name();
+        Self(format!("{}/{}", &host[..host.floor_char_boundary(80)], clock.new_id()).into())
+    }
+}
 
 /// Where a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName, RoutingKey,
+    Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName,
+    RoutingKey,
 };
 use crate::settlement::RetryPolicy;
 use crate::text::InvalidText;
@@ -46,7 +47,9 @@ impl ServiceQueue {
         delays.dedup();
         let wait_queues = delays
             .into_iter()
-            .map(|delay| Ok(WaitQueue { name: QueueName::new(format!("{name}.wait.{}", step(delay)))?, delay }))
+            .map(|delay| {
+                Ok(WaitQueue { name: QueueName::new(format!("{name}.wait.{}", step(delay)))?, delay })
+            })
             .collect::<Result<_, InvalidText>>()?;
         let dead_letter_queue = QueueName::new(format!("{name}.dlq"))?;
         let mut queue = Queue::quorum(name);
@@ -112,9 +115,9 @@ fn step(delay: Duration) -> String {
     let millis = delay.as_millis();
     match millis {
         0 => "0ms".to_owned(),
-        _ if millis % 3_600_000 == 0 => format!("{}h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
-        _ if millis % 1_000 == 0 => format!("{}s", millis / 1_000),
+        _ if millis.is_multiple_of(3_600_000) => format!("{}h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) => format!("{}m", millis / 60_000),
+        _ if millis.is_multiple_of(1_000) => format!("{}s", millis / 1_000),
         _ => format!("{millis}ms"),
     }
 }

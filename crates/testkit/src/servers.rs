@@ -1,0 +1,32 @@
+//! Real servers for tests: PostgreSQL, Redis and RabbitMQ as child processes.
+//!
+//! Two ways to have one:
+//!
+//! - **Private**: [`Postgres::start`], [`Redis::start`], [`RabbitMq::start`], [`RabbitCluster::start`]. The test owns the
+//!   server and may kill, pause and restart it. It has ports and a data folder of its own, ends with the value that owns
+//!   it, and ends with the test process even when that process is killed.
+//! - **Shared**: [`shared`]. Servers started once for a whole test run (`scripts/servers up`); a test takes a database,
+//!   a vhost and a key prefix of its own from them. A missing server fails the test; nothing is ever skipped.
+//!
+//! Nothing here touches a server that the machine itself runs: ports are picked free, folders are new.
+
+mod fleet;
+mod home;
+mod http;
+mod management;
+mod ports;
+mod postgres;
+mod process;
+mod rabbitmq;
+mod redis;
+mod shared;
+mod tls;
+mod tree;
+mod wait;
+
+pub use fleet::{Fleet, down, up};
+pub use postgres::Postgres;
+pub use rabbitmq::{RabbitCluster, RabbitMq};
+pub use redis::Redis;
+pub use shared::{Shared, TestDatabase, TestVhost, shared};
+pub use tree::processes_in;

@@ -1,0 +1,191 @@
+//! A PostgreSQL of one's own, set up as production is: fsync on, logical decoding possible.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::process::{Signal, geteuid};
+
+use super::home::{self, Home};
+use super::ports::Port;
+use super::process::{self, Launch, Process};
+use super::tls::Certificates;
+
+/// PostgreSQL refuses to run as root; its package brings this user.
+const USER: &str = "postgres";
+const READY: Duration = Duration::from_mins(1);
+
+/// A PostgreSQL server. Dropping it kills it and removes its data.
+#[derive(Debug)]
+pub struct Postgres {
+    // Dropped in this order: the server dies before its folder goes.
+    process: Process,
+    data: PathBuf,
+    port: Port,
+    certificates: Option<Certificates>,
+    home: Home,
+}
+
+impl Postgres {
+    /// A private server; ready when this returns.
+    pub async fn start() -> Result<Self> {
+        Self::start_in(Home::private()?, false).await
+    }
+
+    /// A private server that accepts TLS connections only.
+    pub async fn start_tls() -> Result<Self> {
+        Self::start_in(Home::private()?, true).await
+    }
+
+    pub(crate) async fn start_in(home: Home, tls: bool) -> Result<Self> {
+        let port = Port::claim()?;
+        let certificates = if tls { Some(Certificates::make(home.path()).await?) } else { None };
+        let data = initialise(&home, certificates.as_ref()).await?;
+        let process = Process::start(launch(&home, &data, &port, certificates.as_ref()))?;
+        let server = Self { process, data, port, certificates, home };
+        server.wait_ready().await?;
+        Ok(server)
+    }
+
+    /// The database `postgres`, as the superuser.
+    pub fn url(&self) -> String {
+        let plain = format!("postgres://postgres@127.0.0.1:{}/postgres", self.port.number());
+        match &self.certificates {
+            Some(certificates) => {
+                format!("{plain}?sslmode=verify-full&sslrootcert={}", certificates.ca_file().display())
+            }
+            None => plain,
+        }
+    }
+
+    /// The authority that signed the server's certificate; only with TLS.
+    pub fn ca_file(&self) -> Option<&Path> {
+        self.certificates.as_ref().map(Certificates::ca_file)
+    }
+
+    /// The folder that holds everything of this server.
+    pub fn folder(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// The process id of the postmaster.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// SIGKILL to the postmaster and all backends at once: a crash.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// SIGSTOP to all its processes: connections stay open and nothing answers.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// SIGCONT to all its processes.
+    pub fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    /// An orderly shutdown that ends all sessions; the data stays for [`Postgres::restart`].
+    pub async fn stop(&self) -> Result<()> {
+        self.process.stop(Signal::INT, READY).await
+    }
+
+    /// Starts again on the same port and data; kills first what still runs. Ready when this returns.
+    pub async fn restart(&self) -> Result<()> {
+        self.process.start_again()?;
+        self.wait_ready().await
+    }
+
+    async fn wait_ready(&self) -> Result<()> {
+        let port = self.port.number().to_string();
+        let answers = async || {
+            let mut command = Command::new(program("pg_isready"));
+            command.args(["-q", "-h", "127.0.0.1", "-p", &port]);
+            Ok(process::run(command).await.is_ok())
+        };
+        self.process.wait_until(READY, answers).await
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if self.home.is_private() {
+            let _ = self.process.kill();
+            home::free_shared_memory(&self.data);
+        }
+    }
+}
+
+async fn initialise(home: &Home, certificates: Option<&Certificates>) -> Result<PathBuf> {
+    let data = home.folder("data")?;
+    let mut command = if let Some(user) = user() {
+        home::give_to(user, &data)?;
+        let mut command = Command::new("setpriv");
+        command.args(process::as_user(user)).arg(program("initdb"));
+        command
+    } else {
+        Command::new(program("initdb"))
+    };
+    command.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync", "-D"]);
+    command.arg(&data).current_dir(&data);
+    process::run(command).await?;
+    if let Some(certificates) = certificates {
+        // The server takes its key only from a file of its own; and a plain connection is refused.
+        let rules = "hostssl all all 127.0.0.1/32 trust\nhostssl replication all 127.0.0.1/32 trust\n";
+        fs::write(data.join("pg_hba.conf"), rules)?;
+        fs::copy(certificates.server_file(), data.join("server.pem"))?;
+        fs::copy(certificates.key_file(), data.join("server.key"))?;
+        if let Some(user) = user() {
+            home::give_to(user, &data)?;
+        }
+    }
+    Ok(data)
+}
+
+fn launch(home: &Home, data: &Path, port: &Port, certificates: Option<&Certificates>) -> Launch {
+    let mut args: Vec<OsString> =
+        vec!["-D".into(), data.into(), "-p".into(), port.number().to_string().into()];
+    let mut set = |setting: &str| args.extend(["-c".into(), setting.into()]);
+    set("listen_addresses=127.0.0.1");
+    set("unix_socket_directories=");
+    set("fsync=on");
+    set("wal_level=logical");
+    set("max_connections=200");
+    set("max_replication_slots=10");
+    // In the data folder, where a crash leaves nothing for others to clean up.
+    set("dynamic_shared_memory_type=mmap");
+    if certificates.is_some() {
+        set("ssl=on");
+        set("ssl_cert_file=server.pem");
+        set("ssl_key_file=server.key");
+    }
+    Launch {
+        name: "PostgreSQL".into(),
+        program: program("postgres"),
+        args,
+        env: Vec::new(),
+        folder: data.into(),
+        log: home.path().join("log"),
+        user: user(),
+        private: home.is_private(),
+    }
+}
+
+fn user() -> Option<&'static str> {
+    geteuid().is_root().then_some(USER)
+}
+
+/// Debian keeps the programs of each version in a folder that is not on the PATH; the newest is taken.
+fn program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    folders.sort();
+    folders.reverse();
+    process::find_program(name, &folders)
+}

@@ -1,0 +1,227 @@
+//! One node, and what the nodes of a group have in common: folder, cookie, epmd.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::process::Signal;
+use tokio::net::TcpStream;
+
+use crate::servers::home::Home;
+use crate::servers::management;
+use crate::servers::ports::{self, Port};
+use crate::servers::process::{self, Launch, Process};
+use crate::servers::tls::Certificates;
+use crate::servers::wait;
+
+const READY: Duration = Duration::from_mins(2);
+
+/// What the nodes share.
+#[derive(Debug)]
+pub(super) struct Group {
+    epmd: Process,
+    epmd_port: Port,
+    certificates: Option<Certificates>,
+    names: Vec<String>,
+    home: Home,
+}
+
+impl Group {
+    pub(super) async fn start(home: Home, count: usize, tls: bool) -> Result<Self> {
+        let epmd_port = Port::claim()?;
+        let certificates = if tls { Some(Certificates::make(home.path()).await?) } else { None };
+        let cookie = home.path().join(".erlang.cookie");
+        fs::write(&cookie, format!("{:x}", ports::random()))?;
+        fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
+        fs::write(home.path().join("enabled_plugins"), "[rabbitmq_management].\n")?;
+        fs::write(home.path().join("advanced.config"), "[].\n")?;
+        let number = epmd_port.number().to_string();
+        let epmd = Process::start(Launch {
+            name: "epmd".into(),
+            program: "epmd".into(),
+            args: ["-address", "127.0.0.1", "-port", &number].map(OsString::from).to_vec(),
+            env: Vec::new(),
+            folder: home.folder("epmd")?,
+            log: home.path().join("epmd.log"),
+            user: None,
+            private: home.is_private(),
+        })?;
+        let answers = async || Ok(TcpStream::connect(("127.0.0.1", epmd_port.number())).await.is_ok());
+        epmd.wait_until(READY, answers).await?;
+        let names = (1..=count).map(|n| format!("n{n}@localhost")).collect();
+        Ok(Self { epmd, epmd_port, certificates, names, home })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub(super) fn ca_file(&self) -> Option<&Path> {
+        self.certificates.as_ref().map(Certificates::ca_file)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.epmd.pid()
+    }
+
+    /// What a node and `rabbitmqctl` both need to find each other and nobody else.
+    fn env(&self) -> Vec<(&'static str, OsString)> {
+        vec![
+            ("HOME", self.folder().into()),
+            ("ERL_EPMD_PORT", self.epmd_port.number().to_string().into()),
+            ("ERL_EPMD_ADDRESS", "127.0.0.1".into()),
+            ("ERL_CRASH_DUMP", "/dev/null".into()),
+            ("RABBITMQ_CONF_ENV_FILE", "/dev/null".into()),
+            ("LC_ALL", "C.UTF-8".into()),
+        ]
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    process: Process,
+    name: String,
+    amqp: Port,
+    management: Port,
+    /// Erlang's own port between nodes: held so that nobody takes it while the node is down.
+    _distribution: Port,
+    tls: bool,
+}
+
+impl Node {
+    pub(super) fn start(group: &Group, i: usize) -> Result<Self> {
+        let name = group.names[i].clone();
+        let (amqp, management, distribution) = (Port::claim()?, Port::claim()?, Port::claim()?);
+        let folder = group.home.folder(&format!("n{}", i + 1))?;
+        fs::write(folder.join("rabbitmq.conf"), configuration(group, &amqp, &management)?)?;
+        let process = Process::start(launch(group, &name, &folder, &distribution))?;
+        let tls = group.certificates.is_some();
+        Ok(Self { process, name, amqp, management, _distribution: distribution, tls })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(super) fn amqp_url(&self) -> String {
+        let scheme = if self.tls { "amqps" } else { "amqp" };
+        format!("{scheme}://guest:guest@127.0.0.1:{}/%2f", self.amqp.number())
+    }
+
+    pub(super) fn management_url(&self) -> String {
+        format!("http://guest:guest@127.0.0.1:{}", self.management.number())
+    }
+
+    pub(super) fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    pub(super) fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    pub(super) fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    pub(super) async fn stop(&self) -> Result<()> {
+        self.process.stop(Signal::TERM, READY).await
+    }
+
+    /// A node that finds its own name still taken refuses to start, so epmd has to have noticed the end of the old one.
+    pub(super) async fn restart(&self, group: &Group) -> Result<()> {
+        self.process.kill()?;
+        let short = self.name.split('@').next().unwrap_or_default();
+        let forgotten = async || {
+            let mut names = Command::new("epmd");
+            names.args(["-port", &group.epmd_port.number().to_string(), "-names"]);
+            Ok(!process::run(names).await?.contains(&format!("name {short} ")))
+        };
+        wait::until("epmd", READY, forgotten).await?;
+        self.process.start_again()?;
+        self.wait_running().await
+    }
+
+    pub(super) async fn wait_running(&self) -> Result<()> {
+        let base = self.management_url();
+        let answers = async || {
+            Ok(TcpStream::connect(("127.0.0.1", self.amqp.number())).await.is_ok()
+                && management::running_nodes(&base).await.is_ok_and(|running| running > 0))
+        };
+        self.process.wait_until(READY, answers).await
+    }
+
+    pub(super) async fn ctl(&self, group: &Group, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(program("rabbitmqctl"));
+        command.envs(group.env()).args(["-q", "-n", &self.name]).args(args).current_dir(group.folder());
+        process::run(command).await
+    }
+}
+
+fn configuration(group: &Group, amqp: &Port, management: &Port) -> Result<String> {
+    let (amqp, management) = (amqp.number(), management.number());
+    let mut text =
+        format!("loopback_users = none\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management}\n");
+    if let Some(certificates) = &group.certificates {
+        writeln!(text, "listeners.tcp = none\nlisteners.ssl.1 = 127.0.0.1:{amqp}")?;
+        writeln!(text, "ssl_options.cacertfile = {}", certificates.ca_file().display())?;
+        writeln!(text, "ssl_options.certfile = {}", certificates.server_file().display())?;
+        writeln!(text, "ssl_options.keyfile = {}", certificates.key_file().display())?;
+        writeln!(text, "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false")?;
+    } else {
+        writeln!(text, "listeners.tcp.1 = 127.0.0.1:{amqp}")?;
+    }
+    if group.names.len() > 1 {
+        writeln!(text, "cluster_formation.peer_discovery_backend = classic_config")?;
+        // The wait is there so that nodes starting together do not race; a second of it is enough for three.
+        writeln!(text, "cluster_formation.randomized_startup_delay_range.min = 0")?;
+        writeln!(text, "cluster_formation.randomized_startup_delay_range.max = 1")?;
+        writeln!(text, "cluster_formation.discovery_retry_interval = 250")?;
+        for (i, name) in group.names.iter().enumerate() {
+            writeln!(text, "cluster_formation.classic_config.nodes.{} = {name}", i + 1)?;
+        }
+    }
+    Ok(text)
+}
+
+fn launch(group: &Group, name: &str, folder: &Path, distribution: &Port) -> Launch {
+    let mut env = group.env();
+    env.extend([
+        ("RABBITMQ_NODENAME", name.into()),
+        ("RABBITMQ_DIST_PORT", distribution.number().to_string().into()),
+        ("RABBITMQ_MNESIA_BASE", folder.join("mnesia").into()),
+        ("RABBITMQ_LOG_BASE", folder.join("log").into()),
+        ("RABBITMQ_PID_FILE", folder.join("pid").into()),
+        ("RABBITMQ_FEATURE_FLAGS_FILE", folder.join("feature_flags").into()),
+        ("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf").into()),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", group.folder().join("enabled_plugins").into()),
+        ("RABBITMQ_ADVANCED_CONFIG_FILE", group.folder().join("advanced.config").into()),
+        ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}".into()),
+        // Makes the script become the server instead of its parent: signals, and our death, reach it directly.
+        ("RABBITMQ_ALLOW_INPUT", "1".into()),
+    ]);
+    Launch {
+        name: format!("RabbitMQ {name}"),
+        program: program("rabbitmq-server"),
+        args: vec!["-noinput".into()],
+        env,
+        folder: folder.into(),
+        log: folder.join("output.log"),
+        user: None,
+        private: group.home.is_private(),
+    }
+}
+
+/// Not those on the PATH: Debian's change the user and look at the machine's own configuration.
+fn program(name: &str) -> PathBuf {
+    process::find_program(name, &["/usr/lib/rabbitmq/bin".into(), "/usr/local/sbin".into()])
+}

@@ -1,0 +1,169 @@
+//! The servers of a test run: started once, outside, and told by the environment. Each test takes its own corner of them.
+#![allow(clippy::disallowed_methods)] // the environment is how nextest's many processes learn of the shared servers
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use url::Url;
+
+use super::{management, ports};
+
+const ABSENT: &str = "run scripts/test, or: scripts/servers up && source .servers/env";
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Where the shared servers are.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// `DATABASE_URL`, the superuser's database.
+    pub database_url: String,
+    /// `RABBITMQ_URL`, the vhost `/`.
+    pub rabbitmq_url: String,
+    /// `RABBITMQ_MANAGEMENT_URL`, with name and password.
+    pub rabbitmq_management_url: String,
+    /// `REDIS_URL`.
+    pub redis_url: String,
+}
+
+/// The shared servers, from the environment. Fails where they are not set: a test without its server did not pass.
+pub fn shared() -> Result<Shared> {
+    Shared::found_by(|name| std::env::var(name).ok())
+}
+
+impl Shared {
+    fn found_by(look: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let find = |name: &str| look(name).with_context(|| format!("{name} is not set: {ABSENT}"));
+        Ok(Self {
+            database_url: find("DATABASE_URL")?,
+            rabbitmq_url: find("RABBITMQ_URL")?,
+            rabbitmq_management_url: find("RABBITMQ_MANAGEMENT_URL")?,
+            redis_url: find("REDIS_URL")?,
+        })
+    }
+
+    /// A new, empty database of the test's own.
+    pub async fn database(&self) -> Result<TestDatabase> {
+        let name = unique_name();
+        let mut url = Url::parse(&self.database_url).context("DATABASE_URL is not an address")?;
+        url.set_path(&name);
+        // A copy of template0 is made from files that nobody is connected to: two tests never wait for each other.
+        run_sql(&self.database_url, format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
+        Ok(TestDatabase { url: url.into(), name, server: self.database_url.clone(), open: true })
+    }
+
+    /// A new, empty vhost of the test's own, in which guest may do everything.
+    pub async fn vhost(&self) -> Result<TestVhost> {
+        let name = unique_name();
+        let management_url = self.rabbitmq_management_url.clone();
+        management::create_vhost(&management_url, &name)
+            .await
+            .with_context(|| format!("no vhost from the shared RabbitMQ: {ABSENT}"))?;
+        let mut amqp_url = Url::parse(&self.rabbitmq_url).context("RABBITMQ_URL is not an address")?;
+        amqp_url.set_path(&name);
+        Ok(TestVhost { amqp_url: amqp_url.into(), management_url, name, open: true })
+    }
+
+    /// A key prefix that no other test has. Ends with a colon.
+    pub fn redis_prefix(&self) -> String {
+        format!("{}:", unique_name())
+    }
+}
+
+/// A database that ends with this value.
+#[derive(Debug)]
+pub struct TestDatabase {
+    /// The address of the database, as the superuser.
+    pub url: String,
+    name: String,
+    server: String,
+    open: bool,
+}
+
+impl TestDatabase {
+    /// Drops the database, whoever is still connected, and says whether that worked.
+    pub async fn close(mut self) -> Result<()> {
+        self.open = false;
+        run_sql(&self.server, self.farewell()).await
+    }
+
+    fn farewell(&self) -> String {
+        format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name)
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if self.open {
+            let (server, sql) = (self.server.clone(), self.farewell());
+            finish(async move { run_sql(&server, sql).await });
+        }
+    }
+}
+
+/// A vhost that ends with this value.
+#[derive(Debug)]
+pub struct TestVhost {
+    /// The AMQP address of the vhost, as guest.
+    pub amqp_url: String,
+    /// The management API, with guest's name and password.
+    pub management_url: String,
+    /// The vhost's name.
+    pub name: String,
+    open: bool,
+}
+
+impl TestVhost {
+    /// Deletes the vhost with everything in it, and says whether that worked.
+    pub async fn close(mut self) -> Result<()> {
+        self.open = false;
+        management::delete_vhost(&self.management_url, &self.name).await
+    }
+}
+
+impl Drop for TestVhost {
+    fn drop(&mut self) {
+        if self.open {
+            let (base, name) = (self.management_url.clone(), self.name.clone());
+            finish(async move { management::delete_vhost(&base, &name).await });
+        }
+    }
+}
+
+/// Fit for a database, a vhost and a key: letters, digits and underscores.
+fn unique_name() -> String {
+    format!("test_{:016x}", ports::random())
+}
+
+async fn run_sql(server: &str, sql: String) -> Result<()> {
+    let mut connection = PgConnection::connect(server)
+        .await
+        .with_context(|| format!("no connection to the shared PostgreSQL: {ABSENT}"))?;
+    connection.execute(AssertSqlSafe(sql)).await?;
+    Ok(connection.close().await?)
+}
+
+/// Runs a farewell to its end on a thread of its own: `drop` cannot wait for a future, and may run inside a runtime. Best
+/// effort: what it cannot remove goes with the servers.
+fn finish(farewell: impl Future<Output = Result<()>> + Send + 'static) {
+    let thread = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { tokio::time::timeout(FAREWELL, farewell).await })?
+    });
+    let _ = thread.join();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_server_fails_and_says_what_to_run() {
+        let some = |name: &str| (name != "REDIS_URL").then(|| "somewhere".to_owned());
+        let error = Shared::found_by(some).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "REDIS_URL is not set: run scripts/test, or: scripts/servers up && source .servers/env"
+        );
+    }
+}

@@ -1,0 +1,94 @@
+use anyhow::{Context, Result, ensure};
+use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
+use postrider_testkit::servers::{RabbitCluster, RabbitMq};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::tools::{PATIENCE, nothing_left, trusted};
+
+async fn connect(url: &str) -> Result<Connection> {
+    Ok(Connection::connect(url, ConnectionProperties::default()).await?)
+}
+
+/// Declares a quorum queue and publishes one persistent message, confirmed.
+async fn publish(url: &str, queue: &str) -> Result<()> {
+    let connection = connect(url).await?;
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments).await?;
+    let properties = BasicProperties::default().with_delivery_mode(2);
+    let options = BasicPublishOptions::default();
+    let confirm = channel.basic_publish("".into(), queue.into(), options, b"kept", properties).await?.await?;
+    ensure!(matches!(confirm, Confirmation::Ack(None)), "not confirmed: {confirm:?}");
+    Ok(())
+}
+
+async fn take(url: &str, queue: &str) -> Result<Vec<u8>> {
+    let channel = connect(url).await?.create_channel().await?;
+    let message = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?;
+    Ok(message.context("the queue is empty")?.delivery.data)
+}
+
+#[tokio::test]
+async fn rabbitmq_survives_a_crash_with_what_it_confirmed() -> Result<()> {
+    let server = RabbitMq::start().await?;
+    let url = server.amqp_url();
+    publish(&url, "kept").await?;
+    server.kill()?;
+    assert!(connect(&url).await.is_err());
+    server.restart().await?;
+    assert_eq!(take(&url, "kept").await?, b"kept");
+
+    server.create_vhost("a/b").await?;
+    assert!(server.ctl(&["list_vhosts"]).await?.lines().any(|line| line == "a/b"));
+    connect(&url.replace("%2f", "a%2fb")).await?;
+    server.delete_vhost("a/b").await?;
+    server.delete_vhost("a/b").await?;
+
+    server.pause()?;
+    assert!(timeout(PATIENCE, connect(&url)).await.is_err());
+    server.resume()?;
+    connect(&url).await?;
+
+    let folder = server.folder().to_owned();
+    drop(server);
+    nothing_left(&folder).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cluster_of_three_survives_the_loss_of_a_node() -> Result<()> {
+    let cluster = RabbitCluster::start().await?;
+    publish(&cluster.amqp_url(0), "kept").await?;
+    cluster.kill(0)?;
+    assert!(
+        TcpStream::connect(cluster.amqp_url(0).replace("amqp://guest:guest@", "").replace("/%2f", ""))
+            .await
+            .is_err()
+    );
+    cluster.wait_members(1, 2).await?;
+    publish(&cluster.amqp_url(1), "more").await?;
+    assert_eq!(take(&cluster.amqp_url(2), "kept").await?, b"kept");
+    cluster.restart(0).await?;
+    cluster.wait_members(2, 3).await?;
+    assert_eq!(take(&cluster.amqp_url(0), "more").await?, b"kept");
+
+    let folder = cluster.folder().to_owned();
+    drop(cluster);
+    nothing_left(&folder).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn rabbitmq_with_tls_proves_who_it_is() -> Result<()> {
+    let server = RabbitMq::start_tls().await?;
+    assert!(server.amqp_url().starts_with("amqps://"));
+    trusted(&server.amqp_url(), server.ca_file().context("no authority")?).await?;
+    let plain = server.amqp_url().replace("amqps", "amqp");
+    assert!(!matches!(timeout(PATIENCE, connect(&plain)).await, Ok(Ok(_))), "plain text was accepted");
+    Ok(())
+}
