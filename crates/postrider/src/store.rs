@@ -8,12 +8,14 @@ mod dead_letter;
 mod error;
 mod inbox;
 mod outbox;
+mod token;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
 pub use outbox::{Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use token::{Token, TokenHash, TokenRole, Tokens};
 
 use std::future::Future;
 
