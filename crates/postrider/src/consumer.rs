@@ -16,7 +16,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::broker::{Broker, BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
 use crate::clock::Clock;
-use crate::envelope::wire::Identity;
 use crate::registry::Registry;
 use crate::store::Inbox;
 use crate::topology::{ConsumerName, ServiceQueue};
@@ -30,18 +29,11 @@ pub struct ConsumerConfig {
     pub concurrency: usize,
     /// How long one attempt may take.
     pub handler_limit: Duration,
-    /// Where foreign producers put identity.
-    pub identity: Identity,
 }
 
 impl Default for ConsumerConfig {
     fn default() -> Self {
-        Self {
-            prefetch: 250,
-            concurrency: 10,
-            handler_limit: Duration::from_secs(30),
-            identity: Identity::default(),
-        }
+        Self { prefetch: 250, concurrency: 10, handler_limit: Duration::from_secs(30) }
     }
 }
 
@@ -122,13 +114,12 @@ impl<S: Inbox> Consumer<S> {
 
     /// Works until told to stop, then lets the attempts in progress finish and settles them. What it did not begin goes
     /// back to the queue.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), BrokerError> {
-        let this = Arc::new(self);
-        let mut subscription = this.subscribe(&stop).await?;
-        let (settled, to_settle) = mpsc::channel(usize::from(this.config.prefetch.max(1)));
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
+        let mut subscription = self.subscribe(&stop).await?;
+        let (settled, to_settle) = mpsc::channel(usize::from(self.config.prefetch.max(1)));
         let settling = tokio::spawn(settle_in_batches(subscription.settler(), to_settle));
         let attempts = TaskTracker::new();
-        let result = this.receive(subscription.as_mut(), &attempts, &settled, &stop).await;
+        let result = self.receive(subscription.as_mut(), &attempts, &settled, &stop).await;
         attempts.close();
         attempts.wait().await;
         drop(settled);

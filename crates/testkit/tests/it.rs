@@ -6,5 +6,6 @@ mod it {
     mod rabbitmq;
     mod redis;
     mod shared;
+    mod style;
     mod tools;
 }

@@ -31,7 +31,7 @@ impl<S: Inbox> Consumer<S> {
         let attempt = attempt_of(delivery);
         let now = self.clock.now();
         let envelope =
-            match wire::decode(&delivery.message, &delivery.routing_key, &self.config.identity, now) {
+            match wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, now) {
                 Ok(envelope) => envelope,
                 Err(malformed) => {
                     let outcome = Outcome::Malformed(malformed.0);

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::header as mark;
 use crate::broker::{Broker, BrokerError, Delivery, HeaderValue, Verdict};
 use crate::clock::Clock;
-use crate::envelope::wire::{self, Identity, header};
+use crate::envelope::wire::{self, header};
 use crate::settlement::DeadReason;
 use crate::store::{DeadLetter, DeadLetters};
 use crate::topology::{ConsumerName, QueueName, ServiceQueue};
@@ -23,23 +23,16 @@ pub struct Collector<S> {
     broker: Arc<dyn Broker>,
     clock: Clock,
     service: ServiceQueue,
-    identity: Identity,
 }
 
 impl<S: DeadLetters> Collector<S> {
     /// A collector for a service queue's dead letters.
-    pub fn new(
-        store: S,
-        broker: Arc<dyn Broker>,
-        clock: Clock,
-        service: ServiceQueue,
-        identity: Identity,
-    ) -> Self {
-        Self { store, broker, clock, service, identity }
+    pub fn new(store: S, broker: Arc<dyn Broker>, clock: Clock, service: ServiceQueue) -> Self {
+        Self { store, broker, clock, service }
     }
 
     /// Works until told to stop. An outage of the store is waited out; the letters stay in their queue meanwhile.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), BrokerError> {
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let prefetch = u16::try_from(BATCH).unwrap_or(u16::MAX);
         let mut subscription = loop {
             match self.broker.subscribe(&self.service.dead_letter_queue, prefetch).await {
@@ -82,7 +75,7 @@ impl<S: DeadLetters> Collector<S> {
     fn letter(&self, delivery: &Delivery) -> DeadLetter {
         let message = &delivery.message;
         let now = self.clock.now();
-        let read = wire::decode(message, &delivery.routing_key, &self.identity, now).ok();
+        let read = wire::decode(message, &delivery.routing_key, &self.service.identity, now).ok();
         let text = |name: &str| message.header(name).map(str::to_owned);
         let time = |name: &str| message.header(name).and_then(|time| time.parse().ok());
         let routing_key =

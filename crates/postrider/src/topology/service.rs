@@ -6,6 +6,7 @@ use super::{
     Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName,
     RoutingKey,
 };
+use crate::envelope::wire::Identity;
 use crate::settlement::RetryPolicy;
 use crate::text::InvalidText;
 
@@ -27,6 +28,8 @@ pub struct ServiceQueue {
     pub dead_letter: DeadLetterTarget,
     /// The queue in which they arrive.
     pub dead_letter_queue: QueueName,
+    /// Where foreign producers put identity in the messages of this queue.
+    pub identity: Identity,
 }
 
 /// A queue whose TTL is one step of a ladder.
@@ -61,7 +64,8 @@ impl ServiceQueue {
             exchange: ExchangeName::default_exchange(),
             routing_key: Some(RoutingKey::to_queue(&dead_letter_queue)),
         };
-        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue })
+        let identity = Identity::default();
+        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue, identity })
     }
 
     /// Wants these keys of this exchange.
