@@ -9,6 +9,7 @@ mod error;
 mod inbox;
 mod outbox;
 mod token;
+mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
@@ -16,6 +17,7 @@ pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
 pub use outbox::{Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
+pub use upkeep::{Migration, StoreFacts, Upkeep};
 
 use std::future::Future;
 
