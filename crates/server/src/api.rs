@@ -11,7 +11,7 @@ pub(crate) mod metrics;
 mod problem;
 
 pub(crate) use access::refuse_open_doors;
-pub(crate) use backend::{ApiBackend, Erased};
+pub(crate) use backend::{ApiBackend, Erased, append};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
