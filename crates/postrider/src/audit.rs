@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use crate::broker::{Broker, BrokerError};
 use crate::envelope::EventId;
-use crate::store::{Audit, AuditScope, StoreError};
-use crate::topology::{ConsumerName, ExchangeName, ServiceQueue, Topology};
+use crate::store::{Audit, AuditScope, Registration, StoreError};
 
 /// List at most so many ids that were found nowhere.
 const LISTED: usize = 1000;
@@ -62,13 +61,11 @@ pub enum AuditError {
 pub async fn account<S: Audit>(
     store: &S,
     broker: &Arc<dyn Broker>,
-    consumer: &ConsumerName,
-    service: &ServiceQueue,
-    topology: &Topology,
-    exchange: &ExchangeName,
+    consumer: &Registration,
 ) -> Result<Account, AuditError> {
+    let Registration { name, service, topology, exchange } = consumer;
     let scope = AuditScope {
-        consumer: consumer.clone(),
+        consumer: name.clone(),
         queue: service.name().clone(),
         topology: topology.clone(),
         exchange: exchange.clone(),
@@ -86,7 +83,7 @@ pub async fn account<S: Audit>(
     let waiting = in_queues.min(count.elsewhere - dead);
     let unaccounted = count.elsewhere - dead - waiting;
     Ok(Account {
-        name: consumer.to_string(),
+        name: name.to_string(),
         committed: count.committed,
         applied: count.applied,
         waiting: count.unpublished + waiting,

@@ -13,7 +13,7 @@ use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::registry::Registry;
 use crate::relay::{Relay, RelayConfig, RelayStatus};
-use crate::store::Backend;
+use crate::store::{Backend, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 
 /// What is to run, before it runs.
@@ -119,12 +119,27 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    fn registrations(&self) -> Vec<Registration> {
+        let exchange =
+            self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
+        let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
+            name: name.clone(),
+            service: service.clone(),
+            topology: self.topology.clone(),
+            exchange: exchange.clone(),
+        };
+        self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
+    }
+
     /// Declares the topology and starts everything.
-    pub async fn start(self) -> Result<Running<S>, BrokerError> {
+    ///
+    /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
+    pub async fn start(self) -> Result<Running<S>, StartError> {
+        self.store.register(self.registrations()).await?;
         self.broker.declare(&self.topology).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let exchange = self.relay.as_ref().map(|relay| relay.exchange.clone());
+        let registrations = self.registrations();
         let relay = self.relay.map(|config| {
             let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
             let status = relay.status();
@@ -132,11 +147,12 @@ impl<S: Backend> Runtime<S> {
             status
         });
         let mut consumers = Vec::new();
-        for (name, service, registry, config) in self.consumers {
+        for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
+        {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
             let consumer =
-                Consumer::new(store, broker, clock, name.clone(), service.clone(), registry).config(config);
-            consumers.push(RunningConsumer { name: name.clone(), service, status: consumer.status() });
+                Consumer::new(store, broker, clock, name.clone(), service, registry).config(config);
+            consumers.push(RunningConsumer { registration, status: consumer.status() });
             let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
             tasks.spawn(async move {
                 let run = || consumer.clone().run(stop.clone());
@@ -157,14 +173,23 @@ impl<S: Backend> Runtime<S> {
             store: self.store,
             broker: self.broker,
             clock: self.clock,
-            topology: self.topology,
-            exchange: exchange.unwrap_or_else(ExchangeName::default_exchange),
             relay,
             consumers,
             stop,
             tasks,
         })
     }
+}
+
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker failed.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
 }
 
 /// Starts a task again when it ended with an error, for as long as nobody said stop.
@@ -191,8 +216,6 @@ pub struct Running<S> {
     store: S,
     broker: Arc<dyn Broker>,
     clock: Clock,
-    topology: Topology,
-    exchange: ExchangeName,
     relay: Option<Arc<RelayStatus>>,
     consumers: Vec<RunningConsumer>,
     stop: CancellationToken,
@@ -202,10 +225,8 @@ pub struct Running<S> {
 /// A consumer that runs.
 #[derive(Debug, Clone)]
 pub struct RunningConsumer {
-    /// Its name.
-    pub name: ConsumerName,
-    /// Its queue.
-    pub service: ServiceQueue,
+    /// Its name, its queue, and how events reach it.
+    pub registration: Registration,
     /// What it is doing.
     pub status: Arc<ConsumerStatus>,
 }
@@ -224,10 +245,8 @@ impl<S: Backend> Running<S> {
     /// Every consumer's account.
     pub async fn accounts(&self) -> Result<Vec<Account>, AuditError> {
         let mut accounts = Vec::new();
-        for RunningConsumer { name, service, .. } in &self.consumers {
-            let account =
-                audit::account(&self.store, &self.broker, name, service, &self.topology, &self.exchange);
-            accounts.push(account.await?);
+        for consumer in &self.consumers {
+            accounts.push(audit::account(&self.store, &self.broker, &consumer.registration).await?);
         }
         Ok(accounts)
     }
@@ -245,5 +264,12 @@ impl<S: Backend> Running<S> {
         };
         self.broker.close().await;
         drained
+    }
+}
+
+/// What was started ends with its handle, without waiting.
+impl<S> Drop for Running<S> {
+    fn drop(&mut self) {
+        self.stop.cancel();
     }
 }

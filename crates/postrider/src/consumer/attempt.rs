@@ -41,7 +41,7 @@ impl<S: Inbox> Consumer<S> {
         let Some(handler) = self.registry.find(&envelope.event_type) else {
             return Some(Attempted { attempt, outcome: Outcome::NoHandler, envelope: Some(envelope) });
         };
-        let incoming = Incoming { envelope, attempt };
+        let incoming = Incoming { consumer: self.name.clone(), envelope, attempt };
         let mut pause = Duration::from_millis(100);
         loop {
             match self.apply(handler, &incoming).await {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName,
     RoutingKey,
@@ -14,7 +16,7 @@ use crate::text::InvalidText;
 ///
 /// Retried messages are published to a wait queue, one per delay, whose TTL brings them back to this queue alone.
 /// Per-message expirations are never used: they would wait behind a longer one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceQueue {
     /// The queue that is consumed.
     pub queue: Queue,
@@ -33,7 +35,7 @@ pub struct ServiceQueue {
 }
 
 /// A queue whose TTL is one step of a ladder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitQueue {
     /// Its name.
     pub name: QueueName,

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use clap::Args;
 use postrider::audit::{self, Account};
 use postrider::broker::Broker;
-use postrider::store::Audit;
+use postrider::store::Registration;
 use serde::Serialize;
 
 use super::Context;
@@ -17,8 +16,8 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
-#[command(after_help = "The consumers are those of the configuration: every [[queue]] has one of its own name, unless a \
-    [[consumer]] names another.\nExit code 3 and the ids where the account does not hold. Deliveries in hand at this \
+#[command(after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
+    configuration.\nExit code 3 and the ids where the account does not hold. Deliveries in hand at this \
     moment are counted\nnowhere yet: ask again when it is quiet.")]
 pub(crate) struct AuditArgs {}
 
@@ -43,20 +42,29 @@ impl OnStore for DrawUp<'_> {
         let report = report?;
         self.context.output.one(&report, &report.for_people())?;
         if report.consumers.is_empty() {
-            self.context.output.note("no queue is configured, so nobody has an account; add a [[queue]] to postrider.toml");
+            self.context.output.note("no consumer has started on this store yet, so nobody has an account");
         }
         Ok(if report.holds { Exit::Ok } else { Exit::Unhealthy })
     }
 }
 
-async fn report<S: Audit>(store: &S, broker: &Arc<dyn Broker>, own: &OwnTopology) -> anyhow::Result<Report> {
+async fn report<S: WholeStore>(store: &S, broker: &Arc<dyn Broker>, own: &OwnTopology) -> anyhow::Result<Report> {
     let mut consumers = Vec::new();
-    for (name, queue) in &own.consumers {
-        let service = own.services.iter().find(|service| service.name() == queue).context("a consumer without a queue")?;
-        consumers.push(audit::account(store, broker, name, service, &own.topology, &own.exchange).await?);
+    for consumer in known(store.registrations().await?, &own.consumers) {
+        consumers.push(audit::account(store, broker, &consumer).await?);
     }
     let holds = consumers.iter().all(Account::holds);
     Ok(Report { consumers, holds })
+}
+
+/// Those that registered themselves, and those of the configuration that did not.
+fn known(mut registered: Vec<Registration>, configured: &[Registration]) -> Vec<Registration> {
+    for consumer in configured {
+        if !registered.iter().any(|other| other.name == consumer.name) {
+            registered.push(consumer.clone());
+        }
+    }
+    registered
 }
 
 impl Report {

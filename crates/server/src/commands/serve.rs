@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use postrider::broker::Broker;
 use postrider::relay::{Backoff, RelayConfig};
-use postrider::runtime::{Running, Runtime};
+use postrider::runtime::{Running, Runtime, StartError};
 use tokio_util::sync::CancellationToken;
 
 use self::api_task::ApiTask;
@@ -143,14 +143,21 @@ impl Serve<'_> {
                 runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
             }
             match runtime.start().await {
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(%error, "the broker is away; events wait in the outbox, trying again in {pause:?}");
+                Err(error) if may_pass(&error) => {
+                    tracing::warn!(%error, "not started yet; events wait in the outbox, trying again in {pause:?}");
                     self.context.clock.sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(30));
                 }
                 started => return Ok(started?),
             }
         }
+    }
+}
+
+fn may_pass(error: &StartError) -> bool {
+    match error {
+        StartError::Store(error) => error.is_transient(),
+        StartError::Broker(error) => error.is_transient(),
     }
 }
 

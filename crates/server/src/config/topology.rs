@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider::settlement::RetryPolicy;
+use postrider::store::Registration;
 use postrider::topology::{
     BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, QueueKind, QueueName, ServiceQueue,
     Topology,
@@ -137,8 +138,8 @@ pub(crate) struct OwnTopology {
     pub(crate) topology: Topology,
     /// The queues that are consumed, each with its ladder and its dead-letter queue.
     pub(crate) services: Vec<ServiceQueue>,
-    /// Who consumes which queue.
-    pub(crate) consumers: Vec<(ConsumerName, QueueName)>,
+    /// The consumers that are named, as the store would know them had they registered themselves.
+    pub(crate) consumers: Vec<Registration>,
     /// The exchange of events that name no other.
     pub(crate) exchange: ExchangeName,
 }
@@ -161,6 +162,11 @@ impl OwnTopology {
         let consumers = consumers(settings)?;
         let own = services.iter().fold(Topology { exchanges, ..Topology::default() }, Topology::service);
         check(&own)?;
+        let registration = |(name, queue): (ConsumerName, QueueName)| {
+            let service = services.iter().find(|service| *service.name() == queue)?.clone();
+            Some(Registration { name, service, topology: own.clone(), exchange: exchange.clone() })
+        };
+        let consumers = consumers.into_iter().filter_map(registration).collect();
         Ok(Self { topology: own, services, consumers, exchange })
     }
 }
@@ -197,7 +203,7 @@ impl QueueShort {
     }
 }
 
-/// The consumers that are named, or one for each queue.
+/// The consumers that are named, each with its queue: the one of its own name, unless it says another.
 fn consumers(settings: &Settings) -> Result<Vec<(ConsumerName, QueueName)>, (&'static str, String)> {
     let wrong = |error: String| ("consumer", error);
     let mut all = Vec::new();
@@ -210,12 +216,6 @@ fn consumers(settings: &Settings) -> Result<Vec<(ConsumerName, QueueName)>, (&'s
             return Err(wrong(format!("{} consumes {queue}, which no [[queue]] declares", consumer.name)));
         }
         all.push((consumer.name.clone(), queue));
-    }
-    for queue in &settings.queue {
-        if !all.iter().any(|(_, consumed)| *consumed == queue.name) {
-            let name = ConsumerName::new(queue.name.as_str()).map_err(|error| wrong(error.to_string()))?;
-            all.push((name, queue.name.clone()));
-        }
     }
     let mut names = BTreeSet::new();
     match all.iter().find(|(name, _)| !names.insert(name)) {

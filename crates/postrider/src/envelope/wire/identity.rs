@@ -1,12 +1,13 @@
 //! Where foreign producers put identity, said per queue.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::draft::Draft;
 use crate::broker::Message;
 
 /// The places to look for identity, in order. Empty: only what can be told apart without being told.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Where the event id is. The first place that has one decides that the body is the payload.
     pub event_id: Vec<Place>,
@@ -19,7 +20,8 @@ pub struct Identity {
 }
 
 /// One place in a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Place {
     /// A JSON pointer into the body: `/eventId`.
     Body(String),
