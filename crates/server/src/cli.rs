@@ -11,13 +11,15 @@ use crate::output::{Format, Output};
 /// Every event a service commits reaches every service that wants it, and takes effect once.
 #[derive(Debug, Parser)]
 #[command(name = "postrider", version, max_term_width = 110, arg_required_else_help = true)]
-#[command(after_help = "With no configuration, everything runs on one SQLite file, .postrider/postrider.db.\n\
+#[command(
+    after_help = "With no configuration, everything runs on one SQLite file, .postrider/postrider.db.\n\
     DATABASE_URL and RABBITMQ_URL choose PostgreSQL and RabbitMQ; postrider.toml sets the rest.\n\n\
     Examples:\n  \
       postrider publish shop.order.placed --data '{\"total\": \"12.50\"}'\n  \
       postrider serve\n  \
       postrider audit\n\n\
-    Exit codes: 0 ok, 1 error, 2 usage, 3 drift or unhealthy, 4 not allowed, 5 declined, 6 partly done, 130 interrupted")]
+    Exit codes: 0 ok, 1 error, 2 usage, 3 drift or unhealthy, 4 not allowed, 5 declined, 6 partly done, 130 interrupted"
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) shared: Shared,

@@ -72,7 +72,8 @@ impl EventInput {
             event = event.aggregate_id(id)?;
         }
         if let Some(tenant) = &self.tenant {
-            let (group, subsidiary) = tenant.split_once('/').map_or((tenant.as_str(), None), |(g, s)| (g, Some(s)));
+            let (group, subsidiary) =
+                tenant.split_once('/').map_or((tenant.as_str(), None), |(g, s)| (g, Some(s)));
             event = event.tenant(group)?;
             event.tenant.subsidiary = subsidiary.map(TenantId::new).transpose()?;
         }

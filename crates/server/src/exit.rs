@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn the_cause_decides_however_deep_it_is() {
         let denied = StoreError::new(StoreErrorKind::Denied, "no such user");
-        let wrapped = Err::<(), _>(denied).context("cannot open the store").context("cannot publish").unwrap_err();
+        let wrapped =
+            Err::<(), _>(denied).context("cannot open the store").context("cannot publish").unwrap_err();
         assert_eq!(of(&wrapped), Exit::Denied);
         assert_eq!(of(&usage("what?")), Exit::Usage);
         assert_eq!(of(&anyhow::anyhow!("broken")), Exit::Error);

@@ -21,7 +21,11 @@ impl Logging {
             LogFormat::Text => layer.with_ansi(color).boxed(),
             LogFormat::Json => layer.json().flatten_event(true).boxed(),
         };
-        tracing_subscriber::registry().with(filter).with(layer).try_init().context("the log was started before")?;
+        tracing_subscriber::registry()
+            .with(filter)
+            .with(layer)
+            .try_init()
+            .context("the log was started before")?;
         Ok(Self(handle))
     }
 

@@ -94,7 +94,7 @@ impl Output {
 /// Plain columns, as wide as the terminal allows.
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.iter().copied()).add_rows(rows);
     let lines = table.to_string();
     lines.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")

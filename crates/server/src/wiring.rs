@@ -75,7 +75,9 @@ impl BrokerDoor {
     /// Opens the broker.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Broker>, BrokerError> {
         Ok(match self {
-            Self::Embedded(store, clock) => Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?),
+            Self::Embedded(store, clock) => {
+                Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?)
+            }
             Self::RabbitMq(config, clock) => {
                 Arc::new(RabbitMq::connect(RabbitMqConfig::clone(config), clock.clone()).await?)
             }

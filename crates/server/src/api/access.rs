@@ -33,7 +33,10 @@ pub(super) async fn require(
     let caller = caller(&api, peer, request.headers()).await?;
     if !caller.role.allows(role) {
         let (has, needs) = (caller.role.as_str(), role.as_str());
-        return Err(Problem::new(Code::Forbidden, format!("the token has the role {has}; this needs {needs}")));
+        return Err(Problem::new(
+            Code::Forbidden,
+            format!("the token has the role {has}; this needs {needs}"),
+        ));
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
@@ -78,7 +81,10 @@ async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Call
     if local && !api.backend.has_tokens().await? {
         return Ok(Caller { role: TokenRole::Admin, tenant: None });
     }
-    Err(Problem::new(Code::Unauthenticated, "send a token: Authorization: Bearer …; `postrider token create` makes one"))
+    Err(Problem::new(
+        Code::Unauthenticated,
+        "send a token: Authorization: Bearer …; `postrider token create` makes one",
+    ))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -91,9 +97,11 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// browser call here (its Origin tells, and so does the Host when a foreign name was made to point here).
 fn is_direct(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let forwarded = ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name));
+    let forwarded =
+        ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name));
     let host = text("host").is_none_or(is_loopback_name);
-    let origin = text("origin").is_none_or(|origin| origin.split_once("://").is_some_and(|(_, at)| is_loopback_name(at)));
+    let origin = text("origin")
+        .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, at)| is_loopback_name(at)));
     !forwarded && host && origin
 }
 
@@ -137,7 +145,9 @@ mod tests {
     #[test]
     fn only_what_was_meant_for_this_machine_is_direct() {
         let with = |name: &'static str, value: &'static str| {
-            is_direct(&[(axum::http::HeaderName::from_static(name), value.parse().unwrap())].into_iter().collect())
+            is_direct(
+                &[(axum::http::HeaderName::from_static(name), value.parse().unwrap())].into_iter().collect(),
+            )
         };
         for host in ["localhost", "localhost:7070", "127.0.0.1:7070", "[::1]:7070", "[::1]", "127.0.0.1"] {
             assert!(with("host", host), "{host}");

@@ -63,6 +63,9 @@ pub(crate) async fn append<S: Outbox>(store: &S, event: Event) -> Result<EventId
     let mut ids = store.append(&mut tx, vec![event]).await?;
     store.commit(tx).await?;
     ids.pop().ok_or_else(|| {
-        StoreError::new(postrider::store::StoreErrorKind::Other, "the outbox returned no id for the event it took")
+        StoreError::new(
+            postrider::store::StoreErrorKind::Other,
+            "the outbox returned no id for the event it took",
+        )
     })
 }

@@ -42,7 +42,9 @@ fn method_label(method: &axum::http::Method) -> String {
 
 fn request_id(request: &Request) -> Option<HeaderValue> {
     let id = request.headers().get(REQUEST_ID)?;
-    let plain = id.to_str().is_ok_and(|text| (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()));
+    let plain = id
+        .to_str()
+        .is_ok_and(|text| (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()));
     plain.then(|| id.clone())
 }
 
@@ -56,7 +58,10 @@ pub(super) async fn time_limit(State(api): State<Api>, request: Request, next: N
     match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let detail = format!("no answer within {} ms; it may have been done: ask, or repeat it with the same id", limit.as_millis());
+            let detail = format!(
+                "no answer within {} ms; it may have been done: ask, or repeat it with the same id",
+                limit.as_millis()
+            );
             Problem::new(Code::TimedOut, detail).into_response()
         }
     }
@@ -65,7 +70,8 @@ pub(super) async fn time_limit(State(api): State<Api>, request: Request, next: N
 /// Answers at once that there is too much to do, rather than late.
 pub(super) async fn slots(State(api): State<Api>, request: Request, next: Next) -> Response {
     let Ok(_slot) = api.slots.try_acquire() else {
-        let detail = format!("{} requests are being worked on; try again soon", api.http.max_concurrent_requests);
+        let detail =
+            format!("{} requests are being worked on; try again soon", api.http.max_concurrent_requests);
         return Problem::new(Code::Overloaded, detail).into_response();
     };
     next.run(request).await
@@ -76,7 +82,8 @@ type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
 /// Refuses a body that says it is too large before a byte of it is read. One that lies is cut off while it is read.
 pub(super) fn declared_length(max: usize) -> impl Fn(Request, Next) -> Answer + Clone {
     move |request, next| {
-        let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let length =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let too_large = length.is_some_and(|length: usize| length > max);
         Box::pin(async move {
             if too_large { Problem::too_large(max).into_response() } else { next.run(request).await }
@@ -87,7 +94,8 @@ pub(super) fn declared_length(max: usize) -> impl Fn(Request, Next) -> Answer + 
 /// A bug: logged here, told without detail.
 #[allow(clippy::needless_pass_by_value, reason = "the layer hands it over like this")]
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     tracing::error!(panic = text.unwrap_or("no text"), "a request panicked; this is a bug");
     Problem::new(Code::Internal, "this is a bug; the log of the process has the reason").into_response()
 }

@@ -13,7 +13,8 @@ use postrider::Clock;
 use super::Api;
 
 /// From half a millisecond to ten seconds: a commit, a publish, an attempt.
-const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const SECONDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// How often histograms are tidied up; without it they grow.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -24,7 +25,8 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     if let Some(handle) = HANDLE.get() {
         return Ok(handle.clone());
     }
-    let buckets = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS);
+    let buckets =
+        PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS);
     let handle = buckets.and_then(PrometheusBuilder::install_recorder).context("cannot start to measure")?;
     Ok(HANDLE.get_or_init(|| handle).clone())
 }

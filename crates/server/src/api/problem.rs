@@ -38,9 +38,15 @@ impl Code {
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::InvalidJson => (StatusCode::BAD_REQUEST, "invalid_json", "The body cannot be read"),
-            Self::InvalidEvent => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_event", "The event breaks a rule"),
-            Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "The body is too large"),
-            Self::DuplicateEvent => (StatusCode::CONFLICT, "duplicate_event", "The event was committed before"),
+            Self::InvalidEvent => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid_event", "The event breaks a rule")
+            }
+            Self::PayloadTooLarge => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "The body is too large")
+            }
+            Self::DuplicateEvent => {
+                (StatusCode::CONFLICT, "duplicate_event", "The event was committed before")
+            }
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A token is needed"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The token does not allow this"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "There is nothing here"),
@@ -52,7 +58,9 @@ impl Code {
             }
             Self::TimedOut => (StatusCode::SERVICE_UNAVAILABLE, "timed_out", "It took too long"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests at once"),
-            Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "No database now"),
+            Self::StoreUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "No database now")
+            }
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong here"),
         }
     }
@@ -78,7 +86,9 @@ impl Problem {
 
     /// The body is larger than allowed.
     pub(crate) fn too_large(max: usize) -> Self {
-        let detail = format!("the body may have {max} bytes (http.max_body_bytes); store it elsewhere and send a reference");
+        let detail = format!(
+            "the body may have {max} bytes (http.max_body_bytes); store it elsewhere and send a reference"
+        );
         Self::new(Code::PayloadTooLarge, detail)
     }
 }
@@ -87,17 +97,24 @@ impl Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error.kind {
-            StoreErrorKind::Duplicate => {
-                Self::new(Code::DuplicateEvent, "an event with this id was committed before; nothing was written now")
-            }
+            StoreErrorKind::Duplicate => Self::new(
+                Code::DuplicateEvent,
+                "an event with this id was committed before; nothing was written now",
+            ),
             StoreErrorKind::Invalid => Self::new(Code::InvalidEvent, error.message),
             StoreErrorKind::Unavailable | StoreErrorKind::Contended => {
                 tracing::warn!(error = %error.message, "a request failed: the store is not available");
-                Self::new(Code::StoreUnavailable, "nothing was committed for certain; try again with the same id")
+                Self::new(
+                    Code::StoreUnavailable,
+                    "nothing was committed for certain; try again with the same id",
+                )
             }
             StoreErrorKind::Denied | StoreErrorKind::Schema | StoreErrorKind::Other => {
                 tracing::error!(error = %error.message, "a request failed in the store");
-                Self::new(Code::Internal, "the log of the process has the reason; `postrider doctor` tells what to do")
+                Self::new(
+                    Code::Internal,
+                    "the log of the process has the reason; `postrider doctor` tells what to do",
+                )
             }
         }
     }

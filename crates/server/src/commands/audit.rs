@@ -16,9 +16,11 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
-#[command(after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
+#[command(
+    after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
     configuration.\nExit code 3 and the ids where the account does not hold. Deliveries in hand at this \
-    moment are counted\nnowhere yet: ask again when it is quiet.")]
+    moment are counted\nnowhere yet: ask again when it is quiet."
+)]
 pub(crate) struct AuditArgs {}
 
 /// The command, on a store.
@@ -48,7 +50,11 @@ impl OnStore for DrawUp<'_> {
     }
 }
 
-async fn report<S: WholeStore>(store: &S, broker: &Arc<dyn Broker>, own: &OwnTopology) -> anyhow::Result<Report> {
+async fn report<S: WholeStore>(
+    store: &S,
+    broker: &Arc<dyn Broker>,
+    own: &OwnTopology,
+) -> anyhow::Result<Report> {
     let mut consumers = Vec::new();
     for consumer in known(store.registrations().await?, &own.consumers) {
         consumers.push(audit::account(store, broker, &consumer).await?);
@@ -71,7 +77,8 @@ impl Report {
     fn for_people(&self) -> String {
         let rows = self.consumers.iter().map(|account| {
             let holds = if account.holds() { "holds" } else { "DOES NOT HOLD" };
-            let counts = [account.committed, account.applied, account.waiting, account.dead, account.unaccounted];
+            let counts =
+                [account.committed, account.applied, account.waiting, account.dead, account.unaccounted];
             let mut row = vec![account.name.clone()];
             row.extend(counts.map(|count| count.to_string()));
             row.push(holds.to_owned());

@@ -18,7 +18,9 @@ pub(crate) struct DbArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Bring the schema up to date; touches the schema `postrider` only
-    #[command(after_help = "An SQLite file is brought up to date whenever it is opened; PostgreSQL only by this command.")]
+    #[command(
+        after_help = "An SQLite file is brought up to date whenever it is opened; PostgreSQL only by this command."
+    )]
     Migrate {
         /// Say what would be applied, and apply nothing
         #[arg(long)]

@@ -102,7 +102,9 @@ async fn examine_store<S: WholeStore>(store: &S, context: &Context, report: &mut
             let apart = Duration::try_from(early.max(late)).unwrap_or(Duration::ZERO);
             let detail = format!("the store's clock and this machine's are {} ms apart", apart.as_millis());
             match apart {
-                _ if apart > CLOCK_FAIL => report.fail("clock", format!("{detail}; set one of them right (NTP)")),
+                _ if apart > CLOCK_FAIL => {
+                    report.fail("clock", format!("{detail}; set one of them right (NTP)"))
+                }
                 _ if apart > CLOCK_WARN => report.warn("clock", format!("{detail}; check that both use NTP")),
                 _ => report.ok("clock", detail),
             }
@@ -151,11 +153,20 @@ async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Rep
         }
     }
     match (queues.len(), missing.len()) {
-        (0, _) => report.warn("topology", "no [[queue]] is configured; unless other services bind queues, nothing is routed"),
+        (0, _) => report.warn(
+            "topology",
+            "no [[queue]] is configured; unless other services bind queues, nothing is routed",
+        ),
         (all, 0) => report.ok("topology", format!("all {all} queues are there")),
         (all, _) => {
             let names = missing.join(", ");
-            report.warn("topology", format!("{} of {all} queues are not there: {names}; `postrider serve` declares them", missing.len()));
+            report.warn(
+                "topology",
+                format!(
+                    "{} of {all} queues are not there: {names}; `postrider serve` declares them",
+                    missing.len()
+                ),
+            );
         }
     }
 }
@@ -178,7 +189,9 @@ async fn examine_redis(context: &Context, report: &mut Report) {
                 );
             }
         }
-        Err(error) => report.warn("redis", format!("{} {error}; everything works without it, slower", server.shown)),
+        Err(error) => {
+            report.warn("redis", format!("{} {error}; everything works without it, slower", server.shown))
+        }
     }
 }
 
@@ -187,8 +200,17 @@ fn examine_http(context: &Context, report: &mut Report) {
     if http.listen.ip().is_loopback() {
         report.ok("http", format!("{} is on this machine alone", http.listen));
     } else if http.tls == crate::config::Tls::Off {
-        report.fail("http", format!("{} is open to other machines without TLS; set http.tls = \"proxy\" behind one", http.listen));
+        report.fail(
+            "http",
+            format!(
+                "{} is open to other machines without TLS; set http.tls = \"proxy\" behind one",
+                http.listen
+            ),
+        );
     } else {
-        report.ok("http", format!("{} is open to other machines, behind a proxy with TLS, for tokens only", http.listen));
+        report.ok(
+            "http",
+            format!("{} is open to other machines, behind a proxy with TLS, for tokens only", http.listen),
+        );
     }
 }

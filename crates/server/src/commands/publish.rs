@@ -73,7 +73,10 @@ struct Committed {
 pub(crate) async fn run(args: PublishArgs, context: &Context) -> anyhow::Result<Exit> {
     let dry_run = args.dry_run;
     let limits = context.config.settings.limits;
-    let event = args.into_input(limits.max_payload_bytes)?.into_event(limits).map_err(|error| usage(error.to_string()))?;
+    let event = args
+        .into_input(limits.max_payload_bytes)?
+        .into_event(limits)
+        .map_err(|error| usage(error.to_string()))?;
     warn_unroutable(&event, context);
     if dry_run {
         return show(event, context);
@@ -91,7 +94,8 @@ impl OnStore for Append<'_> {
 
 impl PublishArgs {
     fn into_input(self, max: usize) -> anyhow::Result<EventInput> {
-        let aggregate_id = self.aggregate.as_deref().map(|given| aggregate_id(&self.event_type, given)).transpose()?;
+        let aggregate_id =
+            self.aggregate.as_deref().map(|given| aggregate_id(&self.event_type, given)).transpose()?;
         Ok(EventInput {
             data: payload(&self.data, max)?,
             event_type: self.event_type,
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn bad_json_is_shown_with_line_and_column() {
-        let bad = payload("{\n  \"a\": tru\n}", 100).unwrap_err().to_string();
+        let bad = payload("{\n  \"a\": nope\n}", 100).unwrap_err().to_string();
         assert!(bad.contains("--data is not JSON") && bad.contains("line 2 column"), "{bad}");
     }
 }

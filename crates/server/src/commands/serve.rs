@@ -137,8 +137,9 @@ impl Serve<'_> {
         loop {
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
-            let mut runtime =
-                Runtime::new(store.clone(), broker.clone(), clock).topology(config.own.topology.clone()).relay(relay);
+            let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
+                .topology(config.own.topology.clone())
+                .relay(relay);
             if self.runs(Role::Collector) {
                 runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
             }

@@ -113,13 +113,18 @@ async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow
         revoked_at: None,
     };
     if create.dry_run {
-        context.output.note(&format!("would make a token with the role {}; nothing was made", token.role.as_str()));
+        context
+            .output
+            .note(&format!("would make a token with the role {}; nothing was made", token.role.as_str()));
         return Ok(Exit::Ok);
     }
     store.create_token(&token).await?;
     let made = Row { token: Some(secret.clone()), ..row(&token, now) };
     context.output.one(&made, &secret)?;
-    context.output.note(&format!("this is shown once; keep it safe. Take it back with: postrider token revoke {}", token.id));
+    context.output.note(&format!(
+        "this is shown once; keep it safe. Take it back with: postrider token revoke {}",
+        token.id
+    ));
     Ok(Exit::Ok)
 }
 
@@ -193,7 +198,9 @@ fn fresh_secret(random: [u8; 32]) -> String {
 
 /// A time, or a span from now on. It has to be in the future.
 fn expiry(text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
-    let wrong = || usage(format!("--expires {text}: write a time such as 2027-01-01T00:00:00Z, or a span such as 90d"));
+    let wrong = || {
+        usage(format!("--expires {text}: write a time such as 2027-01-01T00:00:00Z, or a span such as 90d"))
+    };
     let end = match text.parse::<Timestamp>() {
         Ok(end) => end,
         Err(_) => {

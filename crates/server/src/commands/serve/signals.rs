@@ -60,7 +60,8 @@ pub(super) fn reload(context: &Context) {
         Ok(()) => eprintln!("reloaded: log.level is {level}"),
         Err(error) => eprintln!("log.level stays as it is: {error}"),
     }
-    let waiting: Vec<_> = context.config.changed(&new).into_iter().filter(|key| *key != "log.level").collect();
+    let waiting: Vec<_> =
+        context.config.changed(&new).into_iter().filter(|key| *key != "log.level").collect();
     if !waiting.is_empty() {
         eprintln!("changed, and in use after a restart: {}", waiting.join(", "));
     }
