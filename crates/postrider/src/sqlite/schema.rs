@@ -10,7 +10,10 @@ use super::error::from_sqlite;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The migrations, in order; the first has number 1. Never change one that was released.
-const MIGRATIONS: &[&str] = &[include_str!("../../../../migrations/sqlite/0001_foundation.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../../../migrations/sqlite/0001_foundation.sql"),
+    include_str!("../../../../migrations/sqlite/0002_broker.sql"),
+];
 
 /// Applies what is missing.
 pub(super) async fn migrate(connection: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
