@@ -17,7 +17,8 @@ impl Registrations for Postgres {
         consumers.sort_by(|a, b| a.name.cmp(&b.name));
         consumers.dedup_by(|later, first| later.name == first.name);
         let names: Vec<&str> = consumers.iter().map(|consumer| consumer.name.as_str()).collect();
-        let values: Vec<String> = consumers.iter().map(serde_json::to_string).collect::<Result<_, _>>().map_err(bug)?;
+        let values: Vec<String> =
+            consumers.iter().map(serde_json::to_string).collect::<Result<_, _>>().map_err(bug)?;
         let insert = sqlx::query(REGISTER).bind(names).bind(values);
         self.limited("registering consumers", insert.execute(self.pool())).await?;
         Ok(())
@@ -31,6 +32,8 @@ impl Registrations for Postgres {
 }
 
 fn bug(cause: serde_json::Error) -> StoreError {
-    let message = format!("a registered consumer cannot be written or read as JSON: {cause}; use binaries of one version");
+    let message = format!(
+        "a registered consumer cannot be written or read as JSON: {cause}; use binaries of one version"
+    );
     StoreError::new(StoreErrorKind::Other, message).because(cause)
 }

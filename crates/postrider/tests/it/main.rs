@@ -1,0 +1,4 @@
+//! Postrider on real servers: `scripts/test` starts them.
+#![allow(missing_docs)]
+
+mod postgres;
