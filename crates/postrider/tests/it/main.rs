@@ -1,0 +1,3 @@
+//! The integration tests of the library, in one binary. Needs the shared servers: `scripts/test`.
+
+mod embedded;
