@@ -116,9 +116,9 @@ fn queue(queue: &str) -> Queue {
 }
 
 /// Dead-lettered to another queue by its name.
-fn target(queue: &str) -> Option<DeadLetterTarget> {
+fn target(queue: &str) -> DeadLetterTarget {
     let routing_key = Some(RoutingKey::to_queue(&name(queue)));
-    Some(DeadLetterTarget { exchange: ExchangeName::default_exchange(), routing_key })
+    DeadLetterTarget { exchange: ExchangeName::default_exchange(), routing_key }
 }
 
 fn message(body: &str) -> Message {

@@ -95,7 +95,7 @@ async fn two_dead_letters_of_one_message_can_meet_in_a_queue() {
         Topology::default().exchange(exchange("all"), ExchangeKind::Fanout).queue(queue("dead"));
     for queue_name in ["a", "b"] {
         let mut each = queue(queue_name);
-        each.dead_letter = target("dead");
+        each.dead_letter = Some(target("dead"));
         topology = topology.queue(each).bind(exchange("all"), name(queue_name), binding(""));
     }
     let post = Post::with(&topology).await;
@@ -118,7 +118,7 @@ async fn two_dead_letters_of_one_message_can_meet_in_a_queue() {
 #[tokio::test]
 async fn a_dead_letter_that_nobody_wants_is_kept_until_somebody_does() {
     let mut main = queue("main");
-    main.dead_letter = target("dead");
+    main.dead_letter = Some(target("dead"));
     let post = Post::with(&Topology::default().queue(main)).await;
     post.fill("main", ["1", "2"]).await;
     let mut subscription = post.subscribe("main", 2).await;

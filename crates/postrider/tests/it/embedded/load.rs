@@ -106,7 +106,8 @@ async fn speed() {
 
 async fn publish(broker: EmbeddedBroker, size: usize, batch: u32, many: u32) {
     for _ in 0..many / batch {
-        let outgoing = (0..batch).map(|_| Outgoing::to_queue(&name("q"), message(&"x".repeat(size))));
+        let message = Message { body: vec![b'x'; size].into(), ..message("id") };
+        let outgoing = (0..batch).map(|_| Outgoing::to_queue(&name("q"), message.clone()));
         assert!(
             broker.publish(outgoing.collect()).await.iter().all(|answer| *answer == Published::Confirmed)
         );

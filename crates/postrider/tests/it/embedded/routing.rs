@@ -92,7 +92,7 @@ async fn a_batch_is_answered_message_by_message() {
 #[tokio::test]
 async fn declaring_again_changes_nothing_and_differences_are_named() {
     let mut main = queue("main");
-    main.dead_letter = target("dead");
+    main.dead_letter = Some(target("dead"));
     let topology = Topology::default().exchange(exchange("shop"), ExchangeKind::Topic).queue(main).bind(
         exchange("shop"),
         name("main"),
