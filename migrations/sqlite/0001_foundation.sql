@@ -4,7 +4,7 @@
 CREATE TABLE event_outbox (
     -- The order in which events are published.
     position       INTEGER PRIMARY KEY AUTOINCREMENT,
-    id             TEXT NOT NULL UNIQUE CHECK (length(id) > 0),
+    id             TEXT NOT NULL UNIQUE CHECK (length(CAST(id AS BLOB)) BETWEEN 1 AND 128),
     group_id       TEXT,
     subsidiary_id  TEXT,
     -- All words of the type but the last, and the last: 'ecommerce.order' and 'completed'.
@@ -18,10 +18,11 @@ CREATE TABLE event_outbox (
     -- pending, published, failed (at least once, still tried), dead (given up; its key is parked behind it).
     status         TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'published', 'failed', 'dead')),
     -- Not before this time; 0 means at once.
-    available_at   INTEGER NOT NULL DEFAULT 0,
+    available_at   INTEGER NOT NULL DEFAULT 0 CHECK (typeof(available_at) = 'integer'),
     attempts       INTEGER NOT NULL DEFAULT 0,
-    created_at     INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000),
-    occurred_at    INTEGER,
+    created_at     INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000)
+                   CHECK (typeof(created_at) = 'integer'),
+    occurred_at    INTEGER CHECK (typeof(occurred_at) IN ('integer', 'null')),
     -- Events of one key keep their order: NULL means that of the aggregate, '' means none.
     ordering_key   TEXT,
     "key"          TEXT GENERATED ALWAYS AS (
@@ -129,4 +130,11 @@ CREATE TABLE api_token (
     created_at INTEGER NOT NULL,
     expires_at INTEGER,
     revoked_at INTEGER
+) WITHOUT ROWID;
+
+-- The consumers that have ever started here, with the topology they were started with.
+CREATE TABLE consumer (
+    name          TEXT PRIMARY KEY,
+    registration  TEXT NOT NULL CHECK (json_valid(registration)),
+    registered_at INTEGER NOT NULL
 ) WITHOUT ROWID;

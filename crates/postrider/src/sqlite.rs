@@ -3,12 +3,21 @@
 //! WAL and `synchronous=FULL`: what was committed survives a crash of the process and of the machine. One writer
 //! (see `writer`) commits in batches; readers never wait for it. Times are whole microseconds since 1970, UTC.
 
+mod audit;
+mod bulk;
+mod dead_letters;
 mod error;
+mod inbox;
+mod lock;
+mod news;
+mod outbox;
+mod registrations;
 mod schema;
 mod tx;
 mod writer;
 
 pub(crate) use error::from_sqlite;
+pub use lock::ServeLock;
 pub use tx::SqliteTx;
 pub(crate) use writer::Writer;
 
@@ -21,6 +30,8 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
+use self::news::News;
+use self::outbox::Slot;
 use crate::clock::Clock;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
@@ -71,6 +82,8 @@ pub struct Sqlite {
 struct Shared {
     writer: Writer,
     readers: SqlitePool,
+    news: News,
+    slot: Slot,
     clock: Clock,
     config: SqliteConfig,
 }
@@ -98,7 +111,8 @@ impl Sqlite {
             .max_lifetime(None)
             .test_before_acquire(false)
             .connect_lazy_with(readable(&config));
-        Ok(Self { shared: Arc::new(Shared { writer, readers, clock, config }) })
+        let news = News::new(readable(&config));
+        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot: Slot::default(), clock, config }) })
     }
 
     /// How many commits were made since the file was opened here: fewer than transactions, where these shared one.
@@ -152,7 +166,10 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {
-        tx.commit().await.map(|_| ())
+        if tx.commit().await? {
+            self.shared.news.announce();
+        }
+        Ok(())
     }
 
     async fn rollback(&self, tx: SqliteTx) -> Result<(), StoreError> {
