@@ -1,0 +1,4 @@
+//! The integration tests of the library, in one binary. Needs the shared servers: `scripts/test`.
+
+mod conformance;
+mod sqlite;
