@@ -20,6 +20,9 @@ mod settle;
 mod state;
 mod subscription;
 mod tables;
+mod view;
+
+pub use view::EmbeddedView;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

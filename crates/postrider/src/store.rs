@@ -19,7 +19,7 @@ pub use inbox::{Admission, Arrival, Inbox};
 pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
-pub use upkeep::{Migration, StoreFacts, Upkeep};
+pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
 
 use std::future::Future;
 

@@ -8,13 +8,19 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
 
+/// What is logged: the level that was asked for, and never the AMQP driver, which logs bodies of messages.
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let silent = format!("{}=off", postrider::rabbitmq::DRIVER_LOG_TARGET);
+    Ok(EnvFilter::try_new(level)?.add_directive(silent.parse()?))
+}
+
 /// The running log, whose level can change.
 pub(crate) struct Logging(reload::Handle<EnvFilter, Registry>);
 
 impl Logging {
     /// Starts the log.
     pub(crate) fn start(format: LogFormat, level: &str, no_color: bool) -> anyhow::Result<Self> {
-        let (filter, handle) = reload::Layer::new(EnvFilter::try_new(level)?);
+        let (filter, handle) = reload::Layer::new(filter(level)?);
         let color = !no_color && std::io::stderr().is_terminal();
         let layer = fmt::layer().with_writer(std::io::stderr);
         let layer = match format {
@@ -31,6 +37,6 @@ impl Logging {
 
     /// Changes what is logged from now on.
     pub(crate) fn set_level(&self, level: &str) -> anyhow::Result<()> {
-        self.0.reload(EnvFilter::try_new(level)?).context("the log has ended")
+        self.0.reload(filter(level)?).context("the log has ended")
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
-use postrider::embedded::EmbeddedBroker;
+use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
@@ -72,12 +72,19 @@ pub(crate) fn broker_alone(context: &Context) -> Option<BrokerDoor> {
 }
 
 impl BrokerDoor {
-    /// Opens the broker.
+    /// Opens the broker to work with it. A server that is away is waited for by every call, not here.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Broker>, BrokerError> {
         Ok(match self {
-            Self::Embedded(store, clock) => {
-                Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?)
-            }
+            Self::Embedded(store, clock) => Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?),
+            Self::RabbitMq(config, clock) => Arc::new(RabbitMq::lazy(RabbitMqConfig::clone(config), clock.clone())?),
+        })
+    }
+
+    /// Opens the broker to ask it something. A server that is away is an error here; an embedded broker that another
+    /// process serves is left to it.
+    pub(crate) async fn look(&self) -> Result<Arc<dyn Broker>, BrokerError> {
+        Ok(match self {
+            Self::Embedded(store, _) => Arc::new(EmbeddedView::new(store.clone())),
             Self::RabbitMq(config, clock) => {
                 Arc::new(RabbitMq::connect(RabbitMqConfig::clone(config), clock.clone()).await?)
             }
@@ -88,7 +95,7 @@ impl BrokerDoor {
 impl<S> Wired<S> {
     /// Keeps a second `serve` off the same file, for as long as the lock is held. Servers need none.
     pub(crate) fn serve_lock(&self) -> Result<Option<ServeLock>, StoreError> {
-        self.file.as_deref().map(ServeLock::take).transpose()
+        self.file.as_deref().map(ServeLock::acquire).transpose()
     }
 }
 

@@ -26,7 +26,32 @@ pub struct Migration {
     /// What it brings.
     pub name: String,
     /// Whether the database has it.
-    pub applied: bool,
+    pub state: MigrationState,
+}
+
+/// Whether the database has a migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigrationState {
+    /// It has it.
+    Applied,
+    /// It does not have it yet.
+    Missing,
+    /// It has it, with another text than this version knows.
+    Changed,
+    /// It has it, from a newer version.
+    Unknown,
+}
+
+impl MigrationState {
+    /// The word for it, in tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Missing => "missing",
+            Self::Changed => "changed",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// What a database says of itself.

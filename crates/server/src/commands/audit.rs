@@ -38,7 +38,7 @@ pub(crate) struct Report {
 impl OnStore for DrawUp<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
-        let broker = wired.broker.open().await?;
+        let broker = wired.broker.look().await?;
         let report = report(&wired.store, &broker, &self.context.config.own).await;
         broker.close().await;
         let report = report?;

@@ -1,7 +1,7 @@
 //! `postrider db`: the database schema, made when somebody says so and never before.
 
 use clap::{Args, Subcommand};
-use postrider::store::Migration;
+use postrider::store::{Migration, MigrationState};
 use serde::Serialize;
 
 use super::Context;
@@ -49,7 +49,7 @@ impl OnStore for Db<'_> {
             What::Status => self.list(&wired.store.migrations().await?),
             What::Migrate { dry_run: true } => {
                 let all = wired.store.migrations().await?;
-                self.list(&all.into_iter().filter(|migration| !migration.applied).collect::<Vec<_>>())
+                self.list(&all.into_iter().filter(|migration| migration.state == MigrationState::Missing).collect::<Vec<_>>())
             }
             What::Migrate { dry_run: false } => {
                 let applied = wired.store.apply_migrations().await?;
@@ -67,10 +67,10 @@ impl Db<'_> {
         let row = |migration: &Migration| Row {
             version: migration.version,
             name: migration.name.clone(),
-            state: if migration.applied { "applied" } else { "missing" },
+            state: migration.state.as_str(),
         };
         let rows: Vec<_> = migrations.iter().map(row).collect();
-        let missing = migrations.iter().any(|migration| !migration.applied);
+        let missing = migrations.iter().any(|migration| migration.state != MigrationState::Applied);
         self.context.output.rows(&["VERSION", "NAME", "STATE"], &rows, |row| {
             vec![row.version.to_string(), row.name.clone(), row.state.to_owned()]
         })?;

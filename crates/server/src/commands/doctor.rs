@@ -127,7 +127,7 @@ fn advice(error: &StoreError) -> String {
 }
 
 async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Report) {
-    let broker = match door.open().await {
+    let broker = match door.look().await {
         Ok(broker) => broker,
         Err(error) => return report.fail("broker", error.to_string()),
     };

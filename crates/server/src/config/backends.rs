@@ -82,20 +82,30 @@ fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String
 /// RabbitMQ, if a url or a host is set. There is no default user and no default password.
 fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
     let broker = &settings.broker;
-    let key;
-    let mut url = if let Some(text) = broker.url.get() {
-        key = "broker.url";
-        parse(key, text, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?
-    } else if broker.host.is_empty() {
+    if let Some(text) = broker.url.get() {
+        // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
+        let nodes = text.replace(",amqp", "\namqp");
+        let nodes = nodes.lines().map(|node| {
+            let url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            with_credentials("broker.url", url, settings)
+        });
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        let urls: Vec<_> = nodes.iter().filter_map(|node| node.url.get()).collect();
+        let shown: Vec<_> = nodes.iter().map(|node| node.shown.as_str()).collect();
+        return Ok(Some(Server { url: Secret::new(urls.join(",")), shown: shown.join(",") }));
+    }
+    if broker.host.is_empty() {
         return Ok(None);
-    } else {
-        key = "broker.host";
-        let mut url =
-            parse(key, &format!("amqp://{}:{}", broker.host, broker.port), &["amqp"], "a host name")?;
-        // The path of an AMQP url is the virtual host, in which `/` is written %2f.
-        url.set_path(&broker.vhost.replace('%', "%25").replace('/', "%2f"));
-        url
-    };
+    }
+    let text = format!("amqp://{}:{}", broker.host, broker.port);
+    let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
+    // The path of an AMQP url is the virtual host, in which `/` is written %2f.
+    url.set_path(&broker.vhost.replace('%', "%25").replace('/', "%2f"));
+    with_credentials("broker.host", url, settings).map(Some)
+}
+
+fn with_credentials(key: &'static str, mut url: Url, settings: &Settings) -> Result<Server, (&'static str, String)> {
+    let broker = &settings.broker;
     if !broker.user.is_empty() && url.username().is_empty() && url.set_username(&broker.user).is_err() {
         return Err(("broker.user", "this url cannot carry a user; name a host in it".to_owned()));
     }
@@ -106,11 +116,10 @@ fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)>
         set_password("broker.password", &mut url, password)?;
     }
     if url.password().is_none() {
-        let problem =
-            "no password; set RABBITMQ_PASS or RABBITMQ_PASS_FILE (broker.password): there is no default one";
+        let problem = "no password; set RABBITMQ_PASS or RABBITMQ_PASS_FILE (broker.password): there is no default one";
         return Err((key, problem.to_owned()));
     }
-    Ok(Some(server(url)))
+    Ok(server(url))
 }
 
 /// Redis, if a url or a host is set.

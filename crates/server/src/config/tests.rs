@@ -91,6 +91,17 @@ fn the_names_of_the_seeds_work() {
 }
 
 #[test]
+fn several_nodes_hide_every_password() {
+    let file = "[store]\nurl = 'postgres://app:hunter2@db/shop'\n\
+        [broker]\nurl = 'amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v'";
+    let config = load(file, []).unwrap();
+    let shown = config.backends.to_string();
+    assert_eq!(shown, "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://u@a:5672/v,amqp://u@b:5672/v");
+    let Backends::Networked { broker, .. } = &config.backends else { panic!("{shown}") };
+    assert_eq!(broker.url.get(), Some("amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v"));
+}
+
+#[test]
 fn a_secret_may_come_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
