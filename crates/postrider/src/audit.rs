@@ -1,1 +1,94 @@
-//! ...
+//! The account: committed = applied + waiting + dead, for every consumer, at any moment.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::broker::{Broker, BrokerError};
+use crate::envelope::EventId;
+use crate::store::{Audit, AuditScope, Registration, StoreError};
+
+/// List at most so many ids that were found nowhere.
+const LISTED: usize = 1000;
+
+/// One consumer's account. Every term is counted on its own, never as what remains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Account {
+    /// The consumer.
+    pub name: String,
+    /// Events committed to the outbox that are routed to its queue.
+    pub committed: u64,
+    /// Of these, applied: in its inbox.
+    pub applied: u64,
+    /// Not published yet, in its queue, or in one of its wait queues.
+    pub waiting: u64,
+    /// Dead letters, collected or still in their queue, and events that are dead in the outbox.
+    pub dead: u64,
+    /// Found nowhere.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unaccounted: u64,
+    /// Ids among which the unaccounted ones are: published, neither applied nor dead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unaccounted_ids: Vec<EventId>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Account {
+    /// Whether every committed event was found.
+    pub fn holds(&self) -> bool {
+        self.committed == self.applied + self.waiting + self.dead
+    }
+}
+
+/// Why an account could not be drawn up.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The store failed.
+    #[error("the store could not be counted: {0}")]
+    Store(#[from] StoreError),
+    /// The broker failed.
+    #[error("the broker could not be counted: {0}")]
+    Broker(#[from] BrokerError),
+}
+
+/// Draws up one consumer's account from what is stored.
+///
+/// Deliveries that are being handled at this moment are in no queue and in no inbox yet; ask again when they are done.
+pub async fn account<S: Audit>(
+    store: &S,
+    broker: &Arc<dyn Broker>,
+    consumer: &Registration,
+) -> Result<Account, AuditError> {
+    let Registration { name, service, topology, exchange } = consumer;
+    let scope = AuditScope {
+        consumer: name.clone(),
+        queue: service.name().clone(),
+        topology: topology.clone(),
+        exchange: exchange.clone(),
+        list: LISTED,
+    };
+    // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
+    let dead_in_queue = broker.depth(&service.dead_letter_queue).await?;
+    let mut in_queues = broker.depth(service.name()).await?;
+    for wait in &service.wait_queues {
+        in_queues += broker.depth(&wait.name).await?;
+    }
+    let count = store.count(&scope).await?;
+    // A queue may hold more than is elsewhere: duplicates of applied events. They count as applied.
+    let dead = dead_in_queue.min(count.elsewhere);
+    let waiting = in_queues.min(count.elsewhere - dead);
+    let unaccounted = count.elsewhere - dead - waiting;
+    Ok(Account {
+        name: name.to_string(),
+        committed: count.committed,
+        applied: count.applied,
+        waiting: count.unpublished + waiting,
+        dead: count.dead + dead,
+        unaccounted,
+        unaccounted_ids: if unaccounted > 0 { count.elsewhere_ids } else { Vec::new() },
+    })
+}

@@ -1,1 +1,8 @@
-//! ...
+//! What could not be handled: how it is marked, and how it is collected where it can be found again.
+
+mod collector;
+mod marks;
+
+pub use collector::Collector;
+pub use marks::names as header;
+pub(crate) use marks::{Death, outgoing, remember_first_failure, remember_origin};

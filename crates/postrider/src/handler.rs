@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::envelope::Envelope;
 use crate::store::Store;
+use crate::topology::ConsumerName;
 
 /// Handles one event inside the transaction that marks it as handled.
 ///
@@ -22,6 +23,8 @@ pub trait Handler<S: Store>: Send + Sync + 'static {
 /// An event as a handler meets it.
 #[derive(Debug, Clone)]
 pub struct Incoming {
+    /// The consumer it was delivered to.
+    pub consumer: ConsumerName,
     /// The event.
     pub envelope: Envelope,
     /// Which attempt this is, counted from 1.

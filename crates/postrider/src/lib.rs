@@ -11,6 +11,8 @@
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
 //! 8. [`audit`]: committed = applied + waiting + dead.
 //!
+//! [`runtime`] starts all of it together.
+//!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
 
@@ -21,8 +23,10 @@ pub mod consumer;
 pub mod dead_letter;
 pub mod envelope;
 pub mod handler;
+mod host;
 pub mod registry;
 pub mod relay;
+pub mod runtime;
 pub mod settlement;
 pub mod store;
 mod text;

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::handler::{Failure, FailureKind};
 
 /// When to retry and when to give up.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryPolicy {
     /// How often a failed delivery is tried again: 10 retries mean 11 calls of the handler.
     pub max_retries: u32,

@@ -1,1 +1,187 @@
-//! ...
+//! The store on one SQLite file: for a laptop, a test, a small service, and under the embedded broker.
+//!
+//! WAL and `synchronous=FULL`: what was committed survives a crash of the process and of the machine. One writer
+//! (see `writer`) commits in batches; readers never wait for it. Times are whole microseconds since 1970, UTC.
+
+mod audit;
+mod bulk;
+mod dead_letters;
+mod error;
+mod inbox;
+mod lock;
+mod news;
+mod outbox;
+mod registrations;
+mod schema;
+mod tokens;
+mod tx;
+mod upkeep;
+mod writer;
+
+pub(crate) use error::from_sqlite;
+pub use lock::ServeLock;
+pub use tx::SqliteTx;
+pub(crate) use writer::Writer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, SqliteConnection};
+
+use self::news::News;
+use self::outbox::Slot;
+use crate::clock::Clock;
+use crate::store::{Store, StoreError, StoreErrorKind};
+
+/// Where the file is and how it is treated.
+#[derive(Debug, Clone)]
+pub struct SqliteConfig {
+    /// The file. It and its folder are created if they are absent.
+    pub path: PathBuf,
+    /// How long a transaction may stay open, counted from its first write.
+    pub tx_limit: Duration,
+    /// How long to wait for another process that writes.
+    pub busy_timeout: Duration,
+    /// What a commit waits for.
+    pub durability: Durability,
+    /// How many connections read at the same time.
+    pub readers: u32,
+}
+
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The disk: a commit survives the loss of power (`synchronous=FULL`).
+    #[default]
+    Disk,
+    /// The operating system: a commit survives kill -9, but the newest may be lost with the power (`synchronous=NORMAL`).
+    System,
+}
+
+impl SqliteConfig {
+    /// The defaults for a file.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            tx_limit: Duration::from_secs(5),
+            busy_timeout: Duration::from_secs(5),
+            durability: Durability::Disk,
+            readers: 4,
+        }
+    }
+}
+
+/// An open SQLite file. Cheap to clone; the file is closed with the last clone.
+#[derive(Clone)]
+pub struct Sqlite {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    writer: Writer,
+    readers: SqlitePool,
+    news: News,
+    slot: Slot,
+    clock: Clock,
+    config: SqliteConfig,
+}
+
+impl Sqlite {
+    /// Opens the file, creates it if it is absent, and brings its schema up to date.
+    ///
+    /// Several processes may have it open; who runs `serve` on it takes the [`ServeLock`] too.
+    pub async fn open(config: SqliteConfig, clock: Clock) -> Result<Self, StoreError> {
+        if let Some(folder) = config.path.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| {
+                let text = format!(
+                    "the folder {} cannot be created ({error}); choose another path",
+                    folder.display()
+                );
+                StoreError::new(StoreErrorKind::Unavailable, text).because(error)
+            })?;
+        }
+        let mut connection = writable(&config).connect().await.map_err(from_sqlite)?;
+        schema::migrate(&mut connection, clock.now()).await?;
+        // Everybody ahead in the queue may use up the time limit; who waits longer than for two waits for himself.
+        let writer = Writer::new(connection, config.tx_limit * 2, clock.clone()).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(config.readers)
+            .max_lifetime(None)
+            .test_before_acquire(false)
+            .connect_lazy_with(readable(&config));
+        let news = News::new(readable(&config));
+        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot: Slot::default(), clock, config }) })
+    }
+
+    /// How many commits were made since the file was opened here: fewer than transactions, where these shared one.
+    pub fn commits(&self) -> u64 {
+        self.writer().commits()
+    }
+
+    /// The one writer of the file.
+    pub(crate) fn writer(&self) -> &Writer {
+        &self.shared.writer
+    }
+
+    /// Connections that only read, and see what is committed.
+    pub(crate) fn readers(&self) -> &SqlitePool {
+        &self.shared.readers
+    }
+
+    /// The clock it was opened with.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+}
+
+fn writable(config: &SqliteConfig) -> SqliteConnectOptions {
+    let synchronous = match config.durability {
+        Durability::Disk => SqliteSynchronous::Full,
+        Durability::System => SqliteSynchronous::Normal,
+    };
+    options(config).create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(synchronous)
+}
+
+fn readable(config: &SqliteConfig) -> SqliteConnectOptions {
+    options(config).read_only(true)
+}
+
+fn options(config: &SqliteConfig) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(&config.path)
+        .busy_timeout(config.busy_timeout)
+        .foreign_keys(true)
+        .statement_cache_capacity(200)
+        .disable_statement_logging()
+}
+
+impl Store for Sqlite {
+    type Tx = SqliteTx;
+
+    /// Does nothing to the file: the transaction opens at its first write.
+    async fn begin(&self) -> Result<SqliteTx, StoreError> {
+        Ok(SqliteTx::new(self.writer().clone(), self.clock().clone(), self.shared.config.tx_limit))
+    }
+
+    async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {
+        if tx.commit().await? {
+            self.shared.news.announce();
+        }
+        Ok(())
+    }
+
+    async fn rollback(&self, tx: SqliteTx) -> Result<(), StoreError> {
+        drop(tx);
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let mut reader = self.readers().acquire().await.map_err(from_sqlite)?;
+        let connection: &mut SqliteConnection = &mut reader;
+        schema::check(connection).await
+    }
+}

@@ -8,12 +8,18 @@ mod dead_letter;
 mod error;
 mod inbox;
 mod outbox;
+mod registration;
+mod token;
+mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
-pub use outbox::{Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use registration::{Registration, Registrations};
+pub use token::{Token, TokenHash, TokenRole, Tokens};
+pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
 
 use std::future::Future;
 
@@ -36,6 +42,6 @@ pub trait Store: Clone + Send + Sync + 'static {
 }
 
 /// All the ports a whole backend has.
-pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit {}
+pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit + Registrations {}
 
-impl<T: Store + Outbox + Inbox + DeadLetters + Audit> Backend for T {}
+impl<T: Store + Outbox + Inbox + DeadLetters + Audit + Registrations> Backend for T {}

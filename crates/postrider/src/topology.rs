@@ -13,8 +13,10 @@ pub use service::{ServiceQueue, WaitQueue};
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Everything a broker is told to have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// The exchanges, each name once.
     pub exchanges: Vec<Exchange>,
@@ -25,7 +27,7 @@ pub struct Topology {
 }
 
 /// Where messages are published to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Its name.
     pub name: ExchangeName,
@@ -36,7 +38,8 @@ pub struct Exchange {
 }
 
 /// How an exchange routes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ExchangeKind {
     /// By pattern: `*` is one word, `#` any number of words.
     Topic,
@@ -58,7 +61,7 @@ impl ExchangeKind {
 }
 
 /// Where messages wait. Always durable.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     /// Its name.
     pub name: QueueName,
@@ -73,7 +76,8 @@ pub struct Queue {
 }
 
 /// How a queue is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum QueueKind {
     /// Replicated by Raft; the default.
     Quorum,
@@ -92,7 +96,7 @@ impl QueueKind {
 }
 
 /// The exchange, and the key if another than the message's own, for what leaves a queue without an ack.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetterTarget {
     /// The exchange; the default exchange routes by queue name.
     pub exchange: ExchangeName,
@@ -101,7 +105,7 @@ pub struct DeadLetterTarget {
 }
 
 /// A key pattern of an exchange and the queue it reaches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// From here.
     pub exchange: ExchangeName,

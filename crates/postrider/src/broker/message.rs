@@ -54,7 +54,7 @@ pub enum HeaderValue {
     /// Any integer.
     Int(i64),
     /// A float or double.
-    Float(f64),
+    Float(#[serde(with = "float")] f64),
     /// A decimal: value and number of digits after the point.
     Decimal {
         /// Digits after the point.
@@ -121,5 +121,48 @@ impl Message {
     /// The text of a header, if it has one.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(HeaderValue::as_str)
+    }
+}
+
+/// JSON has no place for infinite floats and NaN; they are written as text, so that every header can be stored.
+mod float {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Float {
+        Number(f64),
+        Text(String),
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    pub(super) fn serialize<S: Serializer>(float: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        if float.is_finite() { serializer.serialize_f64(*float) } else { serializer.collect_str(float) }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        match Float::deserialize(deserializer)? {
+            Float::Number(float) => Ok(float),
+            Float::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_float_survives_json() {
+        for float in [0.1, -1e300, 5.0, f64::INFINITY, f64::NEG_INFINITY] {
+            let json = serde_json::to_string(&HeaderValue::Float(float)).unwrap();
+            assert_eq!(
+                serde_json::from_str::<HeaderValue>(&json).unwrap(),
+                HeaderValue::Float(float),
+                "{json}"
+            );
+        }
+        let json = serde_json::to_string(&HeaderValue::Float(f64::NAN)).unwrap();
+        assert!(matches!(serde_json::from_str(&json).unwrap(), HeaderValue::Float(float) if float.is_nan()));
     }
 }

@@ -104,24 +104,28 @@ impl Event {
     }
 
     /// What it keeps its order with.
+    #[must_use]
     pub fn ordering(mut self, ordering: Ordering) -> Self {
         self.ordering = ordering;
         self
     }
 
     /// When it happened.
+    #[must_use]
     pub fn occurred_at(mut self, when: Timestamp) -> Self {
         self.occurred_at = Some(when);
         self
     }
 
     /// Publishes it not before this time.
+    #[must_use]
     pub fn available_at(mut self, when: Timestamp) -> Self {
         self.available_at = Some(when);
         self
     }
 
     /// The event that caused it; its conversation and trace go on.
+    #[must_use]
     pub fn caused_by(mut self, cause: &Envelope) -> Self {
         self.causation_id = Some(cause.id.clone());
         self.correlation_id = cause.correlation_id.clone().or_else(|| Some(cause.id.clone()));
@@ -130,6 +134,7 @@ impl Event {
     }
 
     /// Another exchange than the outbox's own.
+    #[must_use]
     pub fn exchange(mut self, exchange: ExchangeName) -> Self {
         self.exchange = Some(exchange);
         self
@@ -142,6 +147,7 @@ impl Event {
     }
 
     /// Its payload, as it is.
+    #[must_use]
     pub fn payload(mut self, payload: Payload) -> Self {
         self.payload = payload;
         self

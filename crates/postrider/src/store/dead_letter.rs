@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
 
 use super::{Store, StoreError};
 use crate::broker::{Headers, Properties};
@@ -55,4 +56,36 @@ pub struct DeadLetter {
     pub headers: Headers,
     /// Its body, byte for byte.
     pub body: bytes::Bytes,
+}
+
+impl DeadLetter {
+    /// The same for what failed for the same reason: same queue, type, reason and error, numbers and ids left out.
+    pub fn fingerprint(&self) -> String {
+        let error = self.error_class.clone().unwrap_or_else(|| shape(&self.error));
+        let event_type = self.event_type.as_deref().unwrap_or("");
+        let text = [self.queue.as_str(), event_type, &self.reason, &error].join("\n");
+        let digest = Sha256::digest(text.as_bytes());
+        digest.iter().take(8).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+    }
+}
+
+/// The error without what differs from one event to the next: words with a digit in them.
+fn shape(error: &str) -> String {
+    let words = error.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let has_digit = |word: &str| word.contains(|c: char| c.is_ascii_digit());
+    let mut plain: Vec<_> = words.map(|word| if has_digit(word) { "#" } else { word }).collect();
+    plain.dedup();
+    plain.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shape;
+
+    #[test]
+    fn ids_and_numbers_do_not_tell_errors_apart() {
+        let one = shape("order 0199-ab3f not found after 12.5 s");
+        assert_eq!(one, shape("order 42 not found after 3 s"));
+        assert_ne!(one, shape("order 42 was paid after 3 s"));
+    }
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName,
     RoutingKey,
 };
+use crate::envelope::wire::Identity;
 use crate::settlement::RetryPolicy;
 use crate::text::InvalidText;
 
@@ -13,7 +16,7 @@ use crate::text::InvalidText;
 ///
 /// Retried messages are published to a wait queue, one per delay, whose TTL brings them back to this queue alone.
 /// Per-message expirations are never used: they would wait behind a longer one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceQueue {
     /// The queue that is consumed.
     pub queue: Queue,
@@ -27,10 +30,12 @@ pub struct ServiceQueue {
     pub dead_letter: DeadLetterTarget,
     /// The queue in which they arrive.
     pub dead_letter_queue: QueueName,
+    /// Where foreign producers put identity in the messages of this queue.
+    pub identity: Identity,
 }
 
 /// A queue whose TTL is one step of a ladder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitQueue {
     /// Its name.
     pub name: QueueName,
@@ -61,7 +66,8 @@ impl ServiceQueue {
             exchange: ExchangeName::default_exchange(),
             routing_key: Some(RoutingKey::to_queue(&dead_letter_queue)),
         };
-        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue })
+        let identity = Identity::default();
+        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue, identity })
     }
 
     /// Wants these keys of this exchange.
@@ -115,9 +121,9 @@ fn step(delay: Duration) -> String {
     let millis = delay.as_millis();
     match millis {
         0 => "0ms".to_owned(),
-        _ if millis % 3_600_000 == 0 => format!("{}h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
-        _ if millis % 1_000 == 0 => format!("{}s", millis / 1_000),
+        _ if millis.is_multiple_of(3_600_000) => format!("{}h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) => format!("{}m", millis / 60_000),
+        _ if millis.is_multiple_of(1_000) => format!("{}s", millis / 1_000),
         _ => format!("{millis}ms"),
     }
 }

@@ -1,3 +1,8 @@
-//! The one integration binary of this crate: every test on real servers.
+//! The integration tests of the library, in one binary. Needs the shared servers: `scripts/test`.
 
+mod conformance;
+mod embedded;
+mod postgres;
 mod rabbitmq;
+mod redis;
+mod sqlite;

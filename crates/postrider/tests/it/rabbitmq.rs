@@ -1,4 +1,10 @@
 //! What the RabbitMQ adapter does beyond the broker's contract: returns, refusals, alarms, crashes, TLS.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "tests panic, and wait in real time for real servers"
+)]
 
 mod connecting;
 mod consuming;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout)] // a command line tool answers on its standard output
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use postrider_testkit::servers::{self, Fleet};
@@ -10,7 +11,17 @@ use postrider_testkit::servers::{self, Fleet};
 const USAGE: &str = "usage: postrider-servers up [--cluster] [--dir DIR] | down [--dir DIR]";
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
     let mut words = std::env::args().skip(1);
     let command = words.next().context(USAGE)?;
     let mut folder = PathBuf::from(".servers");

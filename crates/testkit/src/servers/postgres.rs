@@ -13,6 +13,7 @@ use super::home::{self, Home};
 use super::ports::Port;
 use super::process::{self, Launch, Process};
 use super::tls::Certificates;
+use super::wait::Patience;
 
 /// PostgreSQL refuses to run as root; its package brings this user.
 const USER: &str = "postgres";
@@ -103,13 +104,17 @@ impl Postgres {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let port = self.port.number().to_string();
-        let answers = async || {
-            let mut command = Command::new(program("pg_isready"));
-            command.args(["-q", "-h", "127.0.0.1", "-p", &port]);
-            Ok(process::run(command).await.is_ok())
-        };
-        self.process.wait_until(READY, answers).await
+        let patience = Patience::new("PostgreSQL", READY);
+        while !self.answers().await {
+            self.process.pause_before_look(&patience).await?;
+        }
+        Ok(())
+    }
+
+    async fn answers(&self) -> bool {
+        let mut command = Command::new(program("pg_isready"));
+        command.args(["-q", "-h", "127.0.0.1", "-p", &self.port.number().to_string()]);
+        process::run(command).await.is_ok()
     }
 }
 

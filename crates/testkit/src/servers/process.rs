@@ -11,10 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal};
 
-use super::{tree, wait};
+use super::tree;
+use super::wait::{self, Patience};
 
 /// What to start, and how long it lives.
 #[derive(Debug)]
@@ -89,8 +90,10 @@ impl Process {
         let pid = root(&self.running()?.child)?;
         let family = tree::family(pid);
         tree::signal(&[pid], signal);
-        let ended = async || Ok(self.state().child.try_wait()?.is_some());
-        wait::until(&format!("the end of {}", self.launch.name), limit, ended).await?;
+        let patience = Patience::new(format!("the end of {}", self.launch.name), limit);
+        while self.state().child.try_wait()?.is_none() {
+            patience.pause().await?;
+        }
         self.state().running = false;
         wait::until_gone(&family);
         Ok(())
@@ -104,21 +107,15 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until `ready` says yes. Gives up when the server ends by itself, and shows what it wrote.
-    pub(crate) async fn wait_until(
-        &self,
-        limit: Duration,
-        mut ready: impl AsyncFnMut() -> Result<bool>,
-    ) -> Result<()> {
-        let look = async || {
-            if let Some(status) = self.state().child.try_wait()? {
-                bail!("{} ended with {status}", self.launch.name);
-            }
-            ready().await
+    /// Waits a moment for the next look at whether the server is ready. Fails when it ended by itself or the patience
+    /// did, and shows what it wrote.
+    pub(crate) async fn pause_before_look(&self, patience: &Patience) -> Result<()> {
+        let ended = self.state().child.try_wait()?;
+        let waited = match ended {
+            Some(status) => Err(anyhow!("{} ended with {status}", self.launch.name)),
+            None => patience.pause().await,
         };
-        wait::until(&self.launch.name, limit, look)
-            .await
-            .with_context(|| format!("its log ends with:\n{}", tail(&self.launch.log)))
+        waited.with_context(|| format!("its log ends with:\n{}", tail(&self.launch.log)))
     }
 
     fn running(&self) -> Result<MutexGuard<'_, State>> {
@@ -233,6 +230,6 @@ fn spawn_for_life(command: Command) -> Result<Child> {
         orders
     });
     let (reply, answer) = mpsc::channel();
-    spawner.send((command, reply)).map_err(|_| anyhow::anyhow!("the spawner thread is gone"))?;
+    spawner.send((command, reply)).map_err(|_| anyhow!("the spawner thread is gone"))?;
     Ok(answer.recv().context("the spawner thread is gone")??)
 }

@@ -12,6 +12,7 @@ use super::home::Home;
 use super::ports::Port;
 use super::process::{self, Launch, Process};
 use super::tls::Certificates;
+use super::wait::Patience;
 
 const READY: Duration = Duration::from_secs(30);
 
@@ -92,17 +93,21 @@ impl Redis {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let port = self.port.number().to_string();
-        let answers = async || {
-            let mut command = Command::new("redis-cli");
-            command.args(["-h", "127.0.0.1", "-p", &port]);
-            if let Some(authority) = self.ca_file() {
-                command.arg("--tls").arg("--cacert").arg(authority);
-            }
-            command.arg("PING");
-            Ok(process::run(command).await.is_ok_and(|answer| answer.trim() == "PONG"))
-        };
-        self.process.wait_until(READY, answers).await
+        let patience = Patience::new("Redis", READY);
+        while !self.answers().await {
+            self.process.pause_before_look(&patience).await?;
+        }
+        Ok(())
+    }
+
+    async fn answers(&self) -> bool {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.number().to_string()]);
+        if let Some(authority) = self.ca_file() {
+            command.arg("--tls").arg("--cacert").arg(authority);
+        }
+        command.arg("PING");
+        process::run(command).await.is_ok_and(|answer| answer.trim() == "PONG")
     }
 }
 

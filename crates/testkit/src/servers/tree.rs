@@ -7,9 +7,21 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The names under which the kernel knows our servers and the processes that they start.
-const SERVER_NAMES: [&str; 6] =
-    ["postgres", "redis-server", "beam.smp", "epmd", "erl_child_setup", "inet_gethost"];
+/// The names under which the kernel knows our servers, what they start, and the programs that become them.
+const SERVER_NAMES: [&str; 12] = [
+    "postgres",
+    "initdb",
+    "redis-server",
+    "beam.smp",
+    "epmd",
+    "erl_child_setup",
+    "inet_gethost",
+    "rabbitmq-server",
+    "erl",
+    "erlexec",
+    "setpriv",
+    "setsid",
+];
 
 /// Every live process that works in `folder` or names it on its command line. What a test looks at to be sure that
 /// nothing was left running.

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods)] // a real process is waited for in real time; no test may move that clock
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rustix::process::Pid;
@@ -11,21 +11,26 @@ use super::tree;
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Asks `ready` again and again until it says yes. An error ends the wait at once; so does the limit.
-pub(crate) async fn until(
-    what: &str,
+/// How long something is waited for. Looks are taken in a loop: `while !ready() { patience.pause().await? }`.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    what: String,
+    since: Instant,
     limit: Duration,
-    mut ready: impl AsyncFnMut() -> Result<bool>,
-) -> Result<()> {
-    let looking = async {
-        while !ready().await? {
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+}
+
+impl Patience {
+    pub(crate) fn new(what: impl Into<String>, limit: Duration) -> Self {
+        Self { what: what.into(), since: Instant::now(), limit }
+    }
+
+    /// Waits a moment for the next look; fails once the limit has passed.
+    pub(crate) async fn pause(&self) -> Result<()> {
+        if self.since.elapsed() > self.limit {
+            bail!("{} did not come within {} s", self.what, self.limit.as_secs());
         }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
         Ok(())
-    };
-    match tokio::time::timeout(limit, looking).await {
-        Ok(result) => result,
-        Err(_) => bail!("{what} is not ready after {} s", limit.as_secs()),
     }
 }
 

@@ -5,11 +5,22 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::Result;
-use postrider_testkit::servers::{Postgres, RabbitMq, Redis};
+use postrider_testkit::servers::{Postgres, RabbitCluster, RabbitMq, Redis, Shared};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use super::tools::{no_process_left, nothing_left};
+
+/// A test may start and restart servers from a task of its own.
+#[test]
+fn servers_can_be_driven_from_any_task() {
+    fn check<T: Send>(_: T) {}
+    check(Postgres::start());
+    check(Redis::start_tls());
+    check(RabbitCluster::start());
+    let _ = |cluster: &'static RabbitCluster| check(cluster.restart(0));
+    let _ = |shared: &'static Shared| (check(shared.database()), check(shared.vhost()));
+}
 
 /// Not a test: the process that the test below kills. It holds servers until its input ends.
 #[tokio::test]

@@ -45,7 +45,6 @@ pub(crate) async fn no_process_left(folder: &Path) {
             tick.tick().await;
         }
     };
-    if timeout(Duration::from_secs(5), empty).await.is_err() {
-        panic!("still running in {}: {:?}", folder.display(), processes_in(folder));
-    }
+    let emptied = timeout(Duration::from_secs(5), empty).await;
+    assert!(emptied.is_ok(), "still running in {}: {:?}", folder.display(), processes_in(folder));
 }

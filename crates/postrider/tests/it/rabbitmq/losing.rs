@@ -38,12 +38,6 @@ async fn publish_all(broker: &RabbitMq, total: usize, published: &AtomicUsize) {
     futures_util::future::join_all(lanes).await;
 }
 
-/// RabbitMQ 3.10 notes a new quorum queue on disk a little after it says that it is declared: killed before, the node
-/// comes back with a queue that never has a leader. Not what is tested here.
-async fn settled_queue() {
-    tokio::time::sleep(Duration::from_secs(3)).await;
-}
-
 /// Receives and acks until all of `total` were seen.
 async fn consume_all(broker: &RabbitMq, total: usize, seen: &Mutex<HashSet<String>>) {
     let mut subscription = broker.subscribe(&queue_name("orders"), 200).await.unwrap();
@@ -62,7 +56,7 @@ async fn a_killed_node_loses_nothing_that_was_confirmed() {
     let server = Server::start().await.unwrap();
     let broker = Arc::new(RabbitMq::connect(quick(&server.amqp_url(), 5), Clock::system()).await.unwrap());
     broker.declare(&orders()).await.unwrap();
-    settled_queue().await;
+    server.wait_registered("orders").await.unwrap();
     let (published, seen) = (AtomicUsize::new(0), Mutex::new(HashSet::new()));
     let crash = async {
         for at in [TOTAL / 4, TOTAL / 2] {
@@ -88,7 +82,7 @@ async fn with_several_nodes_the_next_one_takes_over() {
     let urls = (0..3).map(|i| cluster.amqp_url(i)).collect::<Vec<_>>().join(",");
     let broker = RabbitMq::connect(quick(&urls, 10), Clock::system()).await.unwrap();
     broker.declare(&orders()).await.unwrap();
-    settled_queue().await;
+    cluster.wait_registered("orders").await.unwrap();
     let (published, seen) = (AtomicUsize::new(0), Mutex::new(HashSet::new()));
     let crash = async {
         while published.load(Ordering::SeqCst) < TOTAL / 4 {

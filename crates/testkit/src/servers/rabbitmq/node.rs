@@ -17,9 +17,10 @@ use crate::servers::management;
 use crate::servers::ports::{self, Port};
 use crate::servers::process::{self, Launch, Process};
 use crate::servers::tls::Certificates;
-use crate::servers::wait;
+use crate::servers::wait::Patience;
 
 const READY: Duration = Duration::from_mins(2);
+const REGISTERED: Duration = Duration::from_secs(10);
 
 /// What the nodes share.
 #[derive(Debug)]
@@ -51,8 +52,10 @@ impl Group {
             user: None,
             private: home.is_private(),
         })?;
-        let answers = async || Ok(TcpStream::connect(("127.0.0.1", epmd_port.number())).await.is_ok());
-        epmd.wait_until(READY, answers).await?;
+        let patience = Patience::new("epmd", READY);
+        while TcpStream::connect(("127.0.0.1", epmd_port.number())).await.is_err() {
+            epmd.pause_before_look(&patience).await?;
+        }
         let names = (1..=count).map(|n| format!("n{n}@localhost")).collect();
         Ok(Self { epmd, epmd_port, certificates, names, home })
     }
@@ -67,6 +70,13 @@ impl Group {
 
     pub(super) fn pid(&self) -> u32 {
         self.epmd.pid()
+    }
+
+    /// The nodes that epmd knows.
+    async fn registered_names(&self) -> Result<String> {
+        let mut command = Command::new("epmd");
+        command.args(["-port", &self.epmd_port.number().to_string(), "-names"]);
+        process::run(command).await
     }
 
     /// What a node and `rabbitmqctl` both need to find each other and nobody else.
@@ -86,6 +96,7 @@ impl Group {
 pub(super) struct Node {
     process: Process,
     name: String,
+    folder: PathBuf,
     amqp: Port,
     management: Port,
     /// Erlang's own port between nodes: held so that nobody takes it while the node is down.
@@ -101,7 +112,7 @@ impl Node {
         fs::write(folder.join("rabbitmq.conf"), configuration(group, &amqp, &management)?)?;
         let process = Process::start(launch(group, &name, &folder, &distribution))?;
         let tls = group.certificates.is_some();
-        Ok(Self { process, name, amqp, management, _distribution: distribution, tls })
+        Ok(Self { process, name, folder, amqp, management, _distribution: distribution, tls })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -140,24 +151,39 @@ impl Node {
     /// A node that finds its own name still taken refuses to start, so epmd has to have noticed the end of the old one.
     pub(super) async fn restart(&self, group: &Group) -> Result<()> {
         self.process.kill()?;
-        let short = self.name.split('@').next().unwrap_or_default();
-        let forgotten = async || {
-            let mut names = Command::new("epmd");
-            names.args(["-port", &group.epmd_port.number().to_string(), "-names"]);
-            Ok(!process::run(names).await?.contains(&format!("name {short} ")))
-        };
-        wait::until("epmd", READY, forgotten).await?;
+        let entry = format!("name {} ", self.name.split('@').next().unwrap_or_default());
+        let patience = Patience::new(format!("the end of the old {}", self.name), READY);
+        while group.registered_names().await?.contains(&entry) {
+            patience.pause().await?;
+        }
         self.process.start_again()?;
         self.wait_running().await
     }
 
     pub(super) async fn wait_running(&self) -> Result<()> {
-        let base = self.management_url();
-        let answers = async || {
-            Ok(TcpStream::connect(("127.0.0.1", self.amqp.number())).await.is_ok()
-                && management::running_nodes(&base).await.is_ok_and(|running| running > 0))
-        };
-        self.process.wait_until(READY, answers).await
+        let patience = Patience::new(format!("RabbitMQ {}", self.name), READY);
+        while !self.answers().await {
+            self.process.pause_before_look(&patience).await?;
+        }
+        Ok(())
+    }
+
+    async fn answers(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.amqp.number())).await.is_ok()
+            && management::running_nodes(&self.management_url()).await.is_ok_and(|running| running > 0)
+    }
+
+    /// The register of quorum queues is a file that is written about every half second. An entry begins with the vhost.
+    pub(super) async fn wait_registered(&self, queue: &str) -> Result<()> {
+        let quorum = self.folder.join("mnesia").join(&self.name).join("quorum");
+        let register = quorum.join(&self.name).join("names.dets");
+        let entry = format!("_{queue}").into_bytes();
+        let patience =
+            Patience::new(format!("the quorum queue {queue} on the disk of {}", self.name), REGISTERED);
+        while !fs::read(&register).unwrap_or_default().windows(entry.len()).any(|window| window == entry) {
+            patience.pause().await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn ctl(&self, group: &Group, args: &[&str]) -> Result<String> {

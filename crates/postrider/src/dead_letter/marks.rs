@@ -1,0 +1,128 @@
+//! The headers that tell a dead letter's story, as the event-bus seed names them and a few more.
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::broker::{Delivery, HeaderValue, Message, Outgoing};
+use crate::envelope::EventId;
+use crate::envelope::wire::header;
+use crate::settlement::DeadReason;
+use crate::topology::{ConsumerName, RoutingKey, ServiceQueue};
+
+/// The names of the headers.
+pub mod names {
+    /// The queue the message was consumed from.
+    pub const ORIGINAL_QUEUE: &str = "x-original-queue";
+    /// The HTTP status of the last attempt, if there was one.
+    pub const FINAL_STATUS_CODE: &str = "x-final-status-code";
+    /// The error of the last attempt.
+    pub const FINAL_ERROR: &str = "x-final-error";
+    /// Retries before it was given up.
+    pub const FINAL_RETRY_COUNT: &str = "x-final-retry-count";
+    /// Why it is a dead letter: one of the words of [`DeadReason`](crate::settlement::DeadReason).
+    pub const DEAD_REASON: &str = "x-dead-reason";
+    /// The kind of error.
+    pub const ERROR_CLASS: &str = "x-final-error-class";
+    /// When it first failed.
+    pub const FIRST_FAILED_AT: &str = "x-first-failed-at";
+    /// When it failed last.
+    pub const LAST_FAILED_AT: &str = "x-last-failed-at";
+    /// Who could not handle it.
+    pub const CONSUMER: &str = "x-consumer";
+    /// On which machine.
+    pub const HOST: &str = "x-host";
+    /// Unique for this death, and the same when a crash makes it die again.
+    pub const DEAD_LETTER_ID: &str = "x-dead-letter-id";
+    /// The replay that brought the message back, if one did: what dies after a replay dies anew.
+    pub const REPLAY_ID: &str = "x-replay-id";
+}
+
+/// An error text longer than this is cut: headers must fit into a frame.
+const MAX_ERROR_BYTES: usize = 4096;
+
+/// How a delivery died.
+pub(crate) struct Death<'a> {
+    pub(crate) consumer: &'a ConsumerName,
+    pub(crate) reason: DeadReason,
+    pub(crate) error: &'a str,
+    pub(crate) class: Option<&'a str>,
+    pub(crate) status: Option<u16>,
+    /// The last attempt, counted from 1.
+    pub(crate) attempt: u32,
+    pub(crate) at: Timestamp,
+    /// The event, if the message could be read as one.
+    pub(crate) event_id: Option<&'a EventId>,
+}
+
+/// The dead letter, addressed to where the queue's dead letters go.
+pub(crate) fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Death<'_>) -> Outgoing {
+    let mut message = delivery.message.clone();
+    remember_origin(&mut message, delivery);
+    remember_first_failure(&mut message, death.at);
+    message.headers.remove(header::RETRY_COUNT);
+    let id = death_id(delivery, death);
+    let mut set = |name: &str, value: HeaderValue| {
+        message.headers.insert(name.to_owned(), value);
+    };
+    set(names::ORIGINAL_QUEUE, service.name().as_str().into());
+    set(names::FINAL_ERROR, cut(death.error).into());
+    set(names::FINAL_RETRY_COUNT, (death.attempt - 1).into());
+    set(names::DEAD_REASON, death.reason.as_str().into());
+    set(names::LAST_FAILED_AT, death.at.to_string().into());
+    set(names::CONSUMER, death.consumer.as_str().into());
+    set(names::HOST, crate::host::name().into());
+    set(names::DEAD_LETTER_ID, id.into());
+    if let Some(status) = death.status {
+        set(names::FINAL_STATUS_CODE, u32::from(status).into());
+    }
+    if let Some(class) = death.class {
+        set(names::ERROR_CLASS, class.into());
+    }
+    let target = &service.dead_letter;
+    let routing_key = target.routing_key.clone().unwrap_or_else(|| original_key(&message, delivery));
+    Outgoing { exchange: target.exchange.clone(), routing_key, message }
+}
+
+/// Keeps the exchange and key of the first publish; a republish would hide them.
+pub(crate) fn remember_origin(message: &mut Message, delivery: &Delivery) {
+    let headers = &mut message.headers;
+    if !headers.contains_key(header::ORIGINAL_ROUTING_KEY) {
+        headers.insert(header::ORIGINAL_EXCHANGE.to_owned(), delivery.exchange.as_str().into());
+        headers.insert(header::ORIGINAL_ROUTING_KEY.to_owned(), delivery.routing_key.as_str().into());
+    }
+}
+
+/// Keeps the time of the first failure.
+pub(crate) fn remember_first_failure(message: &mut Message, now: Timestamp) {
+    message.headers.entry(names::FIRST_FAILED_AT.to_owned()).or_insert_with(|| now.to_string().into());
+}
+
+/// Made of what makes this death this one: who, what, at which attempt, after which replay.
+fn death_id(delivery: &Delivery, death: &Death<'_>) -> String {
+    let message = &delivery.message;
+    let body: [u8; 32] = Sha256::digest(&message.body).into();
+    let identity = death.event_id.map_or(&body[..], |id| id.as_str().as_bytes());
+    let replay = message.header(names::REPLAY_ID).unwrap_or_default();
+    let parts =
+        [death.consumer.as_str().as_bytes(), identity, replay.as_bytes(), &death.attempt.to_be_bytes()];
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(16).fold(String::new(), |id, byte| format!("{id}{byte:02x}"))
+}
+
+fn original_key(message: &Message, delivery: &Delivery) -> RoutingKey {
+    let kept = message.header(header::ORIGINAL_ROUTING_KEY).and_then(|key| RoutingKey::new(key).ok());
+    kept.unwrap_or_else(|| delivery.routing_key.clone())
+}
+
+fn cut(error: &str) -> String {
+    let end = error.floor_char_boundary(MAX_ERROR_BYTES);
+    if end == error.len() {
+        error.to_owned()
+    } else {
+        format!("{}… ({} bytes in all)", &error[..end], error.len())
+    }
+}

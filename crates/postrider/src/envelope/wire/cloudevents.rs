@@ -1,0 +1,130 @@
+//! CloudEvents 1.0.2 on AMQP 0-9-1: attributes as headers beside the body, or the whole event as JSON.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Malformed;
+use super::draft::Draft;
+use crate::broker::{HeaderValue, Headers, Message};
+use crate::envelope::payload::JSON;
+use crate::envelope::{Envelope, Payload};
+
+/// What readers accept before an attribute's name; the first is what we write.
+const PREFIXES: [&str; 3] = ["cloudEvents_", "cloudEvents:", "ce-"];
+
+/// The media type of a whole event as JSON.
+const STRUCTURED: &str = "application/cloudevents+json";
+
+pub(super) fn write_headers(envelope: &Envelope, headers: &mut Headers) {
+    let mut set = |name: &str, value: &str| {
+        headers.insert(format!("{}{name}", PREFIXES[0]), HeaderValue::from(value));
+    };
+    set("specversion", "1.0");
+    set("id", envelope.id.as_str());
+    set("type", envelope.event_type.as_str());
+    set("source", &source(envelope));
+    set("time", &envelope.occurred_at.to_string());
+    if let Some(id) = &envelope.aggregate_id {
+        set("subject", id.as_str());
+    }
+    if let Some(key) = &envelope.ordering_key {
+        set("partitionkey", key.as_str());
+    }
+}
+
+/// A relative reference: the tenant, if there is one, and the kind of aggregate.
+fn source(envelope: &Envelope) -> String {
+    let aggregate_type = envelope.event_type.aggregate_type();
+    match &envelope.tenant.group {
+        Some(group) => format!("/{}/{aggregate_type}", percent_encode(group.as_str())),
+        None => format!("/{aggregate_type}"),
+    }
+}
+
+fn percent_encode(text: &str) -> String {
+    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
+/// What the attributes in the headers say; nothing when it is not a CloudEvent.
+pub(super) fn read_headers(message: &Message) -> Draft {
+    let attribute = |name: &str| {
+        PREFIXES.iter().find_map(|prefix| message.header(&format!("{prefix}{name}"))).map(str::to_owned)
+    };
+    if attribute("specversion").is_none() {
+        return Draft::default();
+    }
+    Draft {
+        id: attribute("id"),
+        event_type: attribute("type"),
+        aggregate_id: attribute("subject"),
+        occurred_at: attribute("time").and_then(|time| time.parse().ok()),
+        ordering_key: attribute("partitionkey"),
+        traceparent: attribute("traceparent"),
+        tracestate: attribute("tracestate"),
+        ..Draft::default()
+    }
+}
+
+pub(super) fn is_structured(message: &Message) -> bool {
+    message.properties.content_type.as_deref().is_some_and(|content_type| {
+        content_type.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case(STRUCTURED)
+    })
+}
+
+#[derive(Deserialize)]
+struct Structured<'a> {
+    specversion: String,
+    id: String,
+    #[serde(rename = "type")]
+    event_type: String,
+    subject: Option<String>,
+    time: Option<jiff::Timestamp>,
+    partitionkey: Option<String>,
+    traceparent: Option<String>,
+    tracestate: Option<String>,
+    datacontenttype: Option<String>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    data_base64: Option<String>,
+}
+
+pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed> {
+    let event: Structured = serde_json::from_slice(body)
+        .map_err(|error| Malformed(format!("not a CloudEvent in JSON: {error}")))?;
+    if !event.specversion.starts_with("1.") {
+        return Err(Malformed(format!(
+            "CloudEvents specversion {:?} is not known; 1.0 is",
+            event.specversion
+        )));
+    }
+    let payload = match (event.data, event.data_base64) {
+        (_, Some(base64)) => {
+            let bytes = BASE64.decode(base64).map_err(|error| Malformed(format!("data_base64: {error}")))?;
+            Payload::new(
+                event.datacontenttype.unwrap_or_else(|| "application/octet-stream".to_owned()),
+                bytes,
+            )
+        }
+        (data, None) => {
+            let text = data.map_or("null", RawValue::get);
+            Payload::new(
+                event.datacontenttype.unwrap_or_else(|| JSON.to_owned()),
+                Bytes::copy_from_slice(text.as_bytes()),
+            )
+        }
+    };
+    let draft = Draft {
+        id: Some(event.id),
+        event_type: Some(event.event_type),
+        aggregate_id: event.subject,
+        occurred_at: event.time,
+        ordering_key: event.partitionkey,
+        traceparent: event.traceparent,
+        tracestate: event.tracestate,
+        ..Draft::default()
+    };
+    Ok((draft, payload))
+}

@@ -1,0 +1,114 @@
+//! The headers and properties that every published message has, whatever its body.
+
+use jiff::Timestamp;
+
+use super::draft::Draft;
+use super::{WireFormat, cloudevents};
+use crate::broker::{HeaderValue, Message};
+use crate::envelope::Envelope;
+
+/// The names of the headers.
+pub mod names {
+    /// The event id, as in `message_id`.
+    pub const EVENT_ID: &str = "x-event-id";
+    /// All words of the type but the last.
+    pub const AGGREGATE_TYPE: &str = "x-aggregate-type";
+    /// The entity.
+    pub const AGGREGATE_ID: &str = "x-aggregate-id";
+    /// The tenant group.
+    pub const GROUP_ID: &str = "x-group-id";
+    /// The subsidiary.
+    pub const SUBSIDIARY_ID: &str = "x-subsidiary-id";
+    /// The last word of the type.
+    pub const EVENT_TYPE: &str = "x-event-type";
+    /// How often publishing it failed before: publish attempts, not retries of a consumer.
+    pub const ATTEMPTS: &str = "x-attempts";
+    /// Events of one key keep their order.
+    pub const ORDERING_KEY: &str = "x-ordering-key";
+    /// The event that caused it.
+    pub const CAUSATION_ID: &str = "x-causation-id";
+    /// The conversation.
+    pub const CORRELATION_ID: &str = "x-correlation-id";
+    /// When it happened, to the microsecond.
+    pub const OCCURRED_AT: &str = "x-occurred-at";
+    /// One of the names of [`WireFormat`](super::WireFormat).
+    pub const WIRE_FORMAT: &str = "x-wire-format";
+    /// W3C trace context.
+    pub const TRACEPARENT: &str = "traceparent";
+    /// W3C trace context.
+    pub const TRACESTATE: &str = "tracestate";
+    /// Attempt − 1, set when a delivery is retried.
+    pub const RETRY_COUNT: &str = "x-retry-count";
+    /// The exchange of the first publish, set when a delivery is retried or dead-lettered.
+    pub const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
+    /// The key of the first publish, set when a delivery is retried or dead-lettered.
+    pub const ORIGINAL_ROUTING_KEY: &str = "x-original-routing-key";
+}
+
+/// Writes headers and properties; the content type is the caller's.
+pub(super) fn write(envelope: &Envelope, format: WireFormat, attempts: u32, message: &mut Message) {
+    let headers = &mut message.headers;
+    let mut set = |name: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            headers.insert(name.to_owned(), HeaderValue::from(value));
+        }
+    };
+    set(names::EVENT_ID, Some(envelope.id.as_str()));
+    set(names::AGGREGATE_TYPE, Some(envelope.event_type.aggregate_type()));
+    set(names::AGGREGATE_ID, envelope.aggregate_id.as_ref().map(AsRef::as_ref));
+    set(names::GROUP_ID, envelope.tenant.group.as_ref().map(AsRef::as_ref));
+    set(names::SUBSIDIARY_ID, envelope.tenant.subsidiary.as_ref().map(AsRef::as_ref));
+    set(names::EVENT_TYPE, Some(envelope.event_type.action()));
+    set(names::ORDERING_KEY, envelope.ordering_key.as_ref().map(AsRef::as_ref));
+    set(names::CAUSATION_ID, envelope.causation_id.as_ref().map(AsRef::as_ref));
+    set(names::CORRELATION_ID, envelope.correlation_id.as_ref().map(AsRef::as_ref));
+    set(names::OCCURRED_AT, Some(&envelope.occurred_at.to_string()));
+    set(names::WIRE_FORMAT, Some(format.as_str()));
+    set(names::TRACEPARENT, envelope.trace.traceparent.as_deref());
+    set(names::TRACESTATE, envelope.trace.tracestate.as_deref());
+    headers.insert(names::ATTEMPTS.to_owned(), HeaderValue::from(attempts));
+    cloudevents::write_headers(envelope, headers);
+
+    let properties = &mut message.properties;
+    properties.message_id = Some(envelope.id.as_str().to_owned());
+    properties.kind = Some(envelope.event_type.as_str().to_owned());
+    properties.correlation_id = envelope.correlation_id.as_ref().map(ToString::to_string);
+    properties.timestamp = u64::try_from(envelope.occurred_at.as_second()).ok();
+}
+
+/// What our headers, or a HoldCo producer's, say.
+pub(super) fn read(message: &Message) -> Draft {
+    let header = |name| message.header(name).map(str::to_owned);
+    let event_type = match (header(names::AGGREGATE_TYPE), header(names::EVENT_TYPE)) {
+        (Some(aggregate), Some(action)) => Some(format!("{aggregate}.{action}")),
+        // A producer may write the whole type into the one header it has.
+        (None, Some(whole)) if whole.contains('.') => Some(whole),
+        _ => None,
+    };
+    Draft {
+        id: header(names::EVENT_ID),
+        event_type,
+        aggregate_id: header(names::AGGREGATE_ID),
+        group: header(names::GROUP_ID),
+        subsidiary: header(names::SUBSIDIARY_ID),
+        occurred_at: header(names::OCCURRED_AT).and_then(|time| time.parse().ok()),
+        ordering_key: header(names::ORDERING_KEY),
+        causation_id: header(names::CAUSATION_ID),
+        correlation_id: header(names::CORRELATION_ID),
+        traceparent: header(names::TRACEPARENT),
+        tracestate: header(names::TRACESTATE),
+    }
+}
+
+/// What the standard properties say.
+pub(super) fn read_properties(message: &Message) -> Draft {
+    let properties = &message.properties;
+    let seconds = properties.timestamp.and_then(|seconds| i64::try_from(seconds).ok());
+    Draft {
+        id: properties.message_id.clone(),
+        event_type: properties.kind.clone().filter(|kind| kind.contains('.')),
+        occurred_at: seconds.and_then(|seconds| Timestamp::from_second(seconds).ok()),
+        correlation_id: properties.correlation_id.clone(),
+        ..Draft::default()
+    }
+}

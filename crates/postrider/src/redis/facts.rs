@@ -1,0 +1,59 @@
+//! What a Redis server says of itself, for `postrider doctor`.
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use super::config::{RedisConfig, RedisTls};
+use super::error::RedisError;
+use super::server::Redis;
+
+/// Version and settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisFacts {
+    /// `7.0.15`
+    pub version: String,
+    /// What it does when its memory is full; empty when it does not say.
+    pub maxmemory_policy: String,
+    /// The memory it may use in bytes; 0 is no limit.
+    pub maxmemory: u64,
+}
+
+impl RedisFacts {
+    /// Whether it may forget keys before their time.
+    pub fn may_evict(&self) -> bool {
+        self.maxmemory > 0 && !matches!(self.maxmemory_policy.as_str(), "" | "noeviction")
+    }
+
+    pub(super) fn read(info: &str) -> Self {
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        Self {
+            version: field("redis_version"),
+            maxmemory_policy: field("maxmemory_policy"),
+            maxmemory: field("maxmemory").parse().unwrap_or(0),
+        }
+    }
+}
+
+/// Asks a server, on a connection of its own, within a time limit.
+pub async fn facts(url: &SecretString, limit: Duration) -> Result<RedisFacts, RedisError> {
+    let config = RedisConfig { url: url.clone(), tls: RedisTls::default(), limit };
+    Redis::connect(config).await?.facts().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eviction_needs_a_limit_and_a_policy() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:1048576\r\nmaxmemory_human:1M\r\nmaxmemory_policy:volatile-ttl\r\n";
+        let facts = RedisFacts::read(info);
+        assert_eq!((facts.version.as_str(), facts.maxmemory), ("7.0.15", 1_048_576));
+        assert!(facts.may_evict());
+        assert!(!RedisFacts::read("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n").may_evict());
+    }
+}

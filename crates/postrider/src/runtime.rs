@@ -1,0 +1,275 @@
+//! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::audit::{self, Account, AuditError};
+use crate::broker::{Broker, BrokerError};
+use crate::clock::Clock;
+use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
+use crate::dead_letter::Collector;
+use crate::registry::Registry;
+use crate::relay::{Relay, RelayConfig, RelayStatus};
+use crate::store::{Backend, Registration, StoreError};
+use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
+
+/// What is to run, before it runs.
+///
+/// ```no_run
+/// # use postrider::{Failure, clock::Clock, runtime::Runtime, registry::Registry, handler::handler_fn, sqlite::*, embedded::*};
+/// # use postrider::topology::{ExchangeKind, ExchangeName, ServiceQueue};
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = Clock::system();
+/// let store = Sqlite::open(SqliteConfig::new("shop.db"), clock.clone()).await?;
+/// let broker = EmbeddedBroker::open(store.clone(), clock.clone()).await?;
+/// let exchange = ExchangeName::new("shop.events")?;
+/// let mail = ServiceQueue::new("mail", Default::default())?.bind(&exchange, "order.*")?;
+/// let handlers = Registry::new().on("order.placed", handler_fn::<Sqlite, _>(|_tx, event| Box::pin(async move {
+///     println!("thank you for order {:?}", event.envelope.aggregate_id);
+///     Ok::<(), Failure>(())
+/// })));
+/// let running = Runtime::new(store, std::sync::Arc::new(broker), clock)
+///     .exchange(exchange, ExchangeKind::Topic)
+///     .consumer("mail", mail, handlers)?
+///     .start()
+///     .await?;
+/// running.stop(std::time::Duration::from_secs(10)).await;
+/// # Ok(()) }
+/// ```
+pub struct Runtime<S: Backend> {
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    topology: Topology,
+    relay: Option<RelayConfig>,
+    consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
+    collected: Vec<ServiceQueue>,
+}
+
+impl<S: Backend> Runtime<S> {
+    /// A relay on this store and broker; consumers are added.
+    pub fn new(store: S, broker: Arc<dyn Broker>, clock: Clock) -> Self {
+        Self {
+            store,
+            broker,
+            clock,
+            topology: Topology::default(),
+            relay: Some(RelayConfig::default()),
+            consumers: Vec::new(),
+            collected: Vec::new(),
+        }
+    }
+
+    /// The exchange that the outbox's events go to.
+    #[must_use]
+    pub fn exchange(mut self, name: ExchangeName, kind: ExchangeKind) -> Self {
+        self.relay.get_or_insert_default().exchange = name.clone();
+        self.topology = self.topology.exchange(name, kind);
+        self
+    }
+
+    /// More of the topology than the consumers bring along.
+    #[must_use]
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology.exchanges.extend(topology.exchanges);
+        self.topology.queues.extend(topology.queues);
+        self.topology.bindings.extend(topology.bindings);
+        self
+    }
+
+    /// The relay's settings, or no relay here.
+    #[must_use]
+    pub fn relay(mut self, config: Option<RelayConfig>) -> Self {
+        self.relay = config;
+        self
+    }
+
+    /// A consumer with the default settings.
+    pub fn consumer(
+        self,
+        name: impl AsRef<str>,
+        service: ServiceQueue,
+        registry: Registry<S>,
+    ) -> Result<Self, crate::InvalidText> {
+        Ok(self.consumer_with(ConsumerName::new(name)?, service, registry, ConsumerConfig::default()))
+    }
+
+    /// A consumer with settings of its own. Its dead letters are collected.
+    #[must_use]
+    pub fn consumer_with(
+        mut self,
+        name: ConsumerName,
+        service: ServiceQueue,
+        registry: Registry<S>,
+        config: ConsumerConfig,
+    ) -> Self {
+        self.topology = self.topology.service(&service);
+        self.collected.push(service.clone());
+        self.consumers.push((name, service, registry, config));
+        self
+    }
+
+    /// Collects the dead letters of a queue that is consumed elsewhere.
+    #[must_use]
+    pub fn collect(mut self, service: ServiceQueue) -> Self {
+        self.collected.push(service);
+        self
+    }
+
+    fn registrations(&self) -> Vec<Registration> {
+        let exchange =
+            self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
+        let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
+            name: name.clone(),
+            service: service.clone(),
+            topology: self.topology.clone(),
+            exchange: exchange.clone(),
+        };
+        self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
+    }
+
+    /// Declares the topology and starts everything.
+    ///
+    /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
+    pub async fn start(self) -> Result<Running<S>, StartError> {
+        self.store.register(self.registrations()).await?;
+        self.broker.declare(&self.topology).await?;
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let registrations = self.registrations();
+        let relay = self.relay.map(|config| {
+            let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
+            let status = relay.status();
+            tasks.spawn(relay.run(stop.clone()));
+            status
+        });
+        let mut consumers = Vec::new();
+        for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
+        {
+            let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
+            let consumer =
+                Consumer::new(store, broker, clock, name.clone(), service, registry).config(config);
+            consumers.push(RunningConsumer { registration, status: consumer.status() });
+            let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
+            tasks.spawn(async move {
+                let run = || consumer.clone().run(stop.clone());
+                supervise(&format!("consumer {name}"), run, &clock, &stop).await;
+            });
+        }
+        for service in self.collected {
+            let what = format!("collector of {}", service.dead_letter_queue);
+            let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
+            let collector = Arc::new(Collector::new(store, broker, clock, service));
+            let (clock, stop) = (self.clock.clone(), stop.clone());
+            tasks.spawn(async move {
+                supervise(&what, || collector.clone().run(stop.clone()), &clock, &stop).await;
+            });
+        }
+        tasks.close();
+        Ok(Running {
+            store: self.store,
+            broker: self.broker,
+            clock: self.clock,
+            relay,
+            consumers,
+            stop,
+            tasks,
+        })
+    }
+}
+
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker failed.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+}
+
+/// Starts a task again when it ended with an error, for as long as nobody said stop.
+async fn supervise<F, R>(what: &str, run: F, clock: &Clock, stop: &CancellationToken)
+where
+    F: Fn() -> R,
+    R: Future<Output = Result<(), BrokerError>>,
+{
+    let mut pause = Duration::from_secs(1);
+    while let Err(error) = run().await {
+        if stop.is_cancelled() {
+            return;
+        }
+        tracing::error!(%error, "the {what} ended; it is started again in {pause:?}");
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = clock.sleep(pause) => pause = (pause * 2).min(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// What runs.
+pub struct Running<S> {
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    relay: Option<Arc<RelayStatus>>,
+    consumers: Vec<RunningConsumer>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// A consumer that runs.
+#[derive(Debug, Clone)]
+pub struct RunningConsumer {
+    /// Its name, its queue, and how events reach it.
+    pub registration: Registration,
+    /// What it is doing.
+    pub status: Arc<ConsumerStatus>,
+}
+
+impl<S: Backend> Running<S> {
+    /// What the relay is doing, if one runs here.
+    pub fn relay(&self) -> Option<&Arc<RelayStatus>> {
+        self.relay.as_ref()
+    }
+
+    /// The consumers that run here.
+    pub fn consumers(&self) -> &[RunningConsumer] {
+        &self.consumers
+    }
+
+    /// Every consumer's account.
+    pub async fn accounts(&self) -> Result<Vec<Account>, AuditError> {
+        let mut accounts = Vec::new();
+        for consumer in &self.consumers {
+            accounts.push(audit::account(&self.store, &self.broker, &consumer.registration).await?);
+        }
+        Ok(accounts)
+    }
+
+    /// Stops: attempts in progress finish and are settled, for at most this long. What was not finished by then is
+    /// delivered again elsewhere. Says whether everything finished.
+    pub async fn stop(self, limit: Duration) -> bool {
+        self.stop.cancel();
+        let drained = tokio::select! {
+            () = self.tasks.wait() => true,
+            () = self.clock.sleep(limit) => {
+                tracing::warn!("not everything finished within {limit:?}; the rest is delivered again");
+                false
+            }
+        };
+        self.broker.close().await;
+        drained
+    }
+}
+
+/// What was started ends with its handle, without waiting.
+impl<S> Drop for Running<S> {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

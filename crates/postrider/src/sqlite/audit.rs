@@ -1,0 +1,115 @@
+//! The store's part of the account: what was committed for a consumer, and where it is.
+
+use serde_json::json;
+use sqlx::SqliteConnection;
+
+use super::Sqlite;
+use super::error::from_sqlite;
+use crate::envelope::EventId;
+use crate::store::{Audit, AuditScope, ConsumerCount, StoreError, StoreErrorKind};
+use crate::topology::{ExchangeName, QueueName, RoutingKey};
+
+impl Audit for Sqlite {
+    /// All from one snapshot: what is committed meanwhile is in none of the figures.
+    async fn count(&self, scope: &AuditScope) -> Result<ConsumerCount, StoreError> {
+        let mut reader = self.readers().begin().await.map_err(from_sqlite)?;
+        let routed = routed(&mut reader, scope).await?;
+        let mut count = count(&mut reader, scope, &routed).await?;
+        if scope.list > 0 && count.elsewhere > 0 {
+            count.elsewhere_ids = elsewhere(&mut reader, scope, &routed).await?;
+        }
+        // It only read, so there is nothing to keep.
+        reader.rollback().await.map_err(from_sqlite)?;
+        Ok(count)
+    }
+}
+
+type Route = (Option<String>, String, Option<String>);
+
+/// Which routes of the outbox lead to the queue, as JSON. There are few routes, however many rows.
+async fn routed(reader: &mut SqliteConnection, scope: &AuditScope) -> Result<String, StoreError> {
+    let select = "SELECT DISTINCT exchange, coalesce(routing_key, aggregate_type || '.' || event_type), target_queue \
+                  FROM event_outbox";
+    let routes: Vec<Route> = sqlx::query_as(select).fetch_all(reader).await.map_err(from_sqlite)?;
+    let wanted: Vec<_> = routes.into_iter().filter(|route| reaches(scope, route)).collect();
+    Ok(json!(wanted).to_string())
+}
+
+fn reaches(scope: &AuditScope, (exchange, key, target): &Route) -> bool {
+    if let Some(target) = target {
+        return *target == scope.queue.as_str();
+    }
+    let exchange = exchange.as_ref().map_or(Ok(scope.exchange.clone()), ExchangeName::new);
+    // What is no name reaches nothing.
+    let (Ok(exchange), Ok(key)) = (exchange, RoutingKey::new(key)) else { return false };
+    scope.topology.route(&exchange, &key).into_iter().any(|queue: &QueueName| *queue == scope.queue)
+}
+
+/// The rows that are routed to the queue, and where each is. A blob stands for no exchange and no target, because no text
+/// equals it. A dead letter that was sent again is not dead any more.
+const COMMITTED: &str = "
+WITH committed AS (
+    SELECT position, id, status,
+        EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS applied,
+        status = 'dead' OR EXISTS (
+            SELECT 1 FROM dead_letter
+            WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead
+    FROM event_outbox
+    WHERE (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
+           coalesce(target_queue, x'00'))
+        IN (SELECT coalesce(value ->> 0, x'00'), value ->> 1, coalesce(value ->> 2, x'00') FROM json_each(?1))
+)";
+
+async fn count(
+    reader: &mut SqliteConnection,
+    scope: &AuditScope,
+    routed: &str,
+) -> Result<ConsumerCount, StoreError> {
+    let sql = from_committed(
+        "SELECT count(*),
+            count(*) FILTER (WHERE applied),
+            count(*) FILTER (WHERE NOT applied AND dead),
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status <> 'published'),
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published')
+         FROM committed",
+    );
+    let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(routed)
+        .bind(scope.consumer.as_str())
+        .bind(scope.queue.as_str());
+    let counted: (i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
+    let number = |count: i64| u64::try_from(count).unwrap_or(0);
+    Ok(ConsumerCount {
+        committed: number(counted.0),
+        applied: number(counted.1),
+        dead: number(counted.2),
+        unpublished: number(counted.3),
+        elsewhere: number(counted.4),
+        elsewhere_ids: Vec::new(),
+    })
+}
+
+async fn elsewhere(
+    reader: &mut SqliteConnection,
+    scope: &AuditScope,
+    routed: &str,
+) -> Result<Vec<EventId>, StoreError> {
+    let sql = from_committed(
+        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' ORDER BY position LIMIT ?4",
+    );
+    let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(routed)
+        .bind(scope.consumer.as_str())
+        .bind(scope.queue.as_str())
+        .bind(i64::try_from(scope.list).unwrap_or(i64::MAX));
+    let ids: Vec<String> = query.fetch_all(reader).await.map_err(from_sqlite)?;
+    ids.into_iter().map(EventId::new).collect::<Result<_, _>>().map_err(|error| {
+        StoreError::new(StoreErrorKind::Invalid, format!("a row of the outbox has no usable id: {error}"))
+            .because(error)
+    })
+}
+
+/// The text is made of constants only.
+fn from_committed(select: &str) -> String {
+    format!("{COMMITTED} {select}")
+}

@@ -1,0 +1,117 @@
+//! The inbox on SQLite: who has the writer is alone, so looking and marking need no lock between them.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use sqlx::{Arguments as _, SqliteConnection};
+
+use super::bulk::Insert;
+use super::error::from_sqlite;
+use super::{Sqlite, SqliteTx};
+use crate::envelope::PayloadHash;
+use crate::store::{Admission, Arrival, Inbox, StoreError};
+use crate::topology::ConsumerName;
+
+impl Inbox for Sqlite {
+    async fn admit(
+        &self,
+        tx: &mut SqliteTx,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Admission>, StoreError> {
+        let now = self.clock().now().as_microsecond();
+        let connection = tx.connection().await?;
+        let admitted = match arrivals {
+            [] => Ok(Vec::new()),
+            [arrival] => admit_one(connection, consumer, arrival, now).await.map(|admission| vec![admission]),
+            _ => admit_many(connection, consumer, arrivals, now).await,
+        };
+        if admitted.is_err() {
+            tx.fail();
+        }
+        admitted
+    }
+}
+
+/// One trip for a new event, two for a known one.
+async fn admit_one(
+    connection: &mut SqliteConnection,
+    consumer: &ConsumerName,
+    arrival: &Arrival,
+    now: i64,
+) -> Result<Admission, StoreError> {
+    let mark = "INSERT INTO event_inbox (consumer_name, event_id, group_id, payload_hash, processed_at) \
+                VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+    let marked = sqlx::query(mark)
+        .bind(consumer.as_str())
+        .bind(arrival.event_id.as_str())
+        .bind(arrival.tenant.as_ref().map(AsRef::<str>::as_ref))
+        .bind(arrival.payload_hash.as_bytes().as_slice())
+        .bind(now)
+        .execute(&mut *connection)
+        .await
+        .map_err(from_sqlite)?;
+    if marked.rows_affected() == 1 {
+        return Ok(Admission::New);
+    }
+    let known = known(connection, consumer, std::slice::from_ref(arrival)).await?;
+    Ok(compare(known.get(arrival.event_id.as_str()), arrival.payload_hash))
+}
+
+/// One look at all of them, which seldom finds any, and a statement for every 64 new ones.
+async fn admit_many(
+    connection: &mut SqliteConnection,
+    consumer: &ConsumerName,
+    arrivals: &[Arrival],
+    now: i64,
+) -> Result<Vec<Admission>, StoreError> {
+    static MARK: LazyLock<Insert> = LazyLock::new(|| {
+        let head =
+            "INSERT INTO event_inbox (consumer_name, event_id, group_id, payload_hash, processed_at) VALUES";
+        Insert::new(head, 5)
+    });
+    let mut known = known(connection, consumer, arrivals).await?;
+    let (mut admissions, mut new) = (Vec::with_capacity(arrivals.len()), Vec::new());
+    for arrival in arrivals {
+        let id = arrival.event_id.as_str();
+        let before = known.get(id).copied();
+        if before.is_none() {
+            known.insert(id.to_owned(), Some(arrival.payload_hash));
+            new.push(arrival);
+            admissions.push(Admission::New);
+        } else {
+            admissions.push(compare(before.as_ref(), arrival.payload_hash));
+        }
+    }
+    let mark = MARK.execute(connection, new, |arrival, row| {
+        row.add(consumer.as_str().to_owned())?;
+        row.add(arrival.event_id.as_str().to_owned())?;
+        row.add(arrival.tenant.as_ref().map(|tenant| tenant.as_str().to_owned()))?;
+        row.add(arrival.payload_hash.as_bytes().to_vec())?;
+        row.add(now)
+    });
+    mark.await?;
+    Ok(admissions)
+}
+
+/// What the inbox has of these, by id. A hash that nobody can read is absent, and equal to none.
+async fn known(
+    connection: &mut SqliteConnection,
+    consumer: &ConsumerName,
+    arrivals: &[Arrival],
+) -> Result<HashMap<String, Option<PayloadHash>>, StoreError> {
+    let ids: Vec<&str> = arrivals.iter().map(|arrival| arrival.event_id.as_str()).collect();
+    let select = "SELECT event_id, payload_hash FROM event_inbox \
+                  WHERE consumer_name = ? AND event_id IN (SELECT value FROM json_each(?))";
+    let rows: Vec<(String, Vec<u8>)> = sqlx::query_as(select)
+        .bind(consumer.as_str())
+        .bind(serde_json::json!(ids).to_string())
+        .fetch_all(connection)
+        .await
+        .map_err(from_sqlite)?;
+    Ok(rows.into_iter().map(|(id, hash)| (id, PayloadHash::from_bytes(&hash))).collect())
+}
+
+fn compare(known: Option<&Option<PayloadHash>>, hash: PayloadHash) -> Admission {
+    if known == Some(&Some(hash)) { Admission::Duplicate } else { Admission::Conflict }
+}

@@ -1,0 +1,181 @@
+//! The outbox on SQLite. One process relays, so there is one slot to lease; its lanes divide the keys among them.
+
+mod append;
+mod backlog;
+mod lease;
+mod row;
+
+pub(super) use append::append;
+pub(super) use lease::Slot;
+pub(super) use row::time;
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use jiff::Timestamp;
+use serde_json::json;
+use sqlx::SqliteConnection;
+
+use self::row::Unreadable;
+use super::error::from_sqlite;
+use super::{Sqlite, SqliteTx};
+use crate::envelope::{Event, EventId};
+use crate::store::{Backlog, Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, StoreError};
+
+impl Outbox for Sqlite {
+    async fn append(&self, tx: &mut SqliteTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        tx.append(events).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        backlog::read(self.readers(), self.clock().now()).await
+    }
+
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
+        let now = self.clock().monotonic();
+        Ok(usize::from(self.shared.slot.take(relay, now, now.saturating_add(lease))))
+    }
+
+    async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
+        self.shared.slot.release(relay);
+        Ok(())
+    }
+
+    async fn claim(&self, relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
+        if !self.shared.slot.is_held_by(relay) {
+            return Ok(Vec::new());
+        }
+        self.shared.news.attend(lane.count).await;
+        loop {
+            let (rows, unreadable) = self.due(lane, limit).await?;
+            if unreadable.is_empty() {
+                return Ok(rows);
+            }
+            // Then look again: rows of their keys are parked behind them now.
+            self.bury(unreadable).await?;
+        }
+    }
+
+    async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
+        let (mut published, mut failed) = (Vec::new(), Vec::new());
+        for RowResult { row, result } in results {
+            match result {
+                PublishResult::Published => published.push(row.position),
+                PublishResult::Failed { error, retry_at } => {
+                    failed.push(json!([row.position, error, retry_at.map(Timestamp::as_microsecond)]));
+                }
+            }
+        }
+        let now = self.clock().now().as_microsecond();
+        let (shared, relay) = (self.shared.clone(), relay.clone());
+        let settle = self.writer().run(|connection| {
+            async move {
+                // Asked by whoever has the writer, so that no heir has marked anything yet.
+                if !shared.slot.is_held_by(&relay) {
+                    return Ok(0);
+                }
+                let published = mark_published(connection, published, now).await?;
+                Ok(published + mark_failed(connection, failed).await?)
+            }
+            .boxed()
+        });
+        settle.await
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        self.shared.news.wait(at_most, self.clock()).await;
+    }
+}
+
+impl Sqlite {
+    async fn due(&self, lane: Lane, limit: usize) -> Result<(Vec<OutboxRow>, Vec<Unreadable>), StoreError> {
+        let claimed = sqlx::query(CLAIM)
+            .bind(self.clock().now().as_microsecond())
+            .bind(lane.count.max(1))
+            .bind(lane.index)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(self.readers())
+            .await
+            .map_err(from_sqlite)?;
+        let (mut rows, mut unreadable) = (Vec::with_capacity(claimed.len()), Vec::new());
+        for row in &claimed {
+            match row::read(row) {
+                Ok(row) => rows.push(row),
+                Err(row) => unreadable.push(row),
+            }
+        }
+        Ok((rows, unreadable))
+    }
+
+    /// Rows that a plain INSERT wrote and that cannot be an event are dead, with the reason, where everybody sees them.
+    async fn bury(&self, unreadable: Vec<Unreadable>) -> Result<(), StoreError> {
+        tracing::warn!(
+            rows = unreadable.len(),
+            "rows of the outbox cannot be read as events and are dead; see their last_error"
+        );
+        let dead = unreadable.into_iter().map(|row| json!([row.position, row.error, null])).collect();
+        self.writer().run(|connection| mark_failed(connection, dead).boxed()).await.map(|_| ())
+    }
+}
+
+/// Due rows of one lane. A key's lane follows from its last characters, in which keys differ most; a row without a key
+/// goes by its position.
+const CLAIM: &str = r#"
+SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
+       content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
+       target_queue, attempts
+FROM event_outbox AS due INDEXED BY event_outbox_waiting
+WHERE status IN ('pending', 'failed')
+  AND available_at <= ?1
+  AND (?2 = 1 OR ?3 = CASE
+        WHEN "key" IS NULL THEN position
+        ELSE length("key") + unicode(substr("key", -1)) + 31 * coalesce(unicode(substr("key", -2, 1)), 0)
+             + 961 * coalesce(unicode(substr("key", -3, 1)), 0) + 29791 * coalesce(unicode(substr("key", -4, 1)), 0)
+      END % ?2)
+  AND NOT EXISTS (
+        SELECT 1 FROM event_outbox AS head
+        WHERE head."key" = due."key" AND head.position < due.position AND head.status IN ('failed', 'dead'))
+ORDER BY position
+LIMIT ?4
+"#;
+
+async fn mark_published(
+    connection: &mut SqliteConnection,
+    positions: Vec<i64>,
+    now: i64,
+) -> Result<usize, StoreError> {
+    const SQL: &str = "
+        UPDATE event_outbox SET status = 'published', published_at = ?2
+        WHERE position IN (SELECT value FROM json_each(?1)) AND +status IN ('pending', 'failed')";
+    if positions.is_empty() {
+        return Ok(0);
+    }
+    update(connection, sqlx::query(SQL).bind(json!(positions).to_string()).bind(now)).await
+}
+
+/// Each of `failed` is position, error and the time of the next try, which a dead row has not.
+async fn mark_failed(
+    connection: &mut SqliteConnection,
+    failed: Vec<serde_json::Value>,
+) -> Result<usize, StoreError> {
+    const SQL: &str = "
+        UPDATE event_outbox
+        SET status = iif(result.retry_at IS NULL, 'dead', 'failed'),
+            available_at = coalesce(result.retry_at, available_at),
+            attempts = attempts + 1,
+            last_error = result.error
+        FROM (SELECT value ->> 0 AS position, value ->> 1 AS error, value ->> 2 AS retry_at FROM json_each(?1)) AS result
+        WHERE event_outbox.position = result.position AND +status IN ('pending', 'failed')";
+    if failed.is_empty() {
+        return Ok(0);
+    }
+    update(connection, sqlx::query(SQL).bind(json!(failed).to_string())).await
+}
+
+async fn update(
+    connection: &mut SqliteConnection,
+    query: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
+) -> Result<usize, StoreError> {
+    let done = query.execute(connection).await.map_err(from_sqlite)?;
+    Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+}

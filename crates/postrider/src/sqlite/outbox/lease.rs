@@ -1,0 +1,62 @@
+//! Who relays. One process works on a file, so the lease is kept in its memory and ends with it: after a crash the next
+//! relay starts at once.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::store::RelayId;
+
+/// The one slot of the outbox.
+#[derive(Default)]
+pub(in crate::sqlite) struct Slot(Mutex<Option<Holder>>);
+
+struct Holder {
+    relay: RelayId,
+    until: Duration,
+}
+
+impl Slot {
+    /// Takes or renews it, unless another relay holds it. Times are on the monotonic clock.
+    pub(super) fn take(&self, relay: &RelayId, now: Duration, until: Duration) -> bool {
+        let mut holder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = holder.as_ref().is_some_and(|holder| holder.relay != *relay && holder.until > now);
+        if !taken {
+            *holder = Some(Holder { relay: relay.clone(), until });
+        }
+        !taken
+    }
+
+    /// Gives it back.
+    pub(super) fn release(&self, relay: &RelayId) {
+        let mut holder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        holder.take_if(|holder| holder.relay == *relay);
+    }
+
+    /// Whether this relay was the last to take it. Its time may be over, but nobody has taken over.
+    pub(super) fn is_held_by(&self, relay: &RelayId) -> bool {
+        let holder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        holder.as_ref().is_some_and(|holder| holder.relay == *relay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_one_holder_at_a_time() {
+        let (one, two) = (RelayId::new("one").unwrap(), RelayId::new("two").unwrap());
+        let at = Duration::from_secs;
+        let slot = Slot::default();
+        assert!(slot.take(&one, at(0), at(10)));
+        assert!(!slot.take(&two, at(9), at(19)));
+        assert!(slot.take(&one, at(9), at(19)));
+        assert!(slot.is_held_by(&one) && !slot.is_held_by(&two));
+        assert!(slot.take(&two, at(19), at(29)));
+        assert!(!slot.is_held_by(&one));
+        slot.release(&one);
+        assert!(slot.is_held_by(&two));
+        slot.release(&two);
+        assert!(slot.take(&one, at(20), at(30)));
+    }
+}

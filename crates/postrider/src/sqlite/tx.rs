@@ -1,0 +1,100 @@
+//! A transaction of the caller's, in a savepoint of the writer.
+
+use std::time::Duration;
+
+use sqlx::SqliteConnection;
+
+use super::outbox::append;
+use super::writer::{Lease, Writer};
+use crate::clock::Clock;
+use crate::envelope::{Event, EventId};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// A transaction. Dropping it rolls it back.
+///
+/// It takes the one writer at its first write and keeps it until it ends, so nobody else writes meanwhile: do no outside
+/// work in it. Who exceeds the time limit is rolled back and gets an error at the next use. Opening a second
+/// transaction while the first one holds the writer waits for ever, that is, until an error says so.
+pub struct SqliteTx {
+    writer: Writer,
+    clock: Clock,
+    limit: Duration,
+    state: State,
+    /// Whether it appended events, so that relays are woken after the commit.
+    appended: bool,
+}
+
+enum State {
+    Untouched,
+    Open {
+        lease: Lease,
+        since: Duration,
+    },
+    /// Rolled back, and why.
+    Over(&'static str),
+}
+
+const TOO_SLOW: &str = "this transaction was open longer than its time limit and is rolled back; nothing of it was written: \
+                        do slow work before the first write, and try again";
+const FAILED: &str =
+    "a statement of this transaction failed before, and it is rolled back; nothing of it was written";
+
+impl SqliteTx {
+    pub(super) fn new(writer: Writer, clock: Clock, limit: Duration) -> Self {
+        Self { writer, clock, limit, state: State::Untouched, appended: false }
+    }
+
+    /// The connection to write with; the first call opens the transaction. Leave `BEGIN`, `COMMIT` and `ROLLBACK` to the
+    /// store: a commit by hand is refused.
+    pub async fn connection(&mut self) -> Result<&mut SqliteConnection, StoreError> {
+        if matches!(self.state, State::Untouched) {
+            let lease = self.writer.lease().await?;
+            self.state = State::Open { lease, since: self.clock.monotonic() };
+        }
+        self.keep_limit();
+        match &mut self.state {
+            State::Open { lease, .. } => lease.connection(),
+            State::Over(why) => Err(StoreError::new(StoreErrorKind::Contended, *why)),
+            State::Untouched => Err(StoreError::new(StoreErrorKind::Other, "the transaction did not open")),
+        }
+    }
+
+    /// Commits events with whatever else this transaction writes. Returns their ids, in order.
+    ///
+    /// After an error the transaction cannot go on.
+    pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        let clock = self.clock.clone();
+        let appended = append(self.connection().await?, events, &clock).await;
+        match &appended {
+            Ok(ids) => self.appended |= !ids.is_empty(),
+            Err(_) => self.fail(),
+        }
+        appended
+    }
+
+    /// After an error in the middle of a port's work the transaction cannot go on.
+    pub(super) fn fail(&mut self) {
+        self.state = State::Over(FAILED);
+    }
+
+    /// Commits, and says whether it appended events.
+    pub(super) async fn commit(mut self) -> Result<bool, StoreError> {
+        self.keep_limit();
+        match self.state {
+            State::Untouched => Ok(false),
+            State::Open { lease, .. } => {
+                lease.finish()?.committed().await?;
+                Ok(self.appended)
+            }
+            State::Over(why) => Err(StoreError::new(StoreErrorKind::Contended, why)),
+        }
+    }
+
+    fn keep_limit(&mut self) {
+        if let State::Open { since, .. } = &self.state
+            && self.clock.monotonic().saturating_sub(*since) > self.limit
+        {
+            self.state = State::Over(TOO_SLOW);
+        }
+    }
+}

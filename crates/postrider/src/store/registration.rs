@@ -1,0 +1,30 @@
+//! Which consumers there are: written when they start, so that any process can draw up their account.
+
+use std::future::Future;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Store, StoreError};
+use crate::topology::{ConsumerName, ExchangeName, ServiceQueue, Topology};
+
+/// The consumers that have ever started on this store.
+pub trait Registrations: Store {
+    /// Remembers consumers; the newest registration of a name replaces the one before.
+    fn register(&self, consumers: Vec<Registration>) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// All of them, by name.
+    fn registrations(&self) -> impl Future<Output = Result<Vec<Registration>, StoreError>> + Send;
+}
+
+/// A consumer, its queue, and how events reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// The consumer.
+    pub name: ConsumerName,
+    /// Its queue and what belongs to it.
+    pub service: ServiceQueue,
+    /// The topology it was started with: what leads there, and what does not.
+    pub topology: Topology,
+    /// The exchange of outbox rows that name none.
+    pub exchange: ExchangeName,
+}

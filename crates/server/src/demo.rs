@@ -1,0 +1,135 @@
+//! `postrider demo`: the main job, on the embedded default, with no server needed.
+//!
+//! A small shop commits orders with their events, four services apply them, and at the end the account is drawn up from
+//! what is stored: committed = applied + waiting + dead. Kill it at any moment and run it again: the account still holds.
+
+mod shop;
+mod tables;
+mod view;
+
+pub use shop::ShopStore;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use postrider::audit::Account;
+use postrider::runtime::Running;
+use postrider::{Broker, Clock, Outbox as _};
+use tokio_util::sync::CancellationToken;
+
+use self::shop::Order;
+
+/// How the demo is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Orders to place.
+    pub events: u64,
+    /// Orders per second; 0 is as fast as it goes.
+    pub rate: u64,
+    /// What the shop's luck is made of.
+    pub seed: u64,
+    /// Leave when everything is done, instead of waiting for a key.
+    pub exit: bool,
+    /// Draw the live view.
+    pub live: bool,
+    /// What is said to be in use.
+    pub backend: String,
+}
+
+/// How the demo ended.
+pub struct End {
+    /// Every consumer's account.
+    pub accounts: Vec<Account>,
+    /// Effects that happened more than once.
+    pub doubled: u64,
+    /// Somebody left before it was done.
+    pub interrupted: bool,
+}
+
+impl End {
+    /// Whether every event was found once.
+    pub fn holds(&self) -> bool {
+        self.doubled == 0 && self.accounts.iter().all(Account::holds)
+    }
+}
+
+/// Orders per transaction when the shop is in a hurry.
+const MOST_AT_ONCE: u64 = 100;
+
+/// After the last order, wait this long for everything to take effect.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Runs the shop until its orders are handled, or until it is told to stop.
+pub async fn run<S: ShopStore>(
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    options: Options,
+    stop: CancellationToken,
+) -> anyhow::Result<End> {
+    store.create_tables().await?;
+    let running = shop::open(store.clone(), broker, clock.clone(), options.seed)?.start().await?;
+    let placed = Arc::new(AtomicU64::new(0));
+    let placing = tokio::spawn(place_orders(store.clone(), clock.clone(), options.clone(), placed.clone(), stop.clone()));
+
+    let watched = view::watch(&running, &clock, &options, &placed, &stop).await;
+    stop.cancel();
+    placing.await??;
+    let accounts = settled_accounts(&running, &clock).await?;
+    running.stop(Duration::from_secs(10)).await;
+    let doubled = store.doubled_effects().await?;
+    let interrupted = watched? == view::Left::Early;
+    Ok(End { accounts, doubled, interrupted })
+}
+
+/// Places orders at the asked rate, each with its event in one transaction.
+async fn place_orders<S: ShopStore>(
+    store: S,
+    clock: Clock,
+    options: Options,
+    placed: Arc<AtomicU64>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let start = clock.monotonic();
+    let mut number = 0;
+    while number < options.events && !stop.is_cancelled() {
+        let due = if options.rate == 0 {
+            options.events
+        } else {
+            let rate = f64::from(u32::try_from(options.rate).unwrap_or(u32::MAX));
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "time and rate are positive")]
+            let due = ((clock.monotonic() - start).as_secs_f64() * rate) as u64 + 1;
+            due.min(options.events)
+        };
+        if due <= number {
+            clock.sleep(Duration::from_millis(5)).await;
+            continue;
+        }
+        let upto = due.min(number + MOST_AT_ONCE);
+        let mut tx = store.begin().await?;
+        let mut events = Vec::new();
+        for number in number..upto {
+            let order = Order::make(options.seed, number, &clock);
+            store.insert_order(&mut tx, &order).await?;
+            events.push(order.placed().map_err(|failure| anyhow::anyhow!(failure.message))?);
+        }
+        store.append(&mut tx, events).await?;
+        store.commit(tx).await?;
+        number = upto;
+        placed.store(number, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The accounts, drawn up again while deliveries are still in somebody's hands.
+async fn settled_accounts<S: ShopStore>(running: &Running<S>, clock: &Clock) -> anyhow::Result<Vec<Account>> {
+    let start = clock.monotonic();
+    loop {
+        let accounts = running.accounts().await?;
+        if accounts.iter().all(Account::holds) || clock.monotonic() - start > Duration::from_secs(10) {
+            return Ok(accounts);
+        }
+        clock.sleep(Duration::from_millis(50)).await;
+    }
+}
