@@ -14,7 +14,9 @@ mod outbox;
 mod registration;
 mod settle;
 mod slots;
+mod tokens;
 mod transaction;
+mod upkeep;
 mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
