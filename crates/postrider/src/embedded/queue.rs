@@ -344,3 +344,6 @@ fn is_due(entry: &Entry, now: i64) -> bool {
 fn weigh(entry: &Entry) -> usize {
     weight(&entry.content.message.body, &entry.content.message.headers)
 }
+
+#[cfg(test)]
+mod tests;
