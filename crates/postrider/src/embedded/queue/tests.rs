@@ -80,7 +80,7 @@ fn the_window_is_bounded() {
     let mut queue = queue();
     join(&mut queue, 1, 1);
     commit(&mut queue, 1..=5000);
-    assert_eq!(queue.ready.len(), WINDOW_LEN);
+    assert!(queue.ready.len() <= WINDOW_LEN);
     assert!(!queue.start_reading(), "there is enough in memory");
     assert!(queue.more);
 }
