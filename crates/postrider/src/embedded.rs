@@ -20,6 +20,9 @@ mod settle;
 mod state;
 mod subscription;
 mod tables;
+mod view;
+
+pub use view::EmbeddedView;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,8 +96,8 @@ impl Broker for EmbeddedBroker {
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
         let id = self.shared.open()?.catalog.id(queue).ok_or_else(|| no_queue(queue))?;
         let all = tables::count(self.shared.store.readers(), id).await.map_err(from_store)?;
-        let held = self.shared.lock().queues.get(&id).map_or(0, QueueState::held);
-        Ok(all.saturating_sub(u64::try_from(held).unwrap_or(u64::MAX)))
+        let unsettled = self.shared.lock().queues.get(&id).map_or(0, QueueState::unsettled);
+        Ok(all.saturating_sub(u64::try_from(unsettled).unwrap_or(u64::MAX)))
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

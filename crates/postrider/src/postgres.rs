@@ -4,6 +4,7 @@
 //! decides something (leases, due rows) is the database's own clock, so that no client's clock can break it.
 
 mod audit;
+mod backlog;
 mod claim;
 mod dead_letter;
 mod error;
@@ -13,7 +14,9 @@ mod outbox;
 mod registration;
 mod settle;
 mod slots;
+mod tokens;
 mod transaction;
+mod upkeep;
 mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
@@ -168,7 +171,7 @@ impl Store for Postgres {
 
     async fn begin(&self) -> Result<PostgresTx, StoreError> {
         let transaction = self.limited("opening a transaction", self.inner.pool.begin()).await?;
-        Ok(PostgresTx::new(transaction))
+        Ok(PostgresTx::new(transaction, self.inner.clone()))
     }
 
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), StoreError> {

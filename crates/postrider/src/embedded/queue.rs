@@ -18,8 +18,10 @@ const WINDOW_LEN: usize = 1024;
 const WINDOW_BYTES: usize = 8 << 20;
 /// With fewer left, more are read.
 const WINDOW_LOW: usize = 256;
-/// The owner of what is being settled or expired: no subscription has this number.
-const NOBODY: u64 = 0;
+/// The owner of what is being settled; subscriptions have other numbers.
+const SETTLING: u64 = 0;
+/// The owner of what is being expired.
+const EXPIRING: u64 = u64::MAX;
 
 /// A message at its place in a queue.
 #[derive(Debug, Clone)]
@@ -218,7 +220,7 @@ impl QueueState {
         for seq in due {
             if let Some(entry) = self.take_ready(seq) {
                 taken.push(entry.clone());
-                self.held.insert(seq, Held { owner: NOBODY, entry });
+                self.held.insert(seq, Held { owner: EXPIRING, entry });
             }
         }
         taken
@@ -231,8 +233,8 @@ impl QueueState {
     }
 
     /// How many are delivered and unsettled.
-    pub(super) fn held(&self) -> usize {
-        self.held.len()
+    pub(super) fn unsettled(&self) -> usize {
+        self.held.values().filter(|held| held.owner != EXPIRING).count()
     }
 
     /// A new consumer, last in turn.
@@ -284,7 +286,7 @@ impl QueueState {
         let mut requeued = Vec::new();
         for (seq, verdict) in verdicts {
             let Some(held) = self.held.get_mut(&seq).filter(|held| held.owner == number) else { continue };
-            held.owner = NOBODY;
+            held.owner = SETTLING;
             consumer.unsettled -= 1;
             match verdict {
                 Verdict::Requeue => requeued.push(seq),

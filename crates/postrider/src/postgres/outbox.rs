@@ -9,7 +9,7 @@ use super::error::failed;
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
 use crate::envelope::{Envelope, Event, EventId, Ordering};
-use crate::store::{Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
+use crate::store::{Backlog, Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
 const APPEND: &str = "INSERT INTO postrider.event_outbox (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
@@ -26,7 +26,11 @@ const APPEND: &str = "INSERT INTO postrider.event_outbox (id, group_id, subsidia
 
 impl Outbox for Postgres {
     async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
-        append(tx.ours(), self.clock(), events, &self.inner.place).await
+        tx.append(events).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        self.read_backlog().await
     }
 
     async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
@@ -61,7 +65,7 @@ pub async fn append_in(
     append(connection, clock, events, "the caller's connection").await
 }
 
-async fn append(
+pub(super) async fn append(
     connection: &mut PgConnection,
     clock: &Clock,
     events: Vec<Event>,

@@ -1,17 +1,32 @@
 //! A transaction of the caller's, with his own connection in it.
 
+use std::sync::Arc;
+
 use sqlx::{Executor as _, PgConnection, Transaction};
+
+use super::Inner;
+use super::outbox::append;
+use crate::envelope::{Event, EventId};
+use crate::store::StoreError;
 
 /// A transaction on PostgreSQL. Dropping it rolls it back, also in the middle of a statement.
 pub struct PostgresTx {
     transaction: Transaction<'static, sqlx::Postgres>,
+    database: Arc<Inner>,
     /// Somebody else ran statements here, whose errors we have not seen.
     lent: bool,
 }
 
 impl PostgresTx {
-    pub(super) fn new(transaction: Transaction<'static, sqlx::Postgres>) -> Self {
-        Self { transaction, lent: false }
+    pub(super) fn new(transaction: Transaction<'static, sqlx::Postgres>, database: Arc<Inner>) -> Self {
+        Self { transaction, database, lent: false }
+    }
+
+    /// Commits events with whatever else this transaction writes. Returns their ids, in order.
+    ///
+    /// After an error the transaction cannot go on.
+    pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        append(&mut self.transaction, &self.database.clock, events, &self.database.place).await
     }
 
     /// The connection, for statements of your own. They commit with the inbox mark and the appended events, or not at all.

@@ -1,4 +1,6 @@
-//! Postrider on real servers: `scripts/test` starts them.
-#![allow(missing_docs)]
+//! The integration tests of the library, in one binary. Needs the shared servers: `scripts/test`.
 
+mod conformance;
+mod embedded;
 mod postgres;
+mod sqlite;
