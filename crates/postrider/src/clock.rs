@@ -69,6 +69,11 @@ impl Clock {
         Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
     }
 
+    /// 32 random bytes that nobody can guess, for secrets.
+    pub fn secret(&self) -> [u8; 32] {
+        rand::random()
+    }
+
     /// A random number from 0 up to, but not including, 1.
     pub fn random(&self) -> f64 {
         rand::random()

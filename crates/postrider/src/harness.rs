@@ -1,1 +1,181 @@
-//! ...
+//! Tests your own handlers: everything real, on a file that is thrown away, with time in your hand.
+//!
+//! ```
+//! # use postrider::{Event, Failure, handler::handler_fn, harness::Harness, registry::Registry, settlement::RetryPolicy, sqlite::Sqlite};
+//! # use std::time::Duration;
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let flaky = handler_fn::<Sqlite, _>(|_tx, event| Box::pin(async move {
+//!     if event.attempt < 3 { Err(Failure::transient("smtp is down")) } else { Ok(()) }
+//! }));
+//! let harness = Harness::new()
+//!     .consumer("mail", "order.*", RetryPolicy::default(), Registry::new().on("order.placed", flaky))?
+//!     .start()
+//!     .await?;
+//! harness.publish(Event::new("order.placed")?).await?;
+//! harness.until_quiet().await?;
+//! assert_eq!(harness.account("mail").await?.waiting, 1);
+//! harness.advance(Duration::from_secs(5)).await?;
+//! harness.advance(Duration::from_secs(5)).await?;
+//! assert_eq!(harness.account("mail").await?.applied, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::audit::Account;
+use crate::broker::{Broker, Message, Outgoing};
+use crate::clock::{Clock, ManualClock};
+use crate::embedded::EmbeddedBroker;
+use crate::envelope::{Event, EventId};
+use crate::registry::Registry;
+use crate::relay::RelayConfig;
+use crate::runtime::{Running, Runtime};
+use crate::settlement::RetryPolicy;
+use crate::sqlite::{Sqlite, SqliteConfig};
+use crate::store::{DeadLetter, DeadLetters as _, Outbox as _, Registration, Store as _};
+use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, QueueName, ServiceQueue};
+
+/// Any error of the harness; tests only show it.
+pub type HarnessError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The exchange that the harness publishes to.
+const EXCHANGE: &str = "harness.events";
+
+/// How long, in real time, [`Harness::until_quiet`] waits before it says that something hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is to be tested, before it runs.
+#[derive(Default)]
+pub struct Setup {
+    consumers: Vec<(ConsumerName, ServiceQueue, Registry<Sqlite>)>,
+}
+
+impl Setup {
+    /// A consumer, with a queue of its own name bound by this key.
+    pub fn consumer(
+        mut self,
+        name: &str,
+        key: &str,
+        retry: RetryPolicy,
+        handlers: Registry<Sqlite>,
+    ) -> Result<Self, HarnessError> {
+        let service = ServiceQueue::new(name, retry)?.bind(&ExchangeName::new(EXCHANGE)?, key)?;
+        self.consumers.push((ConsumerName::new(name)?, service, handlers));
+        Ok(self)
+    }
+
+    /// Opens a new file and starts everything.
+    pub async fn start(self) -> Result<Harness, HarnessError> {
+        let (clock, hands) = Clock::manual("2026-01-01T00:00:00Z".parse()?);
+        let folder = Folder(std::env::temp_dir().join(format!("postrider-harness-{}", clock.new_id())));
+        let store = Sqlite::open(SqliteConfig::new(folder.0.join("harness.db")), clock.clone()).await?;
+        let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
+        let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
+            .relay(Some(RelayConfig { lanes: 1, ..RelayConfig::default() }))
+            .exchange(ExchangeName::new(EXCHANGE)?, ExchangeKind::Topic);
+        for (name, service, handlers) in self.consumers {
+            runtime = runtime.consumer_with(name, service, handlers, Default::default());
+        }
+        let running = runtime.start().await?;
+        Ok(Harness { store, broker, hands, running, _folder: folder })
+    }
+}
+
+/// Your handlers, running on the embedded backend.
+pub struct Harness {
+    store: Sqlite,
+    broker: Arc<EmbeddedBroker>,
+    hands: ManualClock,
+    running: Running<Sqlite>,
+    _folder: Folder,
+}
+
+impl Harness {
+    /// Nothing yet: add consumers, then start.
+    #[expect(clippy::new_ret_no_self, reason = "a harness exists only when it runs")]
+    pub fn new() -> Setup {
+        Setup::default()
+    }
+
+    /// The store, for domain tables and assertions on effects.
+    pub fn store(&self) -> &Sqlite {
+        &self.store
+    }
+
+    /// Commits an event to the outbox.
+    pub async fn publish(&self, event: Event) -> Result<EventId, HarnessError> {
+        let mut tx = self.store.begin().await?;
+        let mut ids = self.store.append(&mut tx, vec![event]).await?;
+        self.store.commit(tx).await?;
+        ids.pop().ok_or_else(|| "the outbox gave no id".into())
+    }
+
+    /// Puts a message into a queue as a foreign producer would, past outbox and exchange.
+    pub async fn deliver(&self, queue: &str, message: Message) -> Result<(), HarnessError> {
+        self.broker.publish(vec![Outgoing::to_queue(&QueueName::new(queue)?, message)]).await;
+        Ok(())
+    }
+
+    /// Waits until nothing is left to do before time moves on.
+    pub async fn until_quiet(&self) -> Result<(), HarnessError> {
+        let real = Clock::system();
+        let start = real.monotonic();
+        let mut quiet = 0;
+        while quiet < 2 {
+            quiet = if self.is_quiet().await? { quiet + 1 } else { 0 };
+            if real.monotonic() - start > PATIENCE {
+                return Err(
+                    format!("still busy after {PATIENCE:?}: {:?}", self.running.accounts().await?).into()
+                );
+            }
+            real.sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+
+    /// Moves time, then waits until everything that became due is done.
+    pub async fn advance(&self, by: Duration) -> Result<(), HarnessError> {
+        self.until_quiet().await?;
+        self.hands.advance(by);
+        self.until_quiet().await
+    }
+
+    /// A consumer's account.
+    pub async fn account(&self, consumer: &str) -> Result<Account, HarnessError> {
+        let accounts = self.running.accounts().await?;
+        let found = accounts.into_iter().find(|account| account.name == consumer);
+        found.ok_or_else(|| format!("there is no consumer {consumer:?} here").into())
+    }
+
+    /// The dead letters, newest first.
+    pub async fn dead_letters(&self) -> Result<Vec<DeadLetter>, HarnessError> {
+        Ok(self.store.dead_letters(1000).await?)
+    }
+
+    async fn is_quiet(&self) -> Result<bool, HarnessError> {
+        if self.store.backlog().await?.due > 0 {
+            return Ok(false);
+        }
+        for consumer in self.running.consumers() {
+            let Registration { name, service, .. } = &consumer.registration;
+            let ready = self.broker.depth(service.name()).await?;
+            let dead = self.broker.depth(&service.dead_letter_queue).await?;
+            let account = self.account(name.as_str()).await?;
+            if ready > 0 || dead > 0 || consumer.status.in_flight() > 0 || !account.holds() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A folder that goes away with the harness.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

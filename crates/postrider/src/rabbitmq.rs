@@ -1,1 +1,107 @@
-//! ...
+//! RabbitMQ: the networked broker.
+//!
+//! Publishing and consuming have a connection each, kept by a `link`. The rest is in the order a message meets it:
+//! `publish` sends batches over `lanes` and judges the `confirms`; `subscription` receives; `settle` acks;
+//! `declare` makes the topology; `values` and `fault` translate messages and errors.
+//!
+//! The driver logs returned messages with their bodies, and the handshake with the password at trace level. A program
+//! that logs should leave it out: see [`DRIVER_LOG_TARGET`].
+
+mod config;
+mod confirms;
+mod declare;
+mod dial;
+mod fault;
+mod lanes;
+mod line;
+mod link;
+mod publish;
+mod settle;
+mod subscription;
+mod values;
+
+pub use config::{RabbitMqConfig, RabbitMqTls};
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use self::link::{Link, Settings};
+use self::publish::Publisher;
+use self::subscription::RabbitSubscription;
+use crate::broker::{Broker, BrokerError, Outgoing, Published, Subscription};
+use crate::clock::Clock;
+use crate::topology::{QueueName, Topology};
+
+/// The log target of the AMQP driver. Turn it off: it repeats what is logged here, and it logs bodies of messages.
+pub const DRIVER_LOG_TARGET: &str = "lapin";
+
+/// A connection to RabbitMQ, or to a cluster of it. Dropping it closes the connections once no subscription uses them.
+pub struct RabbitMq {
+    publisher: Publisher,
+    publishing: Arc<Link>,
+    consuming: Arc<Link>,
+}
+
+impl RabbitMq {
+    /// Connects, and says what to do if that is not possible within the time limit.
+    pub async fn connect(config: RabbitMqConfig, clock: Clock) -> Result<Self, BrokerError> {
+        let broker = Self::lazy(config, clock)?;
+        broker.consuming.line().await?;
+        Ok(broker)
+    }
+
+    /// Connects when first used. Only a URL that cannot be understood is an error here.
+    pub fn lazy(config: RabbitMqConfig, clock: Clock) -> Result<Self, BrokerError> {
+        let nodes = config.nodes()?;
+        let settings = Arc::new(Settings { config, nodes, clock });
+        let publishing = Arc::new(Link::new("publish", Arc::clone(&settings)));
+        let consuming = Arc::new(Link::new("consume", settings));
+        Ok(Self { publisher: Publisher::new(Arc::clone(&publishing)), publishing, consuming })
+    }
+}
+
+impl std::fmt::Debug for RabbitMq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RabbitMq").field("config", &self.consuming.settings().config).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Broker for RabbitMq {
+    // Questions go by the consuming connection: the other one is not read while RabbitMQ takes no messages.
+
+    async fn declare(&self, topology: &Topology) -> Result<(), BrokerError> {
+        let line = self.consuming.line().await?;
+        declare::declare(&line, topology, self.consuming.settings().limits().call).await
+    }
+
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
+        self.publisher.publish(batch).await
+    }
+
+    async fn subscribe(
+        &self,
+        queue: &QueueName,
+        prefetch: u16,
+    ) -> Result<Box<dyn Subscription>, BrokerError> {
+        let link = Arc::clone(&self.consuming);
+        Ok(Box::new(RabbitSubscription::start(link, queue.clone(), prefetch).await?))
+    }
+
+    async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
+        let line = self.consuming.line().await?;
+        declare::depth(&line, queue, self.consuming.settings().limits().call).await
+    }
+
+    async fn ping(&self) -> Result<(), BrokerError> {
+        let line = self.consuming.line().await?;
+        let channel = line.channel(self.consuming.settings().limits().call).await?;
+        lanes::close(&channel).await;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        tokio::join!(self.publishing.close(), self.consuming.close());
+    }
+}

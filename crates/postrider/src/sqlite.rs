@@ -13,7 +13,9 @@ mod news;
 mod outbox;
 mod registrations;
 mod schema;
+mod tokens;
 mod tx;
+mod upkeep;
 mod writer;
 
 pub(crate) use error::from_sqlite;

@@ -9,13 +9,17 @@ mod error;
 mod inbox;
 mod outbox;
 mod registration;
+mod token;
+mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
-pub use outbox::{Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
 pub use registration::{Registration, Registrations};
+pub use token::{Token, TokenHash, TokenRole, Tokens};
+pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
 
 use std::future::Future;
 

@@ -1,2 +1,54 @@
-//! s
-fn main() {}
+//! The `postrider` binary: reads the command line, runs one command, ends with its exit code.
+
+mod api;
+mod cli;
+mod commands;
+mod config;
+mod event_input;
+mod exit;
+mod logging;
+mod output;
+mod wiring;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::Cli;
+use config::Environment;
+use exit::Exit;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // Two crates bring two TLS providers; whoever asks first would panic. An error means that one is there already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let cli = Cli::parse();
+    let stops_by_itself = cli.command.handles_signals();
+    let running = commands::run(cli, Environment::of_process());
+    let ended = if stops_by_itself {
+        running.await
+    } else {
+        tokio::select! {
+            ended = running => ended,
+            _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+        }
+    };
+    match ended {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("error: {}", told(&error));
+            exit::of(&error).into()
+        }
+    }
+}
+
+/// An error and its causes, a line each, none twice.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}\n  because {cause}");
+        }
+    }
+    text
+}

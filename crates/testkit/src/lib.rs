@@ -1,3 +1,5 @@
-//! What Postrider's tests stand on: servers of their own, and servers shared by a test run.
+//! What Postrider's tests stand on: servers of their own, one suite per port, and checkers of what became of events.
 
+pub mod checkers;
+pub mod conformance;
 pub mod servers;

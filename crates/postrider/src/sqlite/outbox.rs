@@ -1,9 +1,11 @@
 //! The outbox on SQLite. One process relays, so there is one slot to lease; its lanes divide the keys among them.
 
 mod append;
+mod backlog;
 mod lease;
 mod row;
 
+pub(super) use append::append;
 pub(super) use lease::Slot;
 pub(super) use row::time;
 
@@ -18,17 +20,15 @@ use self::row::Unreadable;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{Event, EventId};
-use crate::store::{Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, StoreError};
+use crate::store::{Backlog, Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, StoreError};
 
 impl Outbox for Sqlite {
     async fn append(&self, tx: &mut SqliteTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
-        let connection = tx.connection().await?;
-        let appended = append::append(connection, events, self.clock()).await;
-        match &appended {
-            Ok(ids) => tx.appended |= !ids.is_empty(),
-            Err(_) => tx.fail(),
-        }
-        appended
+        tx.append(events).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        backlog::read(self.readers(), self.clock().now()).await
     }
 
     async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {

@@ -7,10 +7,13 @@ use jiff::Timestamp;
 use sqlx::SqliteConnection;
 
 use super::error::from_sqlite;
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Migration, MigrationState, StoreError, StoreErrorKind};
 
 /// The migrations, in order; the first has number 1. Never change one that was released.
-const MIGRATIONS: &[&str] = &[include_str!("../../../../migrations/sqlite/0001_foundation.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../../../migrations/sqlite/0001_foundation.sql"),
+    include_str!("../../../../migrations/sqlite/0002_broker.sql"),
+];
 
 /// Applies what is missing.
 pub(super) async fn migrate(connection: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
@@ -35,6 +38,17 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<(), Store
         return Err(StoreError::new(StoreErrorKind::Schema, text));
     }
     not_newer(found)
+}
+
+/// Every migration, and whether the file has it.
+pub(super) async fn list(connection: &mut SqliteConnection) -> Result<Vec<Migration>, StoreError> {
+    let found = version(connection).await?;
+    let known = (1_u32..).zip(MIGRATIONS).enumerate().map(|(index, (version, sql))| Migration {
+        version,
+        name: sql.lines().next().unwrap_or_default().trim_start_matches("-- ").to_owned(),
+        state: if index < found { MigrationState::Applied } else { MigrationState::Missing },
+    });
+    Ok(known.collect())
 }
 
 async fn apply(connection: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
+use super::outbox::append;
 use super::writer::{Lease, Writer};
 use crate::clock::Clock;
+use crate::envelope::{Event, EventId};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// A transaction. Dropping it rolls it back.
@@ -19,7 +21,7 @@ pub struct SqliteTx {
     limit: Duration,
     state: State,
     /// Whether it appended events, so that relays are woken after the commit.
-    pub(super) appended: bool,
+    appended: bool,
 }
 
 enum State {
@@ -55,6 +57,19 @@ impl SqliteTx {
             State::Over(why) => Err(StoreError::new(StoreErrorKind::Contended, *why)),
             State::Untouched => Err(StoreError::new(StoreErrorKind::Other, "the transaction did not open")),
         }
+    }
+
+    /// Commits events with whatever else this transaction writes. Returns their ids, in order.
+    ///
+    /// After an error the transaction cannot go on.
+    pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        let clock = self.clock.clone();
+        let appended = append(self.connection().await?, events, &clock).await;
+        match &appended {
+            Ok(ids) => self.appended |= !ids.is_empty(),
+            Err(_) => self.fail(),
+        }
+        appended
     }
 
     /// After an error in the middle of a port's work the transaction cannot go on.

@@ -53,8 +53,24 @@ pub trait Outbox: Store {
         results: Vec<RowResult>,
     ) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
+    /// What has not been published.
+    fn backlog(&self) -> impl Future<Output = Result<Backlog, StoreError>> + Send;
+
     /// Waits until something may have been appended, or for this long at most.
     fn wait(&self, at_most: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// What has not been published.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Rows that could be published now.
+    pub due: u64,
+    /// Rows whose time has not come: scheduled, or failed and waiting to be tried again.
+    pub later: u64,
+    /// Rows that are dead.
+    pub dead: u64,
+    /// When the oldest due row was written.
+    pub oldest_due: Option<Timestamp>,
 }
 
 /// One of several lanes of a relay, each with its own share of the slots.

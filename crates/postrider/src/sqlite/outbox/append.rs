@@ -19,7 +19,7 @@ static INSERT: LazyLock<Insert> = LazyLock::new(|| {
 });
 
 /// Writes the events and returns their ids, in order. After an error the transaction must be rolled back.
-pub(super) async fn append(
+pub(in crate::sqlite) async fn append(
     connection: &mut SqliteConnection,
     events: Vec<Event>,
     clock: &Clock,

@@ -1,0 +1,146 @@
+//! Publishing: route, store, and only then let the queues know.
+
+use std::sync::Arc;
+
+use super::catalog::QueueId;
+use super::codec::{MAX_DEPTH, nesting};
+use super::queue::{Content, Entry};
+use super::state::{Arrival, Shared, State, closed, from_store};
+use super::tables::{self, NewEntry, NewMessage};
+use crate::broker::{BrokerError, Outgoing, Published};
+
+/// RabbitMQ's own limit, in its older versions; the newer ones take less.
+const MAX_BODY: usize = 128 << 20;
+
+/// A message that is wanted by at least one queue.
+struct Routed {
+    content: Arc<Content>,
+    queues: Arc<[QueueId]>,
+}
+
+/// Publishes a batch in one transaction. A crash before its commit leaves nothing of it, and nobody was told otherwise.
+pub(super) async fn publish(shared: &Arc<Shared>, batch: Vec<Outgoing>) -> Vec<Published> {
+    let mut answers = Vec::with_capacity(batch.len());
+    let mut routed = Vec::with_capacity(batch.len());
+    {
+        let mut state = shared.lock();
+        if state.closed {
+            return vec![Published::Unknown(closed().message); batch.len()];
+        }
+        for outgoing in batch {
+            let (answer, message) = route(&mut state, outgoing);
+            answers.push(answer);
+            routed.extend(message);
+        }
+    }
+    if routed.is_empty() {
+        return answers;
+    }
+    if let Err(error) = shared.run(store(shared.clone(), routed)).await {
+        let wanted = answers.iter_mut().filter(|answer| **answer == Published::Confirmed);
+        wanted.for_each(|answer| *answer = Published::Unknown(error.message.clone()));
+    }
+    answers
+}
+
+/// The answer if all goes well, and the message if it is to be stored.
+fn route(state: &mut State, outgoing: Outgoing) -> (Published, Option<Routed>) {
+    let Outgoing { exchange, routing_key, message } = outgoing;
+    if message.body.len() > MAX_BODY {
+        let text =
+            format!("the message has {} bytes, more than the {MAX_BODY} a broker takes", message.body.len());
+        return (Published::Refused(text), None);
+    }
+    if nesting(&message.headers) > MAX_DEPTH {
+        let text = format!("the headers stand more than {MAX_DEPTH} tables and lists within each other");
+        return (Published::Refused(text), None);
+    }
+    let Some(queues) = state.catalog.route(&exchange, &routing_key) else {
+        return (Published::Refused(format!("there is no exchange {exchange:?}; declare it first")), None);
+    };
+    if queues.is_empty() {
+        let text = format!("no queue of exchange {exchange:?} wants the key {routing_key:?}; bind one");
+        return (Published::Returned(text), None);
+    }
+    (
+        Published::Confirmed,
+        Some(Routed { content: Arc::new(Content { message, exchange, routing_key }), queues }),
+    )
+}
+
+async fn store(shared: Arc<Shared>, routed: Vec<Routed>) -> Result<(), BrokerError> {
+    let touched: Vec<_> = routed.iter().flat_map(|message| message.queues.iter().copied()).collect();
+    let place = shared.clone();
+    let stored = shared
+        .store
+        .writer()
+        .run(move |conn| {
+            Box::pin(async move {
+                // Places are handed out by whoever has the writer, so their order is the order of commits.
+                let (messages, entries, arrivals) = place_all(&mut place.lock(), place.now(), &routed);
+                tables::insert(conn, &messages, &entries).await?;
+                Ok(arrivals)
+            })
+        })
+        .await;
+    let mut state = shared.lock();
+    match stored {
+        Ok(arrivals) => {
+            shared.arrived(&mut state, arrivals);
+            Ok(())
+        }
+        Err(error) => {
+            // The commit may have happened: the tables will tell.
+            for id in touched {
+                if let Some(queue) = state.queues.get_mut(&id) {
+                    queue.more = true;
+                }
+                shared.stir(&mut state, id);
+            }
+            Err(from_store(error))
+        }
+    }
+}
+
+fn place_all(
+    state: &mut State,
+    now: i64,
+    routed: &[Routed],
+) -> (Vec<NewMessage>, Vec<NewEntry>, Vec<Arrival>) {
+    let mut messages = Vec::with_capacity(routed.len());
+    let (mut entries, mut arrivals) = (Vec::with_capacity(routed.len()), Vec::with_capacity(routed.len()));
+    for Routed { content, queues } in routed {
+        state.last_row += 1;
+        let row = state.last_row;
+        messages.push(NewMessage { row, content: content.clone() });
+        for queue in queues.iter() {
+            let shared = queues.len() > 1;
+            if let Some(arrival) = state.place(*queue, row, shared, now, content.clone()) {
+                entries.push(NewEntry::of(&arrival, None));
+                arrivals.push(arrival);
+            }
+        }
+    }
+    (messages, entries, arrivals)
+}
+
+impl State {
+    /// The next place in a queue, for a message of this row.
+    pub(super) fn place(
+        &mut self,
+        id: QueueId,
+        row: i64,
+        shared: bool,
+        now: i64,
+        content: Arc<Content>,
+    ) -> Option<Arrival> {
+        let queue = self.queues.get_mut(&id)?;
+        let previous = queue.last;
+        queue.last += 1;
+        let ttl = queue.settings.message_ttl;
+        let expires_at =
+            ttl.map(|ttl| now.saturating_add(i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX)));
+        let entry = Entry { seq: queue.last, row, shared, expires_at, redelivered: false, content };
+        Some(Arrival { queue: id, entry, previous })
+    }
+}

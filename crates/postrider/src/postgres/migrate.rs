@@ -1,0 +1,252 @@
+//! Makes and checks the schema `postrider`.
+//!
+//! Migrations run when asked for, never by themselves, all in one transaction: a crash leaves the schema as it was. An
+//! advisory lock makes a second migrator wait for the first and then find its work done.
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
+
+use super::Postgres;
+use super::error::failed;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Every migration, in order.
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "foundation",
+    sql: include_str!("../../../../migrations/postgres/0001_foundation.sql"),
+}];
+
+/// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.
+const LOCK: i64 = 0x706f_7374_7269_6465;
+
+/// The oldest server it works on.
+const OLDEST_SERVER: i32 = 130_000;
+
+struct Migration {
+    version: i32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+impl Migration {
+    fn checksum(&self) -> String {
+        Sha256::digest(self.sql.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// One migration, and whether the database has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigrationStatus {
+    /// Its number.
+    pub version: i32,
+    /// What it makes.
+    pub name: String,
+    /// Where it stands.
+    pub state: MigrationState,
+}
+
+/// Where a migration stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigrationState {
+    /// Not applied yet.
+    Pending,
+    /// Applied.
+    Applied {
+        /// When.
+        at: Timestamp,
+    },
+    /// Applied with another text than this binary has.
+    Changed {
+        /// When.
+        at: Timestamp,
+    },
+    /// Applied by a newer binary.
+    Unknown {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+struct Applied {
+    version: i32,
+    name: String,
+    checksum: String,
+    at: Timestamp,
+}
+
+impl Postgres {
+    /// Brings the schema to the version this binary needs. Returns what was applied now; nothing if it was there already.
+    pub async fn migrate(&self) -> Result<Vec<MigrationStatus>, StoreError> {
+        let fail = |cause| failed("migrating", &self.inner.place, cause);
+        let mut transaction = self.pool().begin().await.map_err(fail)?;
+        transaction.execute("SET LOCAL statement_timeout = 0").await.map_err(fail)?;
+        sqlx::query("SELECT pg_advisory_xact_lock($1)")
+            .bind(LOCK)
+            .execute(&mut *transaction)
+            .await
+            .map_err(fail)?;
+        self.check_server(&mut transaction).await?;
+        prepare(&mut transaction).await.map_err(fail)?;
+        let applied = applied(&mut transaction).await.map_err(fail)?;
+        refuse_strangers(&applied)?;
+        let missing: Vec<_> = MIGRATIONS
+            .iter()
+            .filter(|known| !applied.iter().any(|row| row.version == known.version))
+            .collect();
+        for migration in &missing {
+            apply(&mut transaction, migration).await.map_err(fail)?;
+        }
+        transaction.commit().await.map_err(fail)?;
+        let status = self.migration_status().await?;
+        Ok(status.into_iter().filter(|row| missing.iter().any(|done| done.version == row.version)).collect())
+    }
+
+    /// Every migration that this binary or the database knows.
+    pub async fn migration_status(&self) -> Result<Vec<MigrationStatus>, StoreError> {
+        let applied = self.applied_migrations().await?;
+        let known = MIGRATIONS.iter().map(|known| MigrationStatus {
+            version: known.version,
+            name: known.name.to_owned(),
+            state: match applied.iter().find(|row| row.version == known.version) {
+                None => MigrationState::Pending,
+                Some(row) if row.checksum == known.checksum() => MigrationState::Applied { at: row.at },
+                Some(row) => MigrationState::Changed { at: row.at },
+            },
+        });
+        let unknown = applied.iter().filter(|row| row.version > newest_known()).map(|row| MigrationStatus {
+            version: row.version,
+            name: row.name.clone(),
+            state: MigrationState::Unknown { at: row.at },
+        });
+        Ok(known.chain(unknown).collect())
+    }
+
+    async fn applied_migrations(&self) -> Result<Vec<Applied>, StoreError> {
+        self.limited("reading the schema version", async {
+            let mut connection = self.pool().acquire().await?;
+            let there: bool =
+                sqlx::query_scalar("SELECT to_regclass('postrider.schema_version') IS NOT NULL")
+                    .fetch_one(&mut *connection)
+                    .await?;
+            if there { applied(&mut connection).await } else { Ok(Vec::new()) }
+        })
+        .await
+    }
+
+    async fn check_server(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
+        let row = sqlx::query(
+            "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
+             current_setting('server_encoding')",
+        )
+        .fetch_one(connection)
+        .await
+        .map_err(|cause| failed("migrating", &self.inner.place, cause))?;
+        let (number, version, encoding): (i32, String, String) = (row.get(0), row.get(1), row.get(2));
+        if number < OLDEST_SERVER {
+            let message = format!("PostgreSQL {version} is too old; version 13 or newer is needed");
+            return Err(StoreError::new(StoreErrorKind::Schema, message));
+        }
+        if encoding != "UTF8" {
+            let message = format!("the database is encoded in {encoding}; create one with ENCODING 'UTF8'");
+            return Err(StoreError::new(StoreErrorKind::Schema, message));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the schema is there, and neither too old nor too new.
+pub(super) async fn check(postgres: &Postgres) -> Result<(), StoreError> {
+    let applied = postgres.applied_migrations().await?;
+    refuse_strangers(&applied)?;
+    let has = applied.iter().map(|row| row.version).max().unwrap_or(0);
+    let needs = newest_known();
+    let message = match has {
+        0 => "the database has no schema `postrider` yet; run `postrider db migrate`".to_owned(),
+        _ if has < needs => {
+            format!("the schema has version {has}, this binary needs {needs}; run `postrider db migrate`")
+        }
+        _ => return Ok(()),
+    };
+    Err(StoreError::new(StoreErrorKind::Schema, message))
+}
+
+/// Refuses what another binary made of the schema.
+fn refuse_strangers(applied: &[Applied]) -> Result<(), StoreError> {
+    let knows = newest_known();
+    if let Some(newer) = applied.iter().map(|row| row.version).filter(|version| *version > knows).max() {
+        let message =
+            format!("this binary knows schema version {knows}, the database has {newer}; upgrade the binary");
+        return Err(StoreError::new(StoreErrorKind::Schema, message));
+    }
+    let changed = |known: &&Migration| {
+        applied.iter().any(|row| row.version == known.version && row.checksum != known.checksum())
+    };
+    match MIGRATIONS.iter().find(changed) {
+        None => Ok(()),
+        Some(Migration { version, name, .. }) => {
+            let message = format!(
+                "migration {version} ({name}) was applied with another text than this binary has; use the binary that \
+                 made this schema, or a fresh database"
+            );
+            Err(StoreError::new(StoreErrorKind::Schema, message))
+        }
+    }
+}
+
+/// The schema and its list of versions. A schema that an administrator made is used as it is.
+async fn prepare(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let there: bool = sqlx::query_scalar("SELECT to_regnamespace('postrider') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await?;
+    if !there {
+        connection.execute("CREATE SCHEMA postrider").await?;
+    }
+    let there: bool = sqlx::query_scalar("SELECT to_regclass('postrider.schema_version') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await?;
+    if !there {
+        connection
+            .execute(
+                "CREATE TABLE postrider.schema_version (version integer PRIMARY KEY, name text NOT NULL, \
+                 checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())",
+            )
+            .await?;
+    }
+    Ok(())
+}
+
+async fn apply(connection: &mut PgConnection, migration: &Migration) -> Result<(), sqlx::Error> {
+    // The text is a file of this repository.
+    connection.execute(sqlx::raw_sql(AssertSqlSafe(migration.sql))).await?;
+    sqlx::query("INSERT INTO postrider.schema_version (version, name, checksum) VALUES ($1, $2, $3)")
+        .bind(migration.version)
+        .bind(migration.name)
+        .bind(migration.checksum())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn applied(connection: &mut PgConnection) -> Result<Vec<Applied>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT version, name, checksum, applied_at FROM postrider.schema_version ORDER BY version",
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Applied {
+                version: row.try_get(0)?,
+                name: row.try_get(1)?,
+                checksum: row.try_get(2)?,
+                at: row.try_get::<jiff_sqlx::Timestamp, _>(3)?.to_jiff(),
+            })
+        })
+        .collect()
+}
+
+fn newest_known() -> i32 {
+    MIGRATIONS.last().map_or(0, |migration| migration.version)
+}

@@ -1,0 +1,140 @@
+//! The outbox on PostgreSQL: appending. A batch is one INSERT.
+
+use std::time::Duration;
+
+use jiff_sqlx::ToSqlx as _;
+use sqlx::PgConnection;
+
+use super::error::failed;
+use super::{Postgres, PostgresTx};
+use crate::clock::Clock;
+use crate::envelope::{Envelope, Event, EventId, Ordering};
+use crate::store::{Backlog, Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
+
+/// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
+const APPEND: &str = "INSERT INTO postrider.event_outbox (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
+     event_type, body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, \
+     exchange, routing_key, target_queue, available_at) \
+     SELECT id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, body, content_type, occurred_at, \
+     ordering_key, causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, \
+     COALESCE(available_at, now()) \
+     FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], \
+     $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], \
+     $17::text[], $18::timestamptz[]) AS event (id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, \
+     body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, exchange, \
+     routing_key, target_queue, available_at)";
+
+impl Outbox for Postgres {
+    async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        tx.append(events).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        self.read_backlog().await
+    }
+
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
+        self.lease_slots(relay, lease).await
+    }
+
+    async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
+        self.release_slots(relay).await
+    }
+
+    async fn claim(&self, relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
+        self.claim_rows(relay, lane, limit).await
+    }
+
+    async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
+        self.settle_rows(relay, results).await
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        self.wake.wait(at_most).await;
+    }
+}
+
+/// Appends events in a transaction that you opened yourself with sqlx. They are committed when you commit it.
+///
+/// After an error the transaction cannot go on: roll it back.
+pub async fn append_in(
+    connection: &mut PgConnection,
+    clock: &Clock,
+    events: Vec<Event>,
+) -> Result<Vec<EventId>, StoreError> {
+    append(connection, clock, events, "the caller's connection").await
+}
+
+pub(super) async fn append(
+    connection: &mut PgConnection,
+    clock: &Clock,
+    events: Vec<Event>,
+    place: &str,
+) -> Result<Vec<EventId>, StoreError> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<NewRow> = events.into_iter().map(|event| NewRow::new(event, clock)).collect();
+    insert(connection, &rows).await.map_err(|cause| failed("appending to the outbox", place, cause))?;
+    Ok(rows.into_iter().map(|row| row.envelope.id).collect())
+}
+
+/// An event with everything filled in, and what only the row knows.
+struct NewRow {
+    envelope: Envelope,
+    /// As the column has it: absent for the aggregate's, empty for none.
+    ordering_key: Option<String>,
+    exchange: Option<String>,
+    routing_key: Option<String>,
+    target_queue: Option<String>,
+    available_at: Option<jiff_sqlx::Timestamp>,
+}
+
+impl NewRow {
+    fn new(mut event: Event, clock: &Clock) -> Self {
+        let ordering_key = match &event.ordering {
+            Ordering::Aggregate => None,
+            Ordering::Key(key) => Some(key.as_str().to_owned()),
+            Ordering::Free => Some(String::new()),
+        };
+        Self {
+            ordering_key,
+            exchange: event.exchange.take().map(Into::into),
+            routing_key: event.routing_key.take().map(Into::into),
+            target_queue: event.target_queue.take().map(Into::into),
+            available_at: event.available_at.take().map(|at| at.to_sqlx()),
+            envelope: event.into_envelope(clock),
+        }
+    }
+}
+
+async fn insert(connection: &mut PgConnection, rows: &[NewRow]) -> Result<(), sqlx::Error> {
+    fn column<'a, T>(rows: &'a [NewRow], of: impl Fn(&'a NewRow) -> T) -> Vec<T> {
+        rows.iter().map(of).collect()
+    }
+    let text = |of: fn(&NewRow) -> &str| column(rows, of);
+    let maybe = |of: fn(&NewRow) -> Option<&str>| column(rows, of);
+
+    sqlx::query(APPEND)
+        .bind(text(|row| row.envelope.id.as_str()))
+        .bind(maybe(|row| row.envelope.tenant.group.as_ref().map(AsRef::as_ref)))
+        .bind(maybe(|row| row.envelope.tenant.subsidiary.as_ref().map(AsRef::as_ref)))
+        .bind(text(|row| row.envelope.event_type.aggregate_type()))
+        .bind(maybe(|row| row.envelope.aggregate_id.as_ref().map(AsRef::as_ref)))
+        .bind(text(|row| row.envelope.event_type.action()))
+        .bind(column(rows, |row| row.envelope.payload.bytes().as_ref()))
+        .bind(text(|row| row.envelope.payload.content_type()))
+        .bind(column(rows, |row| row.envelope.occurred_at.to_sqlx()))
+        .bind(maybe(|row| row.ordering_key.as_deref()))
+        .bind(maybe(|row| row.envelope.causation_id.as_ref().map(AsRef::as_ref)))
+        .bind(maybe(|row| row.envelope.correlation_id.as_ref().map(AsRef::as_ref)))
+        .bind(maybe(|row| row.envelope.trace.traceparent.as_deref()))
+        .bind(maybe(|row| row.envelope.trace.tracestate.as_deref()))
+        .bind(maybe(|row| row.exchange.as_deref()))
+        .bind(maybe(|row| row.routing_key.as_deref()))
+        .bind(maybe(|row| row.target_queue.as_deref()))
+        .bind(column(rows, |row| row.available_at))
+        .execute(connection)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! A transaction of the caller's, with his own connection in it.
+
+use std::sync::Arc;
+
+use sqlx::{Executor as _, PgConnection, Transaction};
+
+use super::Inner;
+use super::outbox::append;
+use crate::envelope::{Event, EventId};
+use crate::store::StoreError;
+
+/// A transaction on PostgreSQL. Dropping it rolls it back, also in the middle of a statement.
+pub struct PostgresTx {
+    transaction: Transaction<'static, sqlx::Postgres>,
+    database: Arc<Inner>,
+    /// Somebody else ran statements here, whose errors we have not seen.
+    lent: bool,
+}
+
+impl PostgresTx {
+    pub(super) fn new(transaction: Transaction<'static, sqlx::Postgres>, database: Arc<Inner>) -> Self {
+        Self { transaction, database, lent: false }
+    }
+
+    /// Commits events with whatever else this transaction writes. Returns their ids, in order.
+    ///
+    /// After an error the transaction cannot go on.
+    pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        append(&mut self.transaction, &self.database.clock, events, &self.database.place).await
+    }
+
+    /// The connection, for statements of your own. They commit with the inbox mark and the appended events, or not at all.
+    ///
+    /// A statement that failed has ended the transaction: pass its error on. Use a savepoint (`connection().begin()`)
+    /// for a statement that may fail.
+    pub fn connection(&mut self) -> &mut PgConnection {
+        self.lent = true;
+        &mut self.transaction
+    }
+
+    /// The same for our own statements, whose errors are always passed on.
+    pub(super) fn ours(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+
+    /// Fails if a statement failed before. COMMIT would then roll back and call it success.
+    pub(super) async fn check(&mut self) -> Result<(), sqlx::Error> {
+        if self.lent {
+            self.transaction.execute("SELECT 1").await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+        self.transaction.commit().await
+    }
+
+    pub(super) async fn rollback(self) -> Result<(), sqlx::Error> {
+        self.transaction.rollback().await
+    }
+}
+
+impl std::fmt::Debug for PostgresTx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PostgresTx")
+    }
+}

@@ -1,0 +1,121 @@
+//! Wakes relays when something was appended.
+//!
+//! Only a hint: PostgreSQL's notifications are lost while the listener reconnects, so relays poll too.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::clock::Clock;
+
+/// The channel that the outbox's trigger notifies.
+const CHANNEL: &str = "postrider_outbox";
+/// How long to wait before listening again after the connection was lost.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// One clone's view of the notifications: it remembers which it has seen, so that none is missed between two waits.
+pub(super) struct Wake {
+    bell: Arc<Bell>,
+    seen: AtomicU64,
+}
+
+struct Bell {
+    clock: Clock,
+    options: PgConnectOptions,
+    rung: AtomicU64,
+    notify: Notify,
+    listening: AtomicBool,
+    stop: CancellationToken,
+    /// Ends the listener with the last clone.
+    _stop_on_drop: DropGuard,
+}
+
+impl Wake {
+    pub(super) fn new(options: PgConnectOptions, clock: Clock) -> Self {
+        let stop = CancellationToken::new();
+        let bell = Bell {
+            clock,
+            options,
+            rung: AtomicU64::new(0),
+            notify: Notify::new(),
+            listening: AtomicBool::new(false),
+            _stop_on_drop: stop.clone().drop_guard(),
+            stop,
+        };
+        Self { bell: Arc::new(bell), seen: AtomicU64::new(0) }
+    }
+
+    /// Waits for a notification that came after the last wait of this clone, or for so long.
+    pub(super) async fn wait(&self, at_most: Duration) {
+        let bell = &self.bell;
+        if !bell.listening.swap(true, Ordering::AcqRel) {
+            tokio::spawn(listen(Arc::downgrade(bell), bell.stop.clone()));
+        }
+        let notified = bell.notify.notified();
+        tokio::pin!(notified);
+        notified.as_mut().enable();
+        let rung = bell.rung.load(Ordering::Acquire);
+        if self.seen.swap(rung, Ordering::AcqRel) != rung {
+            return;
+        }
+        tokio::select! {
+            () = notified => self.seen.store(bell.rung.load(Ordering::Acquire), Ordering::Release),
+            () = bell.clock.sleep(at_most) => {}
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.bell.stop.cancel();
+    }
+}
+
+impl Clone for Wake {
+    fn clone(&self) -> Self {
+        Self { bell: Arc::clone(&self.bell), seen: AtomicU64::new(self.seen.load(Ordering::Acquire)) }
+    }
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.fetch_add(1, Ordering::AcqRel);
+        self.notify.notify_waiters();
+    }
+}
+
+/// Listens until the last clone is gone.
+async fn listen(bell: Weak<Bell>, stop: CancellationToken) {
+    let Some((options, clock)) = bell.upgrade().map(|bell| (bell.options.clone(), bell.clock.clone())) else {
+        return;
+    };
+    let ring = || bell.upgrade().inspect(|bell| bell.ring()).is_some();
+    let work = async {
+        loop {
+            if let Err(error) = listen_once(options.clone(), &ring).await {
+                tracing::debug!(%error, "not listening for appended events; relays poll until it works again");
+            }
+            clock.sleep(PAUSE).await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = work => {}
+    }
+}
+
+/// Listens on one connection until it is lost. Rings once at the start, for what came while nobody listened.
+async fn listen_once(options: PgConnectOptions, ring: &impl Fn() -> bool) -> Result<(), sqlx::Error> {
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
+    listener.listen(CHANNEL).await?;
+    while ring() {
+        if listener.try_recv().await?.is_none() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What RabbitMQ and the driver said, as errors that say what to do.
+
+use std::error::Error as _;
+
+use lapin::ErrorKind;
+
+use crate::broker::{BrokerError, BrokerErrorKind};
+
+/// The reply codes of AMQP that are told apart.
+pub(super) mod code {
+    pub(crate) const CONTENT_TOO_LARGE: u16 = 311;
+    pub(crate) const ACCESS_REFUSED: u16 = 403;
+    pub(crate) const NOT_FOUND: u16 = 404;
+    pub(crate) const RESOURCE_LOCKED: u16 = 405;
+    pub(crate) const PRECONDITION_FAILED: u16 = 406;
+    pub(crate) const NOT_ALLOWED: u16 = 530;
+}
+
+/// The code and the text the server closed a channel or connection with.
+pub(super) fn reply(error: &lapin::Error) -> Option<(u16, &str)> {
+    match error.kind() {
+        ErrorKind::ProtocolError(said) => Some((said.get_id(), said.get_message().as_str())),
+        _ => None,
+    }
+}
+
+/// Whether this ends the channel alone; otherwise the connection is in doubt.
+pub(super) fn is_of_channel(error: &lapin::Error) -> bool {
+    error.is_amqp_soft_error()
+}
+
+/// The reason a published message was refused for what it is, if the server gave one.
+pub(super) fn refusal(error: &lapin::Error) -> Option<(u16, String)> {
+    let (code, text) = reply(error)?;
+    let advice = match code {
+        code::NOT_FOUND => "declare the exchange (postrider topology apply)",
+        code::ACCESS_REFUSED => "give the user the right to write to this exchange",
+        code::PRECONDITION_FAILED | code::CONTENT_TOO_LARGE => "make the message smaller or valid",
+        _ => return None,
+    };
+    Some((code, format!("RabbitMQ refused the message: {text}; {advice}")))
+}
+
+/// An error while asking for something by name: `what` is "queue orders", `doing` is "declare".
+pub(super) fn asking(doing: &str, what: &str, error: lapin::Error) -> BrokerError {
+    let said = reply(&error).map(|(code, text)| (code, text.to_owned()));
+    let (kind, message) = match said {
+        Some((code::NOT_FOUND, text)) if is_gone(&text) => (
+            BrokerErrorKind::NotFound,
+            format!("cannot {doing} {what}: {text}; declare it first (postrider topology apply)"),
+        ),
+        Some((code::ACCESS_REFUSED | code::RESOURCE_LOCKED, text)) => (
+            BrokerErrorKind::Denied,
+            format!("not allowed to {doing} {what}: {text}; grant the right to this user, or use another"),
+        ),
+        Some((code::PRECONDITION_FAILED, text)) => (
+            BrokerErrorKind::Mismatch,
+            format!(
+                "{what} exists with other settings: {text}; nothing was changed: declare what exists, \
+                 or move to a new name and delete the old one when it is empty"
+            ),
+        ),
+        Some((_, text)) => (
+            BrokerErrorKind::Unavailable,
+            format!("RabbitMQ could not {doing} {what} now: {text}; try again"),
+        ),
+        None => (
+            BrokerErrorKind::Unavailable,
+            format!("the connection to RabbitMQ was lost while trying to {doing} {what}; try again"),
+        ),
+    };
+    BrokerError::new(kind, message).because(error)
+}
+
+/// "No such queue", told from "its node is down" and "its leader is being elected", which have the same code.
+fn is_gone(text: &str) -> bool {
+    text.contains("no queue") || text.contains("no exchange") || text.contains("no binding")
+}
+
+/// An error while connecting to `place` (host and port) as `user` to `vhost`. Never holds the password.
+pub(super) fn connecting(
+    place: &str,
+    user: &str,
+    vhost: &str,
+    tls: bool,
+    error: lapin::Error,
+) -> BrokerError {
+    let said = reply(&error).map(|(code, text)| (code, text.to_owned()));
+    let (kind, message) = match (said, error.kind()) {
+        (Some((code::ACCESS_REFUSED, _)), _) => (
+            BrokerErrorKind::Denied,
+            format!(
+                "RabbitMQ at {place} refused the user name or the password of {user:?}; check the credentials in the URL"
+            ),
+        ),
+        (Some((code::NOT_ALLOWED, text)), _) if text.contains("not found") => (
+            BrokerErrorKind::NotFound,
+            format!(
+                "RabbitMQ at {place} has no vhost {vhost:?}; create it (rabbitmqctl add_vhost) or correct the URL"
+            ),
+        ),
+        (Some((code::NOT_ALLOWED, text)), _) if text.contains("refused") => (
+            BrokerErrorKind::Denied,
+            format!(
+                "RabbitMQ at {place} does not let {user:?} into the vhost {vhost:?}; grant it (rabbitmqctl set_permissions)"
+            ),
+        ),
+        (Some((_, text)), _) => (
+            BrokerErrorKind::Unavailable,
+            format!("RabbitMQ at {place} closed the connection: {text}; trying again"),
+        ),
+        (None, ErrorKind::IOError(io)) => io_trouble(place, tls, io),
+        (None, _) => (
+            BrokerErrorKind::Unavailable,
+            format!("RabbitMQ at {place} ended the handshake: {error}; trying again"),
+        ),
+    };
+    BrokerError::new(kind, message).because(error)
+}
+
+fn io_trouble(place: &str, tls: bool, io: &std::io::Error) -> (BrokerErrorKind, String) {
+    if let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<TlsTrouble>()) {
+        return (BrokerErrorKind::Denied, format!("no TLS with RabbitMQ at {place}: {tls}"));
+    }
+    let why = match io.kind() {
+        std::io::ErrorKind::ConnectionRefused => {
+            "nobody listens there; start RabbitMQ or correct host and port".to_owned()
+        }
+        std::io::ErrorKind::TimedOut => {
+            "no answer in time; check the host, the port and the firewall".to_owned()
+        }
+        std::io::ErrorKind::ConnectionAborted | std::io::ErrorKind::ConnectionReset if !tls => {
+            "it closed the connection during the handshake; if this is a TLS port, use amqps://".to_owned()
+        }
+        _ => format!("{io}; check the host name and the network"),
+    };
+    (BrokerErrorKind::Unavailable, format!("cannot reach RabbitMQ at {place}: {why}"))
+}
+
+/// Why no TLS connection came to be.
+#[derive(Debug)]
+pub(super) struct TlsTrouble(pub(super) String);
+
+impl std::fmt::Display for TlsTrouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TlsTrouble {}
+
+impl TlsTrouble {
+    /// What the handshake failed on, with advice.
+    pub(super) fn in_handshake(io: &std::io::Error) -> Self {
+        let inner = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        Self(match inner {
+            Some(rustls::Error::InvalidCertificate(why)) => {
+                format!(
+                    "its certificate is not accepted ({why}); give the authority that signed it as the CA file"
+                )
+            }
+            Some(rustls::Error::InvalidMessage(_)) => {
+                "it does not speak TLS on this port; use amqp:// or its TLS port".to_owned()
+            }
+            Some(rustls::Error::AlertReceived(alert)) => {
+                format!("it refused the handshake ({alert:?}); it may want a client certificate")
+            }
+            _ => format!("{io}{}; check that this is its TLS port", caused_by(io)),
+        })
+    }
+}
+
+fn caused_by(error: &std::io::Error) -> String {
+    error.source().map(|source| format!(" ({source})")).unwrap_or_default()
+}

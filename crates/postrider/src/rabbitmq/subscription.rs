@@ -1,0 +1,191 @@
+//! Receiving from a queue: a consumer that starts again by itself after a lost connection.
+//!
+//! Deliveries wait in the driver's buffer, which the prefetch bounds. Each start is a new epoch with a channel of its own;
+//! receipts of an earlier one are void, because RabbitMQ delivers those messages again.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::{FutureExt as _, StreamExt as _};
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
+use tokio::time::timeout;
+
+use super::link::{self, Link};
+use super::settle::{RabbitSettler, Unsettled};
+use super::{fault, lanes, values};
+use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Subscription};
+use crate::topology::{ExchangeName, QueueName, RoutingKey};
+
+/// A subscription to one queue. Dropping it closes its channel, and what is unsettled goes back to the queue.
+pub(super) struct RabbitSubscription {
+    link: Arc<Link>,
+    queue: QueueName,
+    prefetch: u16,
+    session: Option<Session>,
+    unsettled: Arc<Unsettled>,
+}
+
+/// One consumer on one channel.
+struct Session {
+    epoch: u64,
+    channel: Channel,
+    consumer: Consumer,
+}
+
+impl RabbitSubscription {
+    /// Starts to receive; an error if that is not possible now.
+    pub(super) async fn start(link: Arc<Link>, queue: QueueName, prefetch: u16) -> Result<Self, BrokerError> {
+        let unsettled = Arc::new(Unsettled::default());
+        // 0 means "without limit" to AMQP, and would load the whole queue into memory.
+        let mut subscription = Self { link, queue, prefetch: prefetch.max(1), session: None, unsettled };
+        subscription.open().await?;
+        Ok(subscription)
+    }
+
+    async fn open(&mut self) -> Result<(), BrokerError> {
+        let line = self.link.line().await?;
+        let limit = self.link.settings().limits().call;
+        let channel = line.channel(limit).await?;
+        let opening = async {
+            channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
+            let queue = self.queue.as_str().into();
+            channel
+                .basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default())
+                .await
+        };
+        let what = format!("queue {}", self.queue);
+        match timeout(limit, opening).await {
+            Ok(Ok(consumer)) => {
+                let epoch = self.unsettled.start(channel.clone());
+                self.session = Some(Session { epoch, channel, consumer });
+                Ok(())
+            }
+            Ok(Err(error)) => Err(fault::asking("consume from", &what, error)),
+            Err(_) => {
+                tokio::spawn(async move { lanes::close(&channel).await });
+                Err(BrokerError::new(
+                    BrokerErrorKind::Unavailable,
+                    format!(
+                        "RabbitMQ at {} did not let us consume from {what} in time; try again",
+                        line.place
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// Opens until it succeeds, or until it is clear that it cannot.
+    async fn reopen(&mut self) -> Result<(), BrokerError> {
+        let mut failed = 0;
+        loop {
+            let error = match self.open().await {
+                Ok(()) => {
+                    tracing::info!(
+                        queue = self.queue.as_str(),
+                        "consuming again; unsettled deliveries come again"
+                    );
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            if !error.is_transient() {
+                return Err(error);
+            }
+            tracing::debug!(queue = self.queue.as_str(), %error, "cannot consume yet");
+            let clock = &self.link.settings().clock;
+            clock.sleep(link::pause(failed, clock.random())).await;
+            failed = failed.saturating_add(1);
+        }
+    }
+
+    fn end_session(&mut self, why: &str) {
+        if let Some(session) = self.session.take() {
+            if !self.link.is_closed() {
+                tracing::warn!(
+                    queue = self.queue.as_str(),
+                    why,
+                    "the subscription was interrupted, starting again; nothing is lost"
+                );
+            }
+            self.unsettled.stop();
+            session.end();
+        }
+    }
+}
+
+impl Session {
+    /// Closes the channel before the consumer goes, so that the driver has nothing to cancel on a dead channel.
+    fn end(self) {
+        if self.channel.status().connected()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                lanes::close(&self.channel).await;
+                drop(self.consumer);
+            });
+        }
+    }
+}
+
+impl Drop for RabbitSubscription {
+    fn drop(&mut self) {
+        self.unsettled.stop();
+        if let Some(session) = self.session.take() {
+            session.end();
+        }
+    }
+}
+
+#[async_trait]
+impl Subscription for RabbitSubscription {
+    async fn next(&mut self, max: usize) -> Result<Vec<Delivery>, BrokerError> {
+        loop {
+            if self.session.is_none() {
+                self.reopen().await?;
+            }
+            let Some(session) = &mut self.session else { continue };
+            let mut deliveries = Vec::new();
+            let mut next = session.consumer.next().await;
+            let ended = loop {
+                match next {
+                    Some(Ok(delivery)) => deliveries.push(received(delivery, session.epoch, &self.queue)),
+                    Some(Err(error)) => break Some(error.to_string()),
+                    None => break Some("RabbitMQ cancelled the consumer".to_owned()),
+                }
+                if deliveries.len() >= max.max(1) {
+                    break None;
+                }
+                match session.consumer.next().now_or_never() {
+                    Some(more) => next = more,
+                    None => break None,
+                }
+            };
+            if let Some(why) = ended {
+                // What was read from an ended channel comes again; handing it out now would only make duplicates.
+                self.end_session(&why);
+                continue;
+            }
+            self.unsettled.hand_out(session.epoch, &deliveries);
+            return Ok(deliveries);
+        }
+    }
+
+    fn settler(&self) -> Box<dyn Settler> {
+        Box::new(RabbitSettler::new(Arc::clone(&self.unsettled), self.link.settings().limits().call))
+    }
+}
+
+fn received(delivery: lapin::message::Delivery, epoch: u64, queue: &QueueName) -> Delivery {
+    Delivery {
+        message: values::from_amqp(&delivery.properties, delivery.data),
+        // Only a NUL byte, which AMQP allows and no store does, can make these fail.
+        exchange: ExchangeName::new(delivery.exchange.as_str())
+            .unwrap_or_else(|_| ExchangeName::default_exchange()),
+        routing_key: RoutingKey::new(delivery.routing_key.as_str())
+            .unwrap_or_else(|_| RoutingKey::to_queue(queue)),
+        redelivered: delivery.redelivered,
+        receipt: Receipt { epoch, tag: delivery.delivery_tag },
+    }
+}

@@ -1,0 +1,24 @@
+//! What has not been published.
+
+use jiff::Timestamp;
+use sqlx::sqlite::SqlitePool;
+
+use super::time;
+use crate::sqlite::from_sqlite;
+use crate::store::{Backlog, StoreError};
+
+pub(super) async fn read(readers: &SqlitePool, now: Timestamp) -> Result<Backlog, StoreError> {
+    let select = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= ?1), \
+                         count(*) FILTER (WHERE status <> 'dead' AND available_at > ?1), \
+                         count(*) FILTER (WHERE status = 'dead'), \
+                         min(created_at) FILTER (WHERE status <> 'dead' AND available_at <= ?1) \
+                  FROM event_outbox WHERE status IN ('pending', 'failed', 'dead')";
+    let (due, later, dead, oldest): (i64, i64, i64, Option<i64>) =
+        sqlx::query_as(select).bind(now.as_microsecond()).fetch_one(readers).await.map_err(from_sqlite)?;
+    Ok(Backlog {
+        due: due.unsigned_abs(),
+        later: later.unsigned_abs(),
+        dead: dead.unsigned_abs(),
+        oldest_due: oldest.map(time),
+    })
+}

@@ -1,0 +1,31 @@
+//! The schema and the health of a SQLite file.
+
+use sqlx::SqliteConnection;
+
+use super::error::from_sqlite;
+use super::{Durability, Sqlite, schema};
+use crate::store::{Migration, StoreError, StoreFacts, Upkeep};
+
+impl Upkeep for Sqlite {
+    async fn migrations(&self) -> Result<Vec<Migration>, StoreError> {
+        let mut reader = self.readers().acquire().await.map_err(from_sqlite)?;
+        let connection: &mut SqliteConnection = &mut reader;
+        schema::list(connection).await
+    }
+
+    /// Nothing to do: the file was brought up to date when it was opened.
+    async fn apply_migrations(&self) -> Result<Vec<Migration>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn facts(&self) -> Result<StoreFacts, StoreError> {
+        let version = sqlx::query_scalar("SELECT sqlite_version()").fetch_one(self.readers());
+        let version: String = version.await.map_err(from_sqlite)?;
+        let mut warnings = Vec::new();
+        if self.shared.config.durability == Durability::System {
+            warnings.push("commits do not wait for the disk: the newest may be lost with the power".to_owned());
+        }
+        // The file has no clock of its own: it is this machine's.
+        Ok(StoreFacts { product: format!("SQLite {version}"), now: self.clock().now(), warnings })
+    }
+}

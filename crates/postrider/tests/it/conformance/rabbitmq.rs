@@ -1,0 +1,53 @@
+//! RabbitMQ under the broker suite: a vhost of the shared server, or a server of the case's own where it is crashed.
+
+use std::sync::Arc;
+
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::{Broker, Clock};
+use postrider_testkit::conformance::Crash;
+use postrider_testkit::conformance::broker::BrokerFixture;
+use postrider_testkit::servers::{self, TestVhost, shared};
+
+postrider_testkit::broker_conformance!(Vhost::new(), Server::new());
+
+async fn connect(url: &str) -> Arc<dyn Broker> {
+    Arc::new(RabbitMq::connect(RabbitMqConfig::new(url), Clock::system()).await.unwrap())
+}
+
+struct Vhost(TestVhost);
+
+impl Vhost {
+    async fn new() -> Self {
+        Self(shared().unwrap().vhost().await.unwrap())
+    }
+}
+
+impl BrokerFixture for Vhost {
+    async fn broker(&self) -> Arc<dyn Broker> {
+        connect(&self.0.amqp_url).await
+    }
+}
+
+struct Server(servers::RabbitMq);
+
+impl Server {
+    async fn new() -> Self {
+        Self(servers::RabbitMq::start().await.unwrap())
+    }
+}
+
+impl BrokerFixture for Server {
+    async fn broker(&self) -> Arc<dyn Broker> {
+        connect(&self.0.amqp_url()).await
+    }
+}
+
+impl Crash for Server {
+    async fn restart(&self) {
+        for queue in self.0.ctl(&["list_queues", "--no-table-headers", "name"]).await.unwrap().lines() {
+            self.0.wait_registered(queue).await.unwrap();
+        }
+        self.0.kill().unwrap();
+        self.0.restart().await.unwrap();
+    }
+}

@@ -1,0 +1,70 @@
+//! What only PostgreSQL has; what it shares with other stores is in the conformance suite.
+
+mod audit;
+mod connection;
+mod inbox;
+mod leases;
+mod migration;
+mod plain_insert;
+mod rows;
+
+use std::time::Duration;
+
+use postrider::postgres::{Postgres, PostgresConfig};
+use postrider::store::{Lane, OutboxRow, PublishResult, RelayId, RowResult, StoreErrorKind};
+use postrider::{Clock, Event, Outbox, Store};
+use postrider_testkit::servers::{TestDatabase, shared};
+
+const LEASE: Duration = Duration::from_secs(30);
+const ALL: Lane = Lane { index: 0, count: 1 };
+
+/// A migrated database of the test's own.
+async fn store() -> (Postgres, TestDatabase) {
+    let database = shared().unwrap().database().await.unwrap();
+    let postgres = connect(&database).await;
+    postgres.migrate().await.unwrap();
+    (postgres, database)
+}
+
+async fn connect(database: &TestDatabase) -> Postgres {
+    Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap()
+}
+
+fn relay(name: &str) -> RelayId {
+    RelayId::new(name).unwrap()
+}
+
+fn event(id: &str, aggregate: Option<&str>) -> Event {
+    let event = Event::new("shop.order.placed").unwrap().id(id).unwrap();
+    match aggregate {
+        Some(aggregate) => event.aggregate_id(aggregate).unwrap(),
+        None => event,
+    }
+}
+
+async fn append(postgres: &Postgres, events: Vec<Event>) {
+    let mut tx = postgres.begin().await.unwrap();
+    postgres.append(&mut tx, events).await.unwrap();
+    postgres.commit(tx).await.unwrap();
+}
+
+async fn execute(postgres: &Postgres, sql: &'static str) -> Result<u64, sqlx::Error> {
+    sqlx::query(sql).execute(postgres.pool()).await.map(|done| done.rows_affected())
+}
+
+async fn claim(postgres: &Postgres, relay: &RelayId) -> Vec<OutboxRow> {
+    postgres.claim(relay, ALL, 100).await.unwrap()
+}
+
+fn ids(rows: &[OutboxRow]) -> Vec<&str> {
+    rows.iter().map(|row| row.envelope.id.as_str()).collect()
+}
+
+async fn settle(postgres: &Postgres, relay: &RelayId, rows: &[OutboxRow], result: &PublishResult) -> usize {
+    let results = rows.iter().map(|row| RowResult { row: row.row, result: result.clone() }).collect();
+    postgres.settle(relay, results).await.unwrap()
+}
+
+fn kind<T: std::fmt::Debug>(result: Result<T, postrider::store::StoreError>) -> StoreErrorKind {
+    result.unwrap_err().kind
+}

@@ -1,0 +1,163 @@
+//! Relays share the slots, and one that lost them cannot mark.
+
+use std::time::Duration;
+
+use postrider::Outbox as _;
+use postrider::store::{Lane, PublishResult};
+
+use super::{ALL, LEASE, append, claim, event, execute, ids, relay, settle, store};
+
+#[tokio::test]
+async fn a_relay_that_lost_its_lease_cannot_mark() {
+    let (postgres, _database) = store().await;
+    append(&postgres, vec![event("1", Some("x")), event("2", Some("x"))]).await;
+    let (a, b) = (relay("a"), relay("b"));
+    postgres.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&postgres, &a).await;
+    assert_eq!(ids(&rows), ["1", "2"]);
+    assert_eq!(postgres.lease(&b, LEASE).await.unwrap(), 0);
+
+    // The database's clock decides, so the test moves the lease instead of a clock.
+    execute(&postgres, "UPDATE postrider.outbox_slot SET lease_until = now() - interval '1 s'")
+        .await
+        .unwrap();
+    execute(
+        &postgres,
+        "UPDATE postrider.outbox_relay SET seen_until = now() - interval '1 s' WHERE relay = 'a'",
+    )
+    .await
+    .unwrap();
+    assert!(claim(&postgres, &a).await.is_empty(), "an expired lease claims nothing");
+    assert_eq!(postgres.lease(&b, LEASE).await.unwrap(), 64);
+    assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 0);
+    let failed = PublishResult::Failed { error: "late".to_owned(), retry_at: None };
+    assert_eq!(settle(&postgres, &a, &rows, &failed).await, 0);
+
+    let taken = claim(&postgres, &b).await;
+    assert_eq!(ids(&taken), ["1", "2"]);
+    assert_eq!(settle(&postgres, &b, &taken, &PublishResult::Published).await, 2);
+    assert!(claim(&postgres, &b).await.is_empty());
+    assert_eq!(postgres.lease(&a, LEASE).await.unwrap(), 0, "b gives back at its next renewal");
+}
+
+#[tokio::test]
+async fn a_lease_that_ended_but_was_not_taken_still_marks() {
+    let (postgres, _database) = store().await;
+    append(&postgres, vec![event("1", None)]).await;
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&postgres, &a).await;
+    execute(&postgres, "UPDATE postrider.outbox_slot SET lease_until = now() - interval '1 s'")
+        .await
+        .unwrap();
+    assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 1);
+    assert_eq!(postgres.lease(&a, LEASE).await.unwrap(), 64, "nobody took them: they are renewed");
+}
+
+#[tokio::test]
+async fn three_relays_come_to_fair_shares_and_share_again_when_one_goes() {
+    let (postgres, _database) = store().await;
+    let relays = [relay("a"), relay("b"), relay("c")];
+    let mut held = [0; 3];
+    for _ in 0..3 {
+        for (relay, held) in relays.iter().zip(&mut held) {
+            *held = postgres.lease(relay, LEASE).await.unwrap();
+        }
+    }
+    held.sort_unstable();
+    assert_eq!(held, [20, 22, 22]);
+    let owned: i64 = sqlx::query_scalar("SELECT count(*) FROM postrider.outbox_slot WHERE owner IS NOT NULL")
+        .fetch_one(postgres.pool())
+        .await
+        .unwrap();
+    assert_eq!(owned, 64);
+
+    postgres.release(&relays[0]).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(postgres.lease(&relays[1], LEASE).await.unwrap(), 32);
+        assert_eq!(postgres.lease(&relays[2], LEASE).await.unwrap(), 32);
+    }
+}
+
+#[tokio::test]
+async fn relays_that_lease_at_the_same_time_never_hold_the_same_slot() {
+    let (postgres, _database) = store().await;
+    let mut tasks = Vec::new();
+    for index in 0..8 {
+        let postgres = postgres.clone();
+        tasks.push(tokio::spawn(async move {
+            let relay = relay(&format!("r{index}"));
+            for _ in 0..20 {
+                postgres.lease(&relay, LEASE).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for _ in 0..2 {
+        for index in 0..8 {
+            postgres.lease(&relay(&format!("r{index}")), LEASE).await.unwrap();
+        }
+    }
+    let shares: Vec<i64> = sqlx::query_scalar("SELECT count(*) FROM postrider.outbox_slot GROUP BY owner")
+        .fetch_all(postgres.pool())
+        .await
+        .unwrap();
+    assert_eq!(shares, [8; 8]);
+}
+
+#[tokio::test]
+async fn lanes_divide_the_rows_and_keep_keys_together() {
+    let (postgres, _database) = store().await;
+    let events = (0..200).map(|i| event(&i.to_string(), Some(&format!("agg-{}", i % 20)))).collect();
+    append(&postgres, events).await;
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let mut seen = Vec::new();
+    let mut keys = std::collections::HashMap::new();
+    for index in 0..4 {
+        let rows = postgres.claim(&a, Lane { index, count: 4 }, 1000).await.unwrap();
+        assert!(rows.is_sorted_by_key(|row| row.row.position));
+        for row in &rows {
+            let lane = keys.entry(row.envelope.ordering_key.clone()).or_insert(index);
+            assert_eq!(*lane, index, "a key in two lanes");
+        }
+        seen.extend(rows.iter().map(|row| row.envelope.id.as_str().parse::<u32>().unwrap()));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..200).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_limited_claim_takes_the_lowest_positions() {
+    let (postgres, _database) = store().await;
+    append(&postgres, (0..300).map(|i| event(&format!("{i:03}"), Some(&format!("k{}", i % 7)))).collect())
+        .await;
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    for limit in [1, 3, 64, 100, 299] {
+        let rows = postgres.claim(&a, ALL, limit).await.unwrap();
+        let expected: Vec<_> = (0..limit).map(|i| format!("{i:03}")).collect();
+        assert_eq!(ids(&rows), expected, "limit {limit}");
+    }
+}
+
+#[tokio::test]
+async fn an_append_wakes_whoever_waits() {
+    let (postgres, _database) = store().await;
+    // The first wait starts the listener, and ends when it listens.
+    postgres.wait(Duration::from_secs(20)).await;
+    let waiter = postgres.clone();
+    let waiting = tokio::spawn(async move { waiter.wait(Duration::from_secs(60)).await });
+    append(&postgres, vec![event("1", None)]).await;
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("woken in time").unwrap();
+
+    // An append between two waits is not missed either.
+    let waiter = postgres.clone();
+    append(&postgres, vec![event("2", None)]).await;
+    execute(&postgres, "SELECT pg_sleep(0.2)").await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), waiter.wait(Duration::from_secs(60)))
+        .await
+        .expect("not missed");
+}

@@ -1,0 +1,69 @@
+//! The schema: made when asked for, once, and checked.
+
+use postrider::Store as _;
+use postrider::postgres::MigrationState;
+use postrider::store::StoreErrorKind;
+use postrider_testkit::servers::shared;
+
+use super::{connect, execute, store};
+
+#[tokio::test]
+async fn check_says_what_to_do() {
+    let database = shared().unwrap().database().await.unwrap();
+    let postgres = connect(&database).await;
+    let error = postgres.check().await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Schema);
+    assert!(error.message.contains("run `postrider db migrate`"), "{error}");
+    assert!(
+        postgres.migration_status().await.unwrap().iter().all(|row| row.state == MigrationState::Pending)
+    );
+
+    assert_eq!(postgres.migrate().await.unwrap().len(), 1);
+    postgres.check().await.unwrap();
+    assert_eq!(postgres.migrate().await.unwrap(), []);
+
+    execute(
+        &postgres,
+        "INSERT INTO postrider.schema_version (version, name, checksum) VALUES (99, 'later', 'x')",
+    )
+    .await
+    .unwrap();
+    let error = postgres.check().await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Schema);
+    assert!(error.message.contains("the database has 99; upgrade the binary"), "{error}");
+    assert!(postgres.migrate().await.unwrap_err().message.contains("upgrade the binary"));
+    let newest = postgres.migration_status().await.unwrap().pop().unwrap();
+    assert!(matches!(newest.state, MigrationState::Unknown { .. }), "{newest:?}");
+
+    execute(&postgres, "DELETE FROM postrider.schema_version WHERE version = 99").await.unwrap();
+    execute(&postgres, "UPDATE postrider.schema_version SET checksum = 'x'").await.unwrap();
+    assert!(postgres.check().await.unwrap_err().message.contains("another text"));
+}
+
+#[tokio::test]
+async fn migrators_that_start_together_do_not_collide() {
+    let database = shared().unwrap().database().await.unwrap();
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let postgres = connect(&database).await;
+        tasks.push(tokio::spawn(async move { postgres.migrate().await.unwrap().len() }));
+    }
+    let mut applied = 0;
+    for task in tasks {
+        applied += task.await.unwrap();
+    }
+    assert_eq!(applied, 1);
+}
+
+#[tokio::test]
+async fn nothing_outside_its_own_schema_is_touched() {
+    let (postgres, _database) = store().await;
+    let elsewhere: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname NOT IN ('postrider', 'pg_catalog', 'information_schema', 'pg_toast')",
+    )
+    .fetch_one(postgres.pool())
+    .await
+    .unwrap();
+    assert_eq!(elsewhere, 0);
+}

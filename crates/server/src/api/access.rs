@@ -1,0 +1,166 @@
+//! Who may do what: bearer tokens with roles, and the owner of the machine while there are no tokens.
+
+use std::net::SocketAddr;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use postrider::envelope::TenantId;
+use postrider::store::{TokenHash, TokenRole};
+use subtle::ConstantTimeEq as _;
+
+use super::problem::{Code, Problem};
+use super::{Api, ApiBackend};
+use crate::config::{Http, Tls};
+
+/// Who is calling, once a route has let them in.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// What they may do.
+    pub(crate) role: TokenRole,
+    /// The one tenant they act for, if they are bound to one.
+    pub(crate) tenant: Option<TenantId>,
+}
+
+/// Lets in who has at least this role.
+pub(super) async fn require(
+    State((api, role)): State<(Api, TokenRole)>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let caller = caller(&api, peer, request.headers()).await?;
+    if !caller.role.allows(role) {
+        let (has, needs) = (caller.role.as_str(), role.as_str());
+        return Err(Problem::new(
+            Code::Forbidden,
+            format!("the token has the role {has}; this needs {needs}"),
+        ));
+    }
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+/// Lets in who has the metrics token, or a token that may read metrics.
+pub(super) async fn require_metrics(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let headers = request.headers();
+    if let Some(secret) = api.http.metrics_token.get() {
+        let own = headers.get("x-metrics-token").and_then(|value| value.to_str().ok());
+        let matches = |given: &str| bool::from(given.as_bytes().ct_eq(secret.as_bytes()));
+        if own.or_else(|| bearer(headers)).is_some_and(matches) {
+            return Ok(next.run(request).await);
+        }
+        if bearer(headers).is_none() {
+            let detail = "send the metrics token as x-metrics-token or as Authorization: Bearer";
+            return Err(Problem::new(Code::Unauthenticated, detail));
+        }
+    }
+    // Every role may read metrics.
+    caller(&api, peer, headers).await?;
+    Ok(next.run(request).await)
+}
+
+/// Who is calling. Without any valid token in the store, callers on this machine may do everything.
+async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
+    if let Some(secret) = bearer(headers) {
+        let hash = TokenHash::of(secret);
+        let token = api.backend.token(&hash).await?;
+        let same = |stored: &TokenHash| bool::from(stored.as_bytes().ct_eq(hash.as_bytes()));
+        return match token.filter(|token| same(&token.hash) && token.is_valid(api.clock.now())) {
+            Some(token) => Ok(Caller { role: token.role, tenant: token.tenant }),
+            None => Err(Problem::new(Code::Unauthenticated, "this token is unknown, expired or revoked")),
+        };
+    }
+    let local = api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers);
+    if local && !api.backend.has_tokens().await? {
+        return Ok(Caller { role: TokenRole::Admin, tenant: None });
+    }
+    Err(Problem::new(
+        Code::Unauthenticated,
+        "send a token: Authorization: Bearer …; `postrider token create` makes one",
+    ))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+/// Whether a request was meant for this machine: not sent on by a proxy, nor by a page of some other site that made a
+/// browser call here (its Origin tells, and so does the Host when a foreign name was made to point here).
+fn is_direct(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let forwarded =
+        ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name));
+    let host = text("host").is_none_or(is_loopback_name);
+    let origin = text("origin")
+        .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, at)| is_loopback_name(at)));
+    !forwarded && host && origin
+}
+
+fn is_loopback_name(authority: &str) -> bool {
+    if let Ok(address) = authority.parse::<SocketAddr>() {
+        return address.ip().is_loopback();
+    }
+    let bare = authority.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<std::net::IpAddr>() {
+        return ip.is_loopback();
+    }
+    authority.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
+}
+
+/// Off loopback, callers need a token and TLS: refuses to start where one is missing.
+pub(crate) async fn refuse_open_doors(backend: &dyn ApiBackend, http: &Http) -> anyhow::Result<()> {
+    if http.listen.ip().is_loopback() {
+        return Ok(());
+    }
+    if http.tls == Tls::Off {
+        return Err(crate::exit::usage(format!(
+            "{} can be reached from other machines, and tokens would cross the network unprotected; put a proxy with TLS \
+             in front and set http.tls = \"proxy\", or listen on 127.0.0.1",
+            http.listen
+        )));
+    }
+    if !backend.has_tokens().await? {
+        return Err(crate::exit::usage(format!(
+            "{} can be reached from other machines, and there is no token yet; make one with `postrider token create \
+             --role admin`, or listen on 127.0.0.1",
+            http.listen
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_meant_for_this_machine_is_direct() {
+        let with = |name: &'static str, value: &'static str| {
+            is_direct(
+                &[(axum::http::HeaderName::from_static(name), value.parse().unwrap())].into_iter().collect(),
+            )
+        };
+        for host in ["localhost", "localhost:7070", "127.0.0.1:7070", "[::1]:7070", "[::1]", "127.0.0.1"] {
+            assert!(with("host", host), "{host}");
+        }
+        assert!(with("origin", "http://localhost:7070"));
+        for (name, value) in [
+            ("host", "evil.example:7070"),
+            ("host", "localhost.evil.example"),
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("x-forwarded-for", "10.0.0.1"),
+        ] {
+            assert!(!with(name, value), "{name}: {value}");
+        }
+    }
+}

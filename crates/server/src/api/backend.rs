@@ -1,0 +1,71 @@
+//! What the API needs of a backend, type-erased once.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use postrider::broker::{Broker, BrokerError};
+use postrider::store::{Outbox, Store, StoreError, Token, TokenHash, Tokens};
+use postrider::{Clock, Event, EventId};
+
+/// A backend as the routes see it.
+#[async_trait]
+pub(crate) trait ApiBackend: Send + Sync {
+    /// Commits an event to the outbox.
+    async fn append(&self, event: Event) -> Result<EventId, StoreError>;
+
+    /// The token with this hash.
+    async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError>;
+
+    /// Whether any token is valid now.
+    async fn has_tokens(&self) -> Result<bool, StoreError>;
+
+    /// Whether the store works.
+    async fn check_store(&self) -> Result<(), StoreError>;
+
+    /// Whether the broker works.
+    async fn check_broker(&self) -> Result<(), BrokerError>;
+}
+
+/// A store and a broker, their types forgotten.
+pub(crate) struct Erased<S> {
+    pub(crate) store: S,
+    pub(crate) broker: Arc<dyn Broker>,
+    pub(crate) clock: Clock,
+}
+
+#[async_trait]
+impl<S: Store + Outbox + Tokens> ApiBackend for Erased<S> {
+    async fn append(&self, event: Event) -> Result<EventId, StoreError> {
+        append(&self.store, event).await
+    }
+
+    async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
+        self.store.token(hash).await
+    }
+
+    async fn has_tokens(&self) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        Ok(self.store.tokens().await?.iter().any(|token| token.is_valid(now)))
+    }
+
+    async fn check_store(&self) -> Result<(), StoreError> {
+        self.store.check().await
+    }
+
+    async fn check_broker(&self) -> Result<(), BrokerError> {
+        self.broker.ping().await
+    }
+}
+
+/// Commits one event in a transaction of its own.
+pub(crate) async fn append<S: Outbox>(store: &S, event: Event) -> Result<EventId, StoreError> {
+    let mut tx = store.begin().await?;
+    let mut ids = store.append(&mut tx, vec![event]).await?;
+    store.commit(tx).await?;
+    ids.pop().ok_or_else(|| {
+        StoreError::new(
+            postrider::store::StoreErrorKind::Other,
+            "the outbox returned no id for the event it took",
+        )
+    })
+}

@@ -1,0 +1,138 @@
+//! Errors as RFC 9457 has them: `application/problem+json` with a stable `code`.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use postrider::store::{StoreError, StoreErrorKind};
+use serde::Serialize;
+
+/// An error as a client sees it. `code` is for programs and never changes; `detail` is for people.
+#[derive(Debug, Serialize)]
+pub(crate) struct Problem {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    code: &'static str,
+    detail: String,
+}
+
+/// The codes, with their status and what they mean in a few words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    InvalidJson,
+    InvalidEvent,
+    PayloadTooLarge,
+    DuplicateEvent,
+    Unauthenticated,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    UnsupportedMediaType,
+    TimedOut,
+    Overloaded,
+    StoreUnavailable,
+    Internal,
+}
+
+impl Code {
+    fn parts(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::InvalidJson => (StatusCode::BAD_REQUEST, "invalid_json", "The body cannot be read"),
+            Self::InvalidEvent => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid_event", "The event breaks a rule")
+            }
+            Self::PayloadTooLarge => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "The body is too large")
+            }
+            Self::DuplicateEvent => {
+                (StatusCode::CONFLICT, "duplicate_event", "The event was committed before")
+            }
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A token is needed"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The token does not allow this"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "There is nothing here"),
+            Self::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This method is not for this path")
+            }
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", "The body has another type")
+            }
+            Self::TimedOut => (StatusCode::SERVICE_UNAVAILABLE, "timed_out", "It took too long"),
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests at once"),
+            Self::StoreUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "No database now")
+            }
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong here"),
+        }
+    }
+}
+
+impl Problem {
+    /// A problem with its story.
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let (status, word, title) = code.parts();
+        let kind = format!("urn:postrider:problem:{word}");
+        Self { kind, title, status: status.as_u16(), code: word, detail: detail.into() }
+    }
+
+    /// No such path.
+    pub(crate) fn not_found() -> Self {
+        Self::new(Code::NotFound, "no route has this path; the API is under /v1")
+    }
+
+    /// The path is right, the method is not.
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(Code::MethodNotAllowed, "the Allow header names the methods that are")
+    }
+
+    /// The body is larger than allowed.
+    pub(crate) fn too_large(max: usize) -> Self {
+        let detail = format!(
+            "the body may have {max} bytes (http.max_body_bytes); store it elsewhere and send a reference"
+        );
+        Self::new(Code::PayloadTooLarge, detail)
+    }
+}
+
+/// What the store could not do. The log has the whole story; the client gets what it can act on.
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error.kind {
+            StoreErrorKind::Duplicate => Self::new(
+                Code::DuplicateEvent,
+                "an event with this id was committed before; nothing was written now",
+            ),
+            StoreErrorKind::Invalid => Self::new(Code::InvalidEvent, error.message),
+            StoreErrorKind::Unavailable | StoreErrorKind::Contended => {
+                tracing::warn!(error = %error.message, "a request failed: the store is not available");
+                Self::new(
+                    Code::StoreUnavailable,
+                    "nothing was committed for certain; try again with the same id",
+                )
+            }
+            StoreErrorKind::Denied | StoreErrorKind::Schema | StoreErrorKind::Other => {
+                tracing::error!(error = %error.message, "a request failed in the store");
+                Self::new(
+                    Code::Internal,
+                    "the log of the process has the reason; `postrider doctor` tells what to do",
+                )
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,244 @@
+//! The routes and what stands around them, on a backend in memory.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use postrider::broker::{BrokerError, BrokerErrorKind};
+use postrider::envelope::TenantId;
+use postrider::store::{StoreError, StoreErrorKind, Token, TokenHash};
+use postrider::{Event, EventId};
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::config::{Config, Environment, Flags, Secret};
+
+#[derive(Default)]
+struct Memory {
+    events: Mutex<Vec<Event>>,
+    tokens: Vec<Token>,
+    store_is_down: bool,
+    hangs: bool,
+}
+
+#[async_trait]
+impl ApiBackend for Memory {
+    async fn append(&self, event: Event) -> Result<EventId, StoreError> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        self.check_store().await?;
+        assert!(event.event_type.as_str() != "test.panic", "asked to");
+        let mut events = self.events.lock().unwrap();
+        if event.id.is_some() && events.iter().any(|other| other.id == event.id) {
+            return Err(StoreError::new(StoreErrorKind::Duplicate, "again"));
+        }
+        let id = event.id.clone().unwrap_or_else(|| EventId::new("fresh").unwrap());
+        events.push(event);
+        Ok(id)
+    }
+    async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
+        Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())
+    }
+    async fn has_tokens(&self) -> Result<bool, StoreError> {
+        Ok(!self.tokens.is_empty())
+    }
+    async fn check_store(&self) -> Result<(), StoreError> {
+        if self.store_is_down {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "down, password hunter2"));
+        }
+        Ok(())
+    }
+    async fn check_broker(&self) -> Result<(), BrokerError> {
+        Err(BrokerError::new(BrokerErrorKind::Unavailable, "away"))
+    }
+}
+
+fn token(secret: &str, role: TokenRole, tenant: Option<&str>) -> Token {
+    Token {
+        id: Clock::system().new_id(),
+        name: String::new(),
+        role,
+        tenant: tenant.map(|tenant| TenantId::new(tenant).unwrap()),
+        hash: TokenHash::of(secret),
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        expires_at: None,
+        revoked_at: None,
+    }
+}
+
+fn router(memory: Memory, metrics_token: &str) -> Router {
+    let settings = Config::load(&Flags::default(), &Environment::default()).unwrap().settings;
+    let mut http = settings.http.clone();
+    http.metrics_token = Secret::new(metrics_token);
+    http.max_body_bytes = 400_000;
+    http.request_timeout_ms = 200;
+    let at = "127.0.0.1:7070".parse().unwrap();
+    Api::new(Arc::new(memory), Clock::system(), http, settings.limits, metrics::install().unwrap(), at)
+        .router()
+}
+
+async fn send(router: &Router, request: axum::http::request::Builder, body: impl Into<Body>) -> Response {
+    let peer: SocketAddr = "127.0.0.1:50000".parse().unwrap();
+    let request = request.extension(ConnectInfo(peer)).body(body.into()).unwrap();
+    router.clone().oneshot(request).await.unwrap()
+}
+
+fn post_event() -> axum::http::request::Builder {
+    Request::post("/v1/events").header("content-type", "application/json")
+}
+
+async fn json(response: Response) -> (StatusCode, Value) {
+    let status = response.status();
+    if !status.is_success() && status != StatusCode::SERVICE_UNAVAILABLE {
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+    }
+    assert!(response.headers().contains_key("x-request-id"));
+    let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+async fn problem(
+    router: &Router,
+    request: axum::http::request::Builder,
+    body: impl Into<Body>,
+) -> (u16, String) {
+    let (status, body) = json(send(router, request, body).await).await;
+    assert_eq!(body["status"], status.as_u16());
+    assert_eq!(body["type"], format!("urn:postrider:problem:{}", body["code"].as_str().unwrap()));
+    (status.as_u16(), body["code"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn an_event_is_committed_and_a_repeat_is_refused() {
+    let router = router(Memory::default(), "");
+    let event = r#"{"type":"shop.order.placed","data":{"total":"1.50"},"id":"evt_1"}"#;
+    let (status, body) = json(send(&router, post_event(), event).await).await;
+    assert_eq!((status, body["id"].as_str()), (StatusCode::ACCEPTED, Some("evt_1")));
+    assert_eq!(problem(&router, post_event(), event).await, (409, "duplicate_event".to_owned()));
+}
+
+#[tokio::test]
+async fn every_mistake_has_its_problem() {
+    let router = router(Memory::default(), "");
+    let large = format!(r#"{{"type":"a.b","data":"{}"}}"#, "x".repeat(300_000));
+    let huge = "x".repeat(500_000);
+    let plain = || Request::post("/v1/events").header("content-type", "text/plain");
+    for (request, body, status, code) in [
+        (post_event(), "{\"type\":".to_owned(), 400, "invalid_json"),
+        (post_event(), r#"{"type":"order","data":{}}"#.to_owned(), 422, "invalid_event"),
+        (post_event(), large, 413, "payload_too_large"),
+        (post_event().header("content-length", "500000"), huge.clone(), 413, "payload_too_large"),
+        (post_event(), huge, 413, "payload_too_large"),
+        (plain(), "{}".to_owned(), 415, "unsupported_media_type"),
+        (post_event(), r#"{"type":"test.panic","data":{}}"#.to_owned(), 500, "internal"),
+        (Request::get("/v1/nothing"), String::new(), 404, "not_found"),
+        (Request::get("/"), String::new(), 404, "not_found"),
+        (Request::get("/v1/events"), String::new(), 405, "method_not_allowed"),
+    ] {
+        let shown = format!("{request:?}");
+        assert_eq!(problem(&router, request, body).await, (status, code.to_owned()), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_ends_within_its_time() {
+    let router = router(Memory { hangs: true, ..Memory::default() }, "");
+    let slow = problem(&router, post_event(), r#"{"type":"a.b","data":{}}"#).await;
+    assert_eq!(slow, (503, "timed_out".to_owned()));
+}
+
+#[tokio::test]
+async fn without_tokens_only_this_machine_gets_in() {
+    let router = router(Memory::default(), "");
+    let event = r#"{"type":"a.b","data":{}}"#;
+    assert_eq!(send(&router, post_event(), event).await.status(), StatusCode::ACCEPTED);
+    for (name, value) in
+        [("host", "evil.example"), ("origin", "https://evil.example"), ("x-forwarded-for", "10.0.0.1")]
+    {
+        let refused = problem(&router, post_event().header(name, value), event).await;
+        assert_eq!(refused, (401, "unauthenticated".to_owned()), "{name}");
+    }
+    let elsewhere: SocketAddr = "10.0.0.1:50000".parse().unwrap();
+    let request = post_event().extension(ConnectInfo(elsewhere)).body(Body::from(event)).unwrap();
+    assert_eq!(router.oneshot(request).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn once_there_are_tokens_they_decide() {
+    let mut revoked = token("old", TokenRole::Admin, None);
+    revoked.revoked_at = Some(jiff::Timestamp::UNIX_EPOCH);
+    let mut expired = token("stale", TokenRole::Admin, None);
+    expired.expires_at = Some(jiff::Timestamp::UNIX_EPOCH);
+    let tokens = vec![
+        token("see", TokenRole::Viewer, None),
+        token("do", TokenRole::Operator, Some("acme")),
+        revoked,
+        expired,
+    ];
+    let router = router(Memory { tokens, ..Memory::default() }, "");
+    let bearer = |secret: &str| post_event().header("authorization", format!("Bearer {secret}"));
+    let event = r#"{"type":"a.b","data":{}}"#;
+    assert_eq!(problem(&router, post_event(), event).await.0, 401);
+    for unknown in ["wrong", "old", "stale"] {
+        assert_eq!(problem(&router, bearer(unknown), event).await.0, 401, "{unknown}");
+    }
+    assert_eq!(problem(&router, bearer("see"), event).await, (403, "forbidden".to_owned()));
+    assert_eq!(send(&router, bearer("do"), event).await.status(), StatusCode::ACCEPTED);
+    let foreign = r#"{"type":"a.b","data":{},"tenant":"other"}"#;
+    assert_eq!(problem(&router, bearer("do"), foreign).await, (403, "forbidden".to_owned()));
+}
+
+#[tokio::test]
+async fn the_metrics_token_guards_the_metrics() {
+    let router = router(Memory::default(), "scrape");
+    let get = || Request::get("/v1/metrics");
+    assert_eq!(problem(&router, get(), "").await.0, 401);
+    assert_eq!(problem(&router, get().header("x-metrics-token", "wrong"), "").await.0, 401);
+    assert_eq!(problem(&router, get().header("authorization", "Bearer wrong"), "").await.0, 401);
+    assert_eq!(
+        send(&router, get().header("authorization", "Bearer scrape"), "").await.status(),
+        StatusCode::OK
+    );
+    let answer = send(&router, get().header("x-metrics-token", "scrape"), "").await;
+    let text = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("postrider_http_requests_total"));
+}
+
+#[tokio::test]
+async fn health_tells_what_is_missing_and_nothing_more() {
+    let works = router(Memory::default(), "");
+    assert_eq!(send(&works, Request::get("/v1/health/live"), "").await.status(), StatusCode::OK);
+    // Events can be committed while the broker is away.
+    assert_eq!(send(&works, Request::get("/v1/health/ready"), "").await.status(), StatusCode::OK);
+    let (status, body) = json(send(&works, Request::get("/v1/health"), "").await).await;
+    assert_eq!(
+        (status.as_u16(), &body["store"], &body["broker"]),
+        (503, &"ok".into(), &"unavailable".into())
+    );
+
+    let down = router(Memory { store_is_down: true, ..Memory::default() }, "");
+    assert_eq!(send(&down, Request::get("/v1/health/live"), "").await.status(), StatusCode::OK);
+    assert_eq!(
+        send(&down, Request::get("/v1/health/ready"), "").await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    let (_, body) = json(send(&down, Request::get("/v1/health"), "").await).await;
+    assert!(!body.to_string().contains("hunter2"));
+    let event = problem(&down, post_event(), r#"{"type":"a.b","data":{}}"#).await;
+    assert_eq!(event, (503, "store_unavailable".to_owned()));
+}
+
+#[tokio::test]
+async fn a_request_id_is_kept_if_it_is_a_sane_one() {
+    let router = router(Memory::default(), "");
+    let answer = send(&router, Request::get("/v1/health/live").header("x-request-id", "abc-1"), "").await;
+    assert_eq!(answer.headers()["x-request-id"], "abc-1");
+    let long = "x".repeat(500);
+    let answer = send(&router, Request::get("/v1/health/live").header("x-request-id", &long), "").await;
+    assert_ne!(answer.headers()["x-request-id"], long.as_str());
+}

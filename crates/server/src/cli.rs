@@ -1,0 +1,117 @@
+//! The command line: one variant a command, its arguments beside its code in `commands/`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{audit, db, doctor, generate, publish, serve, token};
+use crate::config::Flags;
+use crate::output::{Format, Output};
+
+/// Every event a service commits reaches every service that wants it, and takes effect once.
+#[derive(Debug, Parser)]
+#[command(name = "postrider", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(
+    after_help = "With no configuration, everything runs on one SQLite file, .postrider/postrider.db.\n\
+    DATABASE_URL and RABBITMQ_URL choose PostgreSQL and RabbitMQ; postrider.toml sets the rest.\n\n\
+    Examples:\n  \
+      postrider publish shop.order.placed --data '{\"total\": \"12.50\"}'\n  \
+      postrider serve\n  \
+      postrider audit\n\n\
+    Exit codes: 0 ok, 1 error, 2 usage, 3 drift or unhealthy, 4 not allowed, 5 declined, 6 partly done, 130 interrupted"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) shared: Shared,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Shared {
+    /// The configuration file [default: postrider.toml, if there is one]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How data is printed on stdout
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    /// The same as --output json
+    #[arg(long, global = true)]
+    json: bool,
+    /// Answer every question with yes
+    #[arg(short, long, global = true)]
+    yes: bool,
+    /// Print data and errors only
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// What is logged on stderr: error, warn, info, debug, trace [default: log.level in serve, warn elsewhere]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    // Demo(demo::DemoArgs): the whole product on the embedded default, in commands/demo.rs.
+    /// Run the relay, the collector of dead letters and the HTTP API
+    Serve(serve::ServeArgs),
+    /// Check every connection, schema, queue and clock, and say what to do
+    Doctor(doctor::DoctorArgs),
+    /// Create the database schema, or see what it lacks
+    Db(db::DbArgs),
+    /// Commit an event to the outbox
+    Publish(publish::PublishArgs),
+    /// Draw up the account of every consumer: committed = applied + waiting + dead
+    Audit(audit::AuditArgs),
+    /// Make, list and revoke tokens for the HTTP API
+    Token(token::TokenArgs),
+    /// Print completions for a shell, or the manual page
+    Generate(generate::GenerateArgs),
+    // Bench(bench::BenchArgs): the figures of the README, in commands/bench.rs.
+}
+
+impl Command {
+    /// Whether it ends in order by itself on Ctrl-C; every other command is cut off.
+    pub(crate) fn handles_signals(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
+}
+
+impl Shared {
+    /// How this run speaks.
+    pub(crate) fn speaking(&self) -> Output {
+        let format = if self.json { Format::Json } else { self.output };
+        Output { format, quiet: self.quiet, yes: self.yes }
+    }
+
+    /// What the flags set, for the configuration.
+    pub(crate) fn flags(&self, command: &Command) -> Flags {
+        let mut values = Vec::new();
+        if let Some(level) = &self.log_level {
+            values.push(("--log-level", "log.level", level.clone()));
+        } else if !command.handles_signals() {
+            values.push(("--log-level", "log.level", "warn".to_owned()));
+        }
+        if let Command::Serve(serve) = command {
+            values.extend(serve.listen.iter().map(|at| ("--listen", "http.listen", at.clone())));
+        }
+        Flags { file: self.config.clone(), values }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_short_for_output_json() {
+        let cli = Cli::parse_from(["postrider", "audit", "--json"]);
+        assert_eq!(cli.shared.speaking().format, Format::Json);
+    }
+}

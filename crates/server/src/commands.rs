@@ -1,0 +1,52 @@
+//! The commands, one file each. Here: what they share, and which one runs.
+
+pub(crate) mod audit;
+pub(crate) mod db;
+pub(crate) mod doctor;
+pub(crate) mod generate;
+pub(crate) mod publish;
+pub(crate) mod serve;
+pub(crate) mod token;
+
+use postrider::Clock;
+
+use crate::cli::{Cli, Command};
+use crate::config::{Config, Environment, Flags};
+use crate::exit::Exit;
+use crate::logging::Logging;
+use crate::output::Output;
+use crate::wiring;
+
+/// What a command has at hand.
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) output: Output,
+    pub(crate) clock: Clock,
+    pub(crate) logging: Logging,
+    /// To read the configuration again.
+    pub(crate) flags: Flags,
+    pub(crate) environment: Environment,
+}
+
+/// Runs one command.
+pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Exit> {
+    if let Command::Generate(args) = &cli.command {
+        return generate::run(args);
+    }
+    let flags = cli.shared.flags(&cli.command);
+    let config = Config::load(&flags, &environment)?;
+    let log = &config.settings.log;
+    let logging = Logging::start(log.format, &log.level, environment.no_color())?;
+    eprintln!("using {}", config.backends);
+    let (output, clock) = (cli.shared.speaking(), Clock::system());
+    let context = Context { config, output, clock, logging, flags, environment };
+    match cli.command {
+        Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
+        Command::Doctor(_) => doctor::run(&context).await,
+        Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
+        Command::Publish(args) => publish::run(args, &context).await,
+        Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
+        Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
+        Command::Generate(args) => generate::run(&args),
+    }
+}

@@ -1,0 +1,216 @@
+//! `postrider doctor`: every connection, schema, queue and clock, a line each, with what to do.
+
+use std::time::Duration;
+
+use clap::Args;
+use postrider::broker::{Broker, BrokerErrorKind};
+use postrider::store::{StoreError, StoreErrorKind};
+use serde::Serialize;
+
+use super::Context;
+use crate::exit::Exit;
+use crate::wiring::{self, BrokerDoor, OnStore, WholeStore, Wired};
+
+/// It takes nothing of its own.
+#[derive(Debug, Args)]
+#[command(after_help = "Changes nothing. Exit code 3 if something fails; a warning alone is no failure.")]
+pub(crate) struct DoctorArgs {}
+
+/// Clocks further apart than this are worth a word; leases are longer.
+const CLOCK_WARN: Duration = Duration::from_secs(2);
+/// Clocks further apart than this break schedules and token expiry.
+const CLOCK_FAIL: Duration = Duration::from_secs(60);
+
+/// One line of the report.
+#[derive(Debug, Serialize)]
+struct Line {
+    check: &'static str,
+    status: Status,
+    detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Default)]
+struct Report(Vec<Line>);
+
+impl Report {
+    fn ok(&mut self, check: &'static str, detail: impl Into<String>) {
+        self.0.push(Line { check, status: Status::Ok, detail: detail.into() });
+    }
+    fn warn(&mut self, check: &'static str, detail: impl Into<String>) {
+        self.0.push(Line { check, status: Status::Warn, detail: detail.into() });
+    }
+    fn fail(&mut self, check: &'static str, detail: impl Into<String>) {
+        self.0.push(Line { check, status: Status::Fail, detail: detail.into() });
+    }
+}
+
+/// Looks at everything, whatever fails on the way.
+pub(crate) async fn run(context: &Context) -> anyhow::Result<Exit> {
+    let mut report = Report::default();
+    if let Err(error) = wiring::open(context, Examine { context, report: &mut report }).await {
+        report.fail("store", format!("{error:#}"));
+        if let Some(door) = wiring::broker_alone(context) {
+            examine_broker(&door, context, &mut report).await;
+        }
+    }
+    examine_redis(context, &mut report).await;
+    examine_http(context, &mut report);
+    let healthy = report.0.iter().all(|line| line.status != Status::Fail);
+    context.output.rows(&["STATUS", "CHECK", "DETAIL"], &report.0, |line| {
+        let status = match line.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        vec![status.to_owned(), line.check.to_owned(), line.detail.clone()]
+    })?;
+    Ok(if healthy { Exit::Ok } else { Exit::Unhealthy })
+}
+
+struct Examine<'a> {
+    context: &'a Context,
+    report: &'a mut Report,
+}
+
+impl OnStore for Examine<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        examine_store(&wired.store, self.context, self.report).await;
+        examine_broker(&wired.broker, self.context, self.report).await;
+        Ok(Exit::Ok)
+    }
+}
+
+async fn examine_store<S: WholeStore>(store: &S, context: &Context, report: &mut Report) {
+    let before = context.clock.now();
+    match store.facts().await {
+        Ok(facts) => {
+            let after = context.clock.now();
+            report.ok("store", format!("{} answers", facts.product));
+            for warning in facts.warnings {
+                report.warn("store settings", warning);
+            }
+            // Fair to a slow answer: the database read its clock somewhere between our two readings.
+            let (early, late) = (before.duration_since(facts.now), facts.now.duration_since(after));
+            let apart = Duration::try_from(early.max(late)).unwrap_or(Duration::ZERO);
+            let detail = format!("the store's clock and this machine's are {} ms apart", apart.as_millis());
+            match apart {
+                _ if apart > CLOCK_FAIL => {
+                    report.fail("clock", format!("{detail}; set one of them right (NTP)"))
+                }
+                _ if apart > CLOCK_WARN => report.warn("clock", format!("{detail}; check that both use NTP")),
+                _ => report.ok("clock", detail),
+            }
+        }
+        Err(error) => report.fail("store", advice(&error)),
+    }
+    match store.check().await {
+        Ok(()) => report.ok("schema", "up to date"),
+        Err(error) => report.fail("schema", advice(&error)),
+    }
+}
+
+fn advice(error: &StoreError) -> String {
+    match error.kind {
+        StoreErrorKind::Schema if !error.message.contains("db migrate") => {
+            format!("{}; run `postrider db migrate`", error.message)
+        }
+        _ => error.message.clone(),
+    }
+}
+
+async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Report) {
+    let broker = match door.look().await {
+        Ok(broker) => broker,
+        Err(error) => return report.fail("broker", error.to_string()),
+    };
+    match broker.ping().await {
+        Ok(()) => {
+            report.ok("broker", "answers, and the credentials are right");
+            examine_queues(broker.as_ref(), context, report).await;
+        }
+        Err(error) => report.fail("broker", error.to_string()),
+    }
+    broker.close().await;
+}
+
+/// Which queues of the configuration the broker has. Asks for each, declares none.
+async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Report) {
+    let queues = &context.config.own.topology.queues;
+    let mut missing = Vec::new();
+    for queue in queues {
+        match broker.depth(&queue.name).await {
+            Ok(_) => {}
+            Err(error) if error.kind == BrokerErrorKind::NotFound => missing.push(queue.name.to_string()),
+            Err(error) => return report.fail("topology", format!("{}: {error}", queue.name)),
+        }
+    }
+    match (queues.len(), missing.len()) {
+        (0, _) => report.warn(
+            "topology",
+            "no [[queue]] is configured; unless other services bind queues, nothing is routed",
+        ),
+        (all, 0) => report.ok("topology", format!("all {all} queues are there")),
+        (all, _) => {
+            let names = missing.join(", ");
+            report.warn(
+                "topology",
+                format!(
+                    "{} of {all} queues are not there: {names}; `postrider serve` declares them",
+                    missing.len()
+                ),
+            );
+        }
+    }
+}
+
+/// Redis may be lost at any moment, so nothing about it is a failure.
+async fn examine_redis(context: &Context, report: &mut Report) {
+    let Some(server) = &context.config.redis else { return };
+    let limit = Duration::from_secs(5);
+    match postrider::redis::facts(&server.url.to_secret_string(), limit).await {
+        Ok(facts) => {
+            report.ok("redis", format!("Redis {} at {} answers", facts.version, server.shown));
+            if facts.may_evict() {
+                report.warn(
+                    "redis settings",
+                    format!(
+                        "maxmemory-policy is {}: keys may vanish. No effect is lost or repeated by that, but duplicates cost \
+                         more; noeviction is better",
+                        facts.maxmemory_policy
+                    ),
+                );
+            }
+        }
+        Err(error) => {
+            report.warn("redis", format!("{} {error}; everything works without it, slower", server.shown))
+        }
+    }
+}
+
+fn examine_http(context: &Context, report: &mut Report) {
+    let http = &context.config.settings.http;
+    if http.listen.ip().is_loopback() {
+        report.ok("http", format!("{} is on this machine alone", http.listen));
+    } else if http.tls == crate::config::Tls::Off {
+        report.fail(
+            "http",
+            format!(
+                "{} is open to other machines without TLS; set http.tls = \"proxy\" behind one",
+                http.listen
+            ),
+        );
+    } else {
+        report.ok(
+            "http",
+            format!("{} is open to other machines, behind a proxy with TLS, for tokens only", http.listen),
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! `postrider publish`: commits one event to the outbox and prints its id.
+
+use std::io::Read as _;
+
+use anyhow::Context as _;
+use clap::Args;
+use jiff::Timestamp;
+use postrider::envelope::EventType;
+use postrider::topology::RoutingKey;
+use postrider::{Envelope, Event};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::Context;
+use crate::api::append;
+use crate::config::OwnTopology;
+use crate::event_input::EventInput;
+use crate::exit::{Exit, usage};
+use crate::wiring::{self, OnStore, WholeStore, Wired};
+
+/// An event, by flags.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider publish shop.order.placed --data '{\"total\": \"12.50\"}'\n  \
+    postrider publish shop.order.placed --data @order.json --aggregate shop.order/42 --tenant acme\n  \
+    jq .payload in.json | postrider publish shop.order.placed --data - --id evt_987654321\n\n\
+    The event is committed to the outbox; the relay of `postrider serve` publishes it. A second event with the same --id\n\
+    is refused, so a repeat is safe.")]
+pub(crate) struct PublishArgs {
+    /// What happened, two words or more: shop.order.placed
+    #[arg(value_name = "TYPE")]
+    event_type: String,
+    /// The payload: JSON, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    data: String,
+    /// The entity it happened to, such as shop.order/42; its events keep their order
+    #[arg(long, value_name = "TYPE/ID")]
+    aggregate: Option<String>,
+    /// Whose it is
+    #[arg(long, value_name = "GROUP[/SUBSIDIARY]")]
+    tenant: Option<String>,
+    /// Events of one key keep their order [default: that of the aggregate]
+    #[arg(long)]
+    key: Option<String>,
+    /// Its id [default: a new one]
+    #[arg(long)]
+    id: Option<String>,
+    /// Publish it not before this time, such as 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    at: Option<Timestamp>,
+    /// When it happened [default: now]
+    #[arg(long, value_name = "TIME")]
+    occurred_at: Option<Timestamp>,
+    /// Another exchange than the outbox's own
+    #[arg(long)]
+    exchange: Option<String>,
+    /// Check it and show what would be committed, and commit nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+struct Append<'a> {
+    event: Event,
+    context: &'a Context,
+}
+
+#[derive(Serialize)]
+struct Committed {
+    id: String,
+}
+
+/// Checks the event before any server is asked.
+pub(crate) async fn run(args: PublishArgs, context: &Context) -> anyhow::Result<Exit> {
+    let dry_run = args.dry_run;
+    let limits = context.config.settings.limits;
+    let event = args
+        .into_input(limits.max_payload_bytes)?
+        .into_event(limits)
+        .map_err(|error| usage(error.to_string()))?;
+    warn_unroutable(&event, context);
+    if dry_run {
+        return show(event, context);
+    }
+    wiring::open(context, Append { event, context }).await
+}
+
+impl OnStore for Append<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        let id = append(&wired.store, self.event).await?.to_string();
+        self.context.output.one(&Committed { id: id.clone() }, &id)?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl PublishArgs {
+    fn into_input(self, max: usize) -> anyhow::Result<EventInput> {
+        let aggregate_id =
+            self.aggregate.as_deref().map(|given| aggregate_id(&self.event_type, given)).transpose()?;
+        Ok(EventInput {
+            data: payload(&self.data, max)?,
+            event_type: self.event_type,
+            aggregate_id,
+            tenant: self.tenant,
+            key: self.key,
+            id: self.id,
+            at: self.at,
+            occurred_at: self.occurred_at,
+            exchange: self.exchange,
+        })
+    }
+}
+
+/// `shop.order/42` of a `shop.order.placed` is 42. Another aggregate is a mistake: the type says which one it is.
+fn aggregate_id(event_type: &str, given: &str) -> anyhow::Result<String> {
+    let event_type = EventType::new(event_type)?;
+    let aggregate = event_type.aggregate_type();
+    match given.split_once('/') {
+        Some((named, id)) if named == aggregate => Ok(id.to_owned()),
+        None => Ok(given.to_owned()),
+        Some(_) => Err(usage(format!(
+            "--aggregate {given}: an event of the type {event_type} happens to a {aggregate}, all words of its type but \
+             the last; write --aggregate {aggregate}/ID"
+        ))),
+    }
+}
+
+/// Reads the payload, at most one byte more than allowed, and checks that it is JSON.
+fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
+    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    let place = match data.strip_prefix('@') {
+        Some(path) => {
+            let file = std::fs::File::open(path).with_context(|| format!("cannot read {path}"))?;
+            let size = file.metadata().map_or(0, |metadata| metadata.len());
+            if size > limit {
+                return Err(too_large(size.to_string(), max));
+            }
+            file.take(limit).read_to_end(&mut bytes).with_context(|| format!("cannot read {path}"))?;
+            path
+        }
+        None if data == "-" => {
+            std::io::stdin().take(limit).read_to_end(&mut bytes).context("cannot read stdin")?;
+            if bytes.len() > max {
+                return Err(too_large(format!("more than {max}"), max));
+            }
+            "stdin"
+        }
+        None => {
+            bytes.extend_from_slice(data.as_bytes());
+            "--data"
+        }
+    };
+    serde_json::from_slice(&bytes).map_err(|error| usage(format!("{place} is not JSON: {error}")))
+}
+
+fn too_large(bytes: String, max: usize) -> anyhow::Error {
+    usage(format!(
+        "the payload has {bytes} bytes, more than the {max} allowed (limits.max_payload_bytes); store the body elsewhere, \
+         such as in an object store, and send a reference to it"
+    ))
+}
+
+/// An event that no queue of the configuration wants is kept as failed until one does.
+fn warn_unroutable(event: &Event, context: &Context) {
+    let OwnTopology { topology, exchange, .. } = &context.config.own;
+    let exchange = event.exchange.as_ref().unwrap_or(exchange);
+    if topology.route(exchange, &RoutingKey::from(&event.event_type)).is_empty() {
+        context.output.note(&format!(
+            "warning: no [[queue]] of the configuration is bound to {exchange} for {}; unless another service binds one, \
+             the relay cannot publish it",
+            event.event_type
+        ));
+    }
+}
+
+fn show(event: Event, context: &Context) -> anyhow::Result<Exit> {
+    let exchange = event.exchange.clone().unwrap_or_else(|| context.config.own.exchange.clone());
+    let envelope: Envelope = event.into_envelope(&context.clock);
+    let shown = serde_json::json!({
+        "dry_run": true,
+        "type": envelope.event_type,
+        "exchange": exchange,
+        "aggregate_id": envelope.aggregate_id,
+        "ordering_key": envelope.ordering_key,
+        "occurred_at": envelope.occurred_at,
+        "payload_bytes": envelope.payload.bytes().len(),
+        "payload_hash": envelope.payload.hash().to_string(),
+    });
+    let text = format!("would commit {} to {exchange}; nothing was committed", envelope.event_type);
+    context.output.one(&shown, &text)?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_aggregate_is_the_one_of_the_type() {
+        assert_eq!(aggregate_id("shop.order.placed", "shop.order/42").unwrap(), "42");
+        assert_eq!(aggregate_id("shop.order.placed", "shop.order/a/b").unwrap(), "a/b");
+        assert_eq!(aggregate_id("shop.order.placed", "42").unwrap(), "42");
+        let wrong = aggregate_id("shop.order.placed", "invoice/42").unwrap_err().to_string();
+        assert!(wrong.contains("write --aggregate shop.order/ID"), "{wrong}");
+    }
+
+    #[test]
+    fn bad_json_is_shown_with_line_and_column() {
+        let bad = payload("{\n  \"a\": nope\n}", 100).unwrap_err().to_string();
+        assert!(bad.contains("--data is not JSON") && bad.contains("line 2 column"), "{bad}");
+    }
+}

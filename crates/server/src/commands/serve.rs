@@ -1,0 +1,180 @@
+//! `postrider serve`: declares the topology and runs the relay, the collectors and the API until it is told to stop.
+//!
+//! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
+
+mod api_task;
+mod signals;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use postrider::broker::Broker;
+use postrider::relay::{Backoff, RelayConfig};
+use postrider::runtime::{Running, Runtime, StartError};
+use tokio_util::sync::CancellationToken;
+
+use self::api_task::ApiTask;
+use self::signals::{Signal, Signals};
+use super::Context;
+use crate::api::metrics;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// Which parts run in this process, and where.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider serve\n  \
+    postrider serve --roles relay,collector\n  \
+    postrider serve --roles api --listen 127.0.0.1:0\n\n\
+    SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it\n\
+    at once; nothing is lost, some of it is done again. SIGHUP reads the configuration again.")]
+pub(crate) struct ServeArgs {
+    /// The parts to run
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES", default_values_t = Role::ALL)]
+    roles: Vec<Role>,
+    /// Where the HTTP API listens [default: http.listen]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+}
+
+/// A part of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// Outbox to broker
+    Relay,
+    /// Dead letters to their table
+    Collector,
+    /// HTTP
+    Api,
+}
+
+impl Role {
+    const ALL: [Self; 3] = [Self::Relay, Self::Collector, Self::Api];
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Relay => "relay",
+            Self::Collector => "collector",
+            Self::Api => "api",
+        })
+    }
+}
+
+/// The command, on a store.
+pub(crate) struct Serve<'a> {
+    pub(crate) args: ServeArgs,
+    pub(crate) context: &'a Context,
+}
+
+impl OnStore for Serve<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        let context = self.context;
+        let mut signals = Signals::listen()?;
+        let _lock = wired.serve_lock()?;
+        wired.store.check().await?;
+        let measured = metrics::install()?;
+        tokio::spawn(metrics::upkeep(measured.clone(), context.clock.clone()));
+        let broker = wired.broker.open().await?;
+
+        let stop = CancellationToken::new();
+        let api = if self.runs(Role::Api) {
+            Some(ApiTask::start(&wired.store, &broker, measured, context, stop.clone()).await?)
+        } else {
+            None
+        };
+        let mut running = None;
+        loop {
+            tokio::select! {
+                started = self.start(&wired.store, &broker), if running.is_none() => {
+                    running = Some(started?);
+                    let roles: Vec<_> = self.args.roles.iter().map(Role::to_string).collect();
+                    eprintln!("serving {}", roles.join(", "));
+                }
+                signal = signals.next() => match signal {
+                    Signal::Reload => signals::reload(context),
+                    Signal::Stop => break,
+                },
+            }
+        }
+        let drain = context.config.settings.shutdown.drain();
+        eprintln!("stopping: work in flight is finished, for at most {} ms", drain.as_millis());
+        stop.cancel();
+        let stopped = async {
+            if let Some(api) = api {
+                api.finished(drain).await;
+            }
+            match running {
+                Some(running) => running.stop(drain).await,
+                None => true,
+            }
+        };
+        tokio::select! {
+            drained = stopped => {
+                eprintln!("{}", if drained { "stopped" } else { "stopped before everything was finished; it is done again" });
+                Ok(Exit::Ok)
+            }
+            () = signals.stop_again() => {
+                eprintln!("stopped at once; what was not finished is done again");
+                Ok(Exit::Interrupted)
+            }
+        }
+    }
+}
+
+impl Serve<'_> {
+    fn runs(&self, role: Role) -> bool {
+        self.args.roles.contains(&role)
+    }
+
+    /// Declares and starts. Waits for a broker that is away: the API takes events meanwhile.
+    async fn start<S: WholeStore>(&self, store: &S, broker: &Arc<dyn Broker>) -> anyhow::Result<Running<S>> {
+        let config = &self.context.config;
+        let mut pause = Duration::from_secs(1);
+        loop {
+            let clock = self.context.clock.clone();
+            let relay = self.runs(Role::Relay).then(|| relay(config));
+            let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
+                .topology(config.own.topology.clone())
+                .relay(relay);
+            if self.runs(Role::Collector) {
+                runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
+            }
+            match runtime.start().await {
+                Err(error) if may_pass(&error) => {
+                    tracing::warn!(%error, "not started yet; events wait in the outbox, trying again in {pause:?}");
+                    self.context.clock.sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(30));
+                }
+                started => return Ok(started?),
+            }
+        }
+    }
+}
+
+fn may_pass(error: &StartError) -> bool {
+    match error {
+        StartError::Store(error) => error.is_transient(),
+        StartError::Broker(error) => error.is_transient(),
+    }
+}
+
+fn relay(config: &Config) -> RelayConfig {
+    let relay = &config.settings.relay;
+    RelayConfig {
+        exchange: config.own.exchange.clone(),
+        batch_size: usize::try_from(relay.batch_size).unwrap_or(usize::MAX),
+        lanes: relay.lanes,
+        poll_interval: Duration::from_millis(relay.poll_interval_ms),
+        lease: Duration::from_millis(relay.lease_ms),
+        max_attempts: relay.max_attempts,
+        backoff: Backoff {
+            base: Duration::from_millis(relay.backoff_base_ms),
+            max: Duration::from_millis(relay.backoff_max_ms),
+        },
+        ..RelayConfig::default()
+    }
+}

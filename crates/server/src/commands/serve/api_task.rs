@@ -1,0 +1,50 @@
+//! The HTTP API as a task of `serve`: bound first, so that a port in use is an error at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use metrics_exporter_prometheus::PrometheusHandle;
+use postrider::broker::Broker;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Api, Erased, refuse_open_doors};
+use crate::commands::Context;
+use crate::wiring::WholeStore;
+
+/// The running API.
+pub(super) struct ApiTask(JoinHandle<std::io::Result<()>>);
+
+impl ApiTask {
+    /// Binds and serves until `stop`.
+    pub(super) async fn start<S: WholeStore>(
+        store: &S,
+        broker: &Arc<dyn Broker>,
+        metrics: PrometheusHandle,
+        context: &Context,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let (http, clock) = (context.config.settings.http.clone(), context.clock.clone());
+        let backend = Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+        refuse_open_doors(backend.as_ref(), &http).await?;
+        let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
+        let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
+        let listens_at = listener.local_addr()?;
+        let api = Api::new(backend, clock, http, context.config.settings.limits, metrics, listens_at);
+        let service = api.router().into_make_service_with_connect_info::<SocketAddr>();
+        let server = axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned());
+        eprintln!("listening on http://{listens_at}");
+        Ok(Self(tokio::spawn(server.into_future())))
+    }
+
+    /// Waits for requests in flight, for at most this long. Then they are cut off.
+    pub(super) async fn finished(mut self, limit: Duration) {
+        if tokio::time::timeout(limit, &mut self.0).await.is_err() {
+            tracing::warn!("requests were cut off: they took longer than {limit:?}");
+            self.0.abort();
+        }
+    }
+}

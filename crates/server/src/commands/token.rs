@@ -1,0 +1,235 @@
+//! `postrider token`: who may call the HTTP API. A token is shown once; only its hash is stored.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use jiff::{Span, Timestamp, tz::TimeZone};
+use postrider::envelope::TenantId;
+use postrider::store::{Token, TokenHash, TokenRole, Tokens};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::Context;
+use crate::exit::{Exit, usage};
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// Programs and people recognise a leaked token by its beginning.
+const PREFIX: &str = "prt_";
+
+/// What to do with tokens.
+#[derive(Debug, Args)]
+pub(crate) struct TokenArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a token and show it, once
+    #[command(after_help = "Examples:\n  \
+        postrider token create --role viewer --name dashboard\n  \
+        postrider token create --role operator --tenant acme --expires 90d\n\n\
+        Once a token exists, the API asks for one on this machine too.")]
+    Create(Create),
+    /// List the tokens, without the secrets
+    Ls,
+    /// Take a token back
+    Revoke {
+        /// Its id, as `postrider token ls` shows it
+        id: Uuid,
+        /// Say what would be revoked, and revoke nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Create {
+    /// What it may do: metrics, viewer, operator or admin
+    #[arg(long, value_parser = role)]
+    role: TokenRole,
+    /// The one tenant it is for [default: all]
+    #[arg(long)]
+    tenant: Option<String>,
+    /// What it is for, so that people know it in the list
+    #[arg(long, default_value = "")]
+    name: String,
+    /// When it ends by itself: a time such as 2027-01-01T00:00:00Z, or from now on, such as 90d [default: never]
+    #[arg(long, value_name = "TIME|DURATION")]
+    expires: Option<String>,
+    /// Check everything, and make nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn role(name: &str) -> Result<TokenRole, String> {
+    TokenRole::from_name(name).ok_or_else(|| "there are metrics, viewer, operator and admin".to_owned())
+}
+
+/// The command, on a store.
+pub(crate) struct Manage<'a> {
+    pub(crate) args: TokenArgs,
+    pub(crate) context: &'a Context,
+}
+
+/// A token as it is printed.
+#[derive(Debug, Serialize)]
+struct Row {
+    id: String,
+    name: String,
+    role: &'static str,
+    tenant: Option<String>,
+    state: &'static str,
+    created_at: Timestamp,
+    expires_at: Option<Timestamp>,
+    /// The secret itself, when it has just been made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+}
+
+impl OnStore for Manage<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        let context = self.context;
+        match self.args.what {
+            What::Create(create) => make(create, &wired.store, context).await,
+            What::Ls => list(&wired.store, context).await,
+            What::Revoke { id, dry_run } => revoke(id, dry_run, &wired.store, context).await,
+        }
+    }
+}
+
+async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow::Result<Exit> {
+    let now = context.clock.now();
+    let secret = fresh_secret(context.clock.secret());
+    let token = Token {
+        id: context.clock.new_id(),
+        name: create.name,
+        role: create.role,
+        tenant: create.tenant.map(TenantId::new).transpose()?,
+        hash: TokenHash::of(&secret),
+        created_at: now,
+        expires_at: create.expires.map(|text| expiry(&text, now)).transpose()?,
+        revoked_at: None,
+    };
+    if create.dry_run {
+        context
+            .output
+            .note(&format!("would make a token with the role {}; nothing was made", token.role.as_str()));
+        return Ok(Exit::Ok);
+    }
+    store.create_token(&token).await?;
+    let made = Row { token: Some(secret.clone()), ..row(&token, now) };
+    context.output.one(&made, &secret)?;
+    context.output.note(&format!(
+        "this is shown once; keep it safe. Take it back with: postrider token revoke {}",
+        token.id
+    ));
+    Ok(Exit::Ok)
+}
+
+async fn list<S: Tokens>(store: &S, context: &Context) -> anyhow::Result<Exit> {
+    let now = context.clock.now();
+    let rows: Vec<_> = store.tokens().await?.iter().map(|token| row(token, now)).collect();
+    let header = ["ID", "NAME", "ROLE", "TENANT", "STATE", "CREATED", "EXPIRES"];
+    context.output.rows(&header, &rows, |row| {
+        vec![
+            row.id.clone(),
+            row.name.clone(),
+            row.role.to_owned(),
+            row.tenant.clone().unwrap_or_else(|| "all".to_owned()),
+            row.state.to_owned(),
+            row.created_at.to_string(),
+            row.expires_at.map_or_else(|| "never".to_owned(), |at| at.to_string()),
+        ]
+    })?;
+    Ok(Exit::Ok)
+}
+
+async fn revoke<S: Tokens>(id: Uuid, dry_run: bool, store: &S, context: &Context) -> anyhow::Result<Exit> {
+    let now = context.clock.now();
+    let all = store.tokens().await?;
+    let token = all.iter().find(|token| token.id == id);
+    let token = token.with_context(|| format!("there is no token {id}; `postrider token ls` lists them"))?;
+    if token.revoked_at.is_some() {
+        context.output.note("it is revoked already; nothing was changed");
+        return Ok(Exit::Ok);
+    }
+    let what = format!("the token {id} {} with the role {}", token.name, token.role.as_str());
+    if dry_run {
+        context.output.note(&format!("would revoke {what}; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    context.output.confirm(&format!("revoke {what}?"))?;
+    store.revoke_token(id, now).await?;
+    context.output.note(&format!("revoked {what}"));
+    if !context.output.is_for_people() {
+        let revoked = Token { revoked_at: Some(now), ..token.clone() };
+        context.output.one(&row(&revoked, now), "")?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn row(token: &Token, now: Timestamp) -> Row {
+    let state = match (token.revoked_at, token.is_valid(now)) {
+        (Some(_), _) => "revoked",
+        (None, true) => "valid",
+        (None, false) => "expired",
+    };
+    Row {
+        id: token.id.to_string(),
+        name: token.name.clone(),
+        role: token.role.as_str(),
+        tenant: token.tenant.as_ref().map(ToString::to_string),
+        state,
+        created_at: token.created_at,
+        expires_at: token.expires_at,
+        token: None,
+    }
+}
+
+fn fresh_secret(random: [u8; 32]) -> String {
+    random.iter().fold(PREFIX.to_owned(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A time, or a span from now on. It has to be in the future.
+fn expiry(text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
+    let wrong = || {
+        usage(format!("--expires {text}: write a time such as 2027-01-01T00:00:00Z, or a span such as 90d"))
+    };
+    let end = match text.parse::<Timestamp>() {
+        Ok(end) => end,
+        Err(_) => {
+            let span: Span = text.parse().map_err(|_| wrong())?;
+            now.to_zoned(TimeZone::UTC).checked_add(span).map_err(|_| wrong())?.timestamp()
+        }
+    };
+    if end <= now {
+        return Err(usage(format!("--expires {text}: that has passed")));
+    }
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_ends_at_a_time_or_after_a_span() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        assert_eq!(expiry("2027-01-01T00:00:00Z", now).unwrap().to_string(), "2027-01-01T00:00:00Z");
+        assert_eq!(expiry("90d", now).unwrap().to_string(), "2027-02-13T12:00:00Z");
+        assert!(expiry("2020-01-01T00:00:00Z", now).unwrap_err().to_string().contains("has passed"));
+        assert!(expiry("soon", now).unwrap_err().to_string().contains("such as 90d"));
+    }
+
+    #[test]
+    fn a_secret_has_256_bits_and_a_beginning_to_know_it_by() {
+        let secret = fresh_secret([0xab; 32]);
+        assert_eq!(secret, format!("prt_{}", "ab".repeat(32)));
+    }
+}

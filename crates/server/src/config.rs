@@ -1,0 +1,116 @@
+//! The configuration: defaults, then a file, then the environment, then flags.
+//!
+//! Nothing is guessed: an unknown setting, a wrong type or a bad value is an error that says where it stands and what
+//! is allowed, and nothing has been touched by then.
+
+mod backends;
+mod environment;
+mod layers;
+mod secret;
+mod sections;
+mod topology;
+
+pub(crate) use backends::{Backends, Server};
+pub(crate) use environment::Environment;
+pub(crate) use layers::ConfigError;
+pub(crate) use secret::Secret;
+pub(crate) use sections::{Http, Limits, LogFormat, Settings, Tls};
+pub(crate) use topology::OwnTopology;
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use layers::Layers;
+
+/// Every setting with its default.
+pub(crate) const DEFAULTS: &str = include_str!("../../../config.default.toml");
+
+/// The file that is read when nobody names one.
+const FILE: &str = "postrider.toml";
+
+/// Everything that was set, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// The settings as they are written.
+    pub(crate) settings: Settings,
+    /// Which servers they choose.
+    pub(crate) backends: Backends,
+    /// Redis, where there is one.
+    pub(crate) redis: Option<Server>,
+    /// The topology they describe.
+    pub(crate) own: OwnTopology,
+    /// Every value as text, to tell what a reload changed.
+    values: BTreeMap<String, Secret>,
+}
+
+/// What decides over the file and the environment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Flags {
+    /// `--config FILE`
+    pub(crate) file: Option<PathBuf>,
+    /// Settings that a flag gives: the flag, the setting, the value.
+    pub(crate) values: Vec<(&'static str, &'static str, String)>,
+}
+
+impl Config {
+    /// Reads all layers.
+    pub(crate) fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
+        let file = flags.file.clone().or_else(|| environment.config_file());
+        let text = read_file(file.as_deref())?;
+        let overrides = environment.overrides()?;
+
+        let mut layers = Layers::new(DEFAULTS)?;
+        if let Some((name, text)) = &text {
+            layers.file(name, text)?;
+        }
+        for set in &overrides {
+            layers.set(&set.origin, &set.key, &set.value)?;
+        }
+        for (flag, key, value) in &flags.values {
+            layers.set(flag, key, value)?;
+        }
+        Self::check(&layers)
+    }
+
+    fn check(layers: &Layers<'_>) -> Result<Self, ConfigError> {
+        let wrong = |(key, problem): (&str, String)| ConfigError {
+            origin: layers.origin(key),
+            key: key.to_owned(),
+            problem,
+        };
+        let settings = layers.read().map_err(|error| wrong(("", error.message().to_owned())))?;
+        if let Some(broken) = settings.broken_rules().into_iter().next() {
+            return Err(wrong(broken));
+        }
+        let backends = Backends::of(&settings).map_err(wrong)?;
+        let redis = backends::redis(&settings).map_err(wrong)?;
+        let own = OwnTopology::of(&settings).map_err(wrong)?;
+        let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
+        Ok(Self { settings, backends, redis, own, values })
+    }
+
+    /// The settings that differ between two readings, by name.
+    pub(crate) fn changed(&self, other: &Self) -> Vec<&str> {
+        let differs =
+            |(key, value): &(&String, &Secret)| other.values.get(*key).map(Secret::get) != Some(value.get());
+        self.values.iter().filter(differs).map(|(key, _)| key.as_str()).collect()
+    }
+}
+
+/// The file that was named must be there; the one that was not need not.
+fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, ConfigError> {
+    let path = named.unwrap_or(Path::new(FILE));
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some((path.display().to_string(), text))),
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => Ok(None),
+        Err(error) => Err(ConfigError {
+            origin: path.display().to_string(),
+            key: String::new(),
+            problem: format!("cannot read the configuration: {error}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Which servers the settings choose: one SQLite file with the embedded broker, or PostgreSQL with RabbitMQ.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use url::Url;
+
+use super::secret::Secret;
+use super::sections::Settings;
+
+/// The servers in use. Prints without passwords.
+#[derive(Debug, Clone)]
+pub(crate) enum Backends {
+    /// Everything in one file, in one process.
+    Embedded {
+        /// The SQLite file.
+        path: PathBuf,
+    },
+    /// Servers.
+    Networked {
+        /// PostgreSQL.
+        database: Server,
+        /// RabbitMQ.
+        broker: Server,
+    },
+}
+
+/// A server: how to reach it, and how to speak of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    /// The whole url, with its password.
+    pub(crate) url: Secret,
+    /// The url without its password.
+    pub(crate) shown: String,
+}
+
+impl Backends {
+    /// The choice, or the setting that stands in its way and why.
+    pub(super) fn of(settings: &Settings) -> Result<Self, (&'static str, String)> {
+        let database = database(settings)?;
+        let broker = broker(settings)?;
+        match (database, broker) {
+            (None, None) => Ok(Self::Embedded { path: settings.store.path.clone() }),
+            (Some(database), Some(broker)) => Ok(Self::Networked { database, broker }),
+            (Some(_), None) => Err((
+                "store.url",
+                "PostgreSQL goes together with RabbitMQ, and no broker is set; set RABBITMQ_URL (broker.url), \
+                 or leave out the database to use the embedded default"
+                    .to_owned(),
+            )),
+            (None, Some(_)) => Err((
+                "broker",
+                "RabbitMQ goes together with PostgreSQL, and no database is set; set DATABASE_URL (store.url), \
+                 or leave out the broker to use the embedded default"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Backends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded { path } => write!(f, "SQLite file {} with the embedded broker", path.display()),
+            Self::Networked { database, broker } => {
+                write!(f, "PostgreSQL at {} with RabbitMQ at {}", database.shown, broker.shown)
+            }
+        }
+    }
+}
+
+/// PostgreSQL, if a url is set.
+fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
+    let Some(text) = settings.store.url.get() else { return Ok(None) };
+    let mut url = parse("store.url", text, &["postgres", "postgresql"], "postgres://user@host:5432/name")?;
+    if let Some(password) = settings.store.password.get() {
+        set_password("store.password", &mut url, password)?;
+    }
+    Ok(Some(server(url)))
+}
+
+/// RabbitMQ, if a url or a host is set. There is no default user and no default password.
+fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
+    let broker = &settings.broker;
+    if let Some(text) = broker.url.get() {
+        // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
+        let nodes = text.replace(",amqp", "\namqp");
+        let nodes = nodes.lines().map(|node| {
+            let url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            with_credentials("broker.url", url, settings)
+        });
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        let urls: Vec<_> = nodes.iter().filter_map(|node| node.url.get()).collect();
+        let shown: Vec<_> = nodes.iter().map(|node| node.shown.as_str()).collect();
+        return Ok(Some(Server { url: Secret::new(urls.join(",")), shown: shown.join(",") }));
+    }
+    if broker.host.is_empty() {
+        return Ok(None);
+    }
+    let text = format!("amqp://{}:{}", broker.host, broker.port);
+    let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
+    // The path of an AMQP url is the virtual host, in which `/` is written %2f.
+    url.set_path(&broker.vhost.replace('%', "%25").replace('/', "%2f"));
+    with_credentials("broker.host", url, settings).map(Some)
+}
+
+fn with_credentials(key: &'static str, mut url: Url, settings: &Settings) -> Result<Server, (&'static str, String)> {
+    let broker = &settings.broker;
+    if !broker.user.is_empty() && url.username().is_empty() && url.set_username(&broker.user).is_err() {
+        return Err(("broker.user", "this url cannot carry a user; name a host in it".to_owned()));
+    }
+    if url.username().is_empty() {
+        return Err((key, "no user; set RABBITMQ_USER (broker.user): there is no default user".to_owned()));
+    }
+    if let Some(password) = broker.password.get().filter(|_| url.password().is_none()) {
+        set_password("broker.password", &mut url, password)?;
+    }
+    if url.password().is_none() {
+        let problem = "no password; set RABBITMQ_PASS or RABBITMQ_PASS_FILE (broker.password): there is no default one";
+        return Err((key, problem.to_owned()));
+    }
+    Ok(server(url))
+}
+
+/// Redis, if a url or a host is set.
+pub(super) fn redis(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
+    let redis = &settings.redis;
+    let mut url = if let Some(text) = redis.url.get() {
+        parse("redis.url", text, &["redis", "rediss"], "redis://host:6379/0")?
+    } else if redis.host.is_empty() {
+        return Ok(None);
+    } else {
+        let text = format!("redis://{}:{}/{}", redis.host, redis.port, redis.state_db);
+        parse("redis.host", &text, &["redis"], "a host name")?
+    };
+    if let Some(password) = redis.password.get().filter(|_| url.password().is_none()) {
+        set_password("redis.password", &mut url, password)?;
+    }
+    Ok(Some(server(url)))
+}
+
+/// Never shows the text itself: it may hold a password.
+fn parse(
+    key: &'static str,
+    text: &str,
+    schemes: &[&str],
+    example: &str,
+) -> Result<Url, (&'static str, String)> {
+    let url = Url::parse(text).map_err(|error| (key, format!("not a url ({error}); expected {example}")))?;
+    if !schemes.contains(&url.scheme()) {
+        return Err((key, format!("{}:// is not supported here; expected {example}", url.scheme())));
+    }
+    Ok(url)
+}
+
+fn set_password(key: &'static str, url: &mut Url, password: &str) -> Result<(), (&'static str, String)> {
+    url.set_password(Some(password))
+        .map_err(|()| (key, "this url cannot carry a password; name a host in it".to_owned()))
+}
+
+fn server(url: Url) -> Server {
+    let whole = Secret::new(url.as_str());
+    let mut shown = url;
+    // Neither can fail for a url that has a host; where there is none, there is no password either.
+    let _ = shown.set_password(None);
+    shown.set_query(None);
+    shown.set_fragment(None);
+    Server { url: whole, shown: shown.to_string() }
+}

@@ -1,0 +1,215 @@
+//! The settings, section by section, as `config.default.toml` lists them.
+//!
+//! No field has a default in code: a setting that the default file lacks does not parse, and neither does one that only
+//! the file has. So the file is complete, and the only place to look.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::secret::Secret;
+use super::topology::{ConsumerShort, ExchangeShort, QueueShort};
+
+/// Everything that can be set.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub(crate) store: Store,
+    pub(crate) broker: Broker,
+    pub(crate) redis: Redis,
+    pub(crate) outbox: Outbox,
+    pub(crate) relay: Relay,
+    pub(crate) limits: Limits,
+    pub(crate) http: Http,
+    pub(crate) log: Log,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) migration: Migration,
+    pub(crate) exchange: Vec<ExchangeShort>,
+    pub(crate) queue: Vec<QueueShort>,
+    pub(crate) consumer: Vec<ConsumerShort>,
+}
+
+/// Where events are committed.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Store {
+    pub(crate) path: PathBuf,
+    pub(crate) url: Secret,
+    pub(crate) password: Secret,
+    pub(crate) max_connections: u32,
+    pub(crate) connect_timeout_ms: u64,
+}
+
+/// Where they are published.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Broker {
+    pub(crate) url: Secret,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) vhost: String,
+    pub(crate) user: String,
+    pub(crate) password: Secret,
+    pub(crate) management_url: Secret,
+    pub(crate) connect_timeout_ms: u64,
+    pub(crate) confirm_timeout_ms: u64,
+    pub(crate) call_timeout_ms: u64,
+}
+
+/// The accelerator.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redis {
+    pub(crate) url: Secret,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) password: Secret,
+    pub(crate) state_db: u32,
+}
+
+/// What every event shares.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Outbox {
+    pub(crate) exchange: String,
+}
+
+/// Outbox to broker.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Relay {
+    pub(crate) batch_size: u32,
+    pub(crate) lanes: u16,
+    pub(crate) poll_interval_ms: u64,
+    pub(crate) lease_ms: u64,
+    pub(crate) max_attempts: u32,
+    pub(crate) backoff_base_ms: u64,
+    pub(crate) backoff_max_ms: u64,
+}
+
+/// What an event may be.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    pub(crate) max_payload_bytes: usize,
+    pub(crate) max_depth: usize,
+}
+
+/// The HTTP API.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Http {
+    pub(crate) listen: SocketAddr,
+    pub(crate) tls: Tls,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) request_timeout_ms: u64,
+    pub(crate) max_concurrent_requests: usize,
+    pub(crate) metrics_token: Secret,
+}
+
+/// Who does TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Tls {
+    /// Nobody: loopback only.
+    Off,
+    /// A proxy in front.
+    Proxy,
+}
+
+/// What is written to stderr.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Log {
+    pub(crate) format: LogFormat,
+    pub(crate) level: String,
+}
+
+/// For whom it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// How `serve` ends.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shutdown {
+    pub(crate) drain_ms: u64,
+}
+
+/// From an old bus to a new one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Migration {
+    #[allow(
+        dead_code,
+        reason = "read once `postrider migration` exists; the seed's variable is accepted already"
+    )]
+    pub(crate) dual_publish: bool,
+}
+
+impl Http {
+    /// How long a request may take.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        Duration::from_millis(self.request_timeout_ms)
+    }
+}
+
+impl Shutdown {
+    /// How long to wait for work in flight.
+    pub(crate) fn drain(&self) -> Duration {
+        Duration::from_millis(self.drain_ms)
+    }
+}
+
+impl Settings {
+    /// The rules that a type cannot say: the setting that breaks one, and the rule.
+    pub(super) fn broken_rules(&self) -> Vec<(&'static str, String)> {
+        let mut broken = Vec::new();
+        let mut rule = |key, holds: bool, rule: &str| {
+            if !holds {
+                broken.push((key, rule.to_owned()));
+            }
+        };
+        let (relay, http, broker) = (&self.relay, &self.http, &self.broker);
+        rule("relay.batch_size", (1..=10_000).contains(&relay.batch_size), "must be from 1 to 10000");
+        rule("relay.lanes", (1..=64).contains(&relay.lanes), "must be from 1 to 64");
+        rule(
+            "relay.poll_interval_ms",
+            (1..=60_000).contains(&relay.poll_interval_ms),
+            "must be from 1 to 60000",
+        );
+        rule("relay.lease_ms", (1_000..=600_000).contains(&relay.lease_ms), "must be from 1000 to 600000");
+        rule("relay.max_attempts", relay.max_attempts >= 1, "must be at least 1");
+        rule("relay.backoff_base_ms", relay.backoff_base_ms >= 1, "must be at least 1");
+        let ordered = relay.backoff_max_ms >= relay.backoff_base_ms;
+        rule("relay.backoff_max_ms", ordered, "must be at least relay.backoff_base_ms");
+        let payload = self.limits.max_payload_bytes;
+        rule("limits.max_payload_bytes", (1..=16 << 20).contains(&payload), "must be from 1 to 16777216");
+        rule("limits.max_depth", (1..=128).contains(&self.limits.max_depth), "must be from 1 to 128");
+        rule("http.max_body_bytes", http.max_body_bytes >= 1, "must be at least 1");
+        rule("http.request_timeout_ms", http.request_timeout_ms >= 1, "must be at least 1");
+        rule("http.max_concurrent_requests", http.max_concurrent_requests >= 1, "must be at least 1");
+        rule("store.path", !self.store.path.as_os_str().is_empty(), "must name a file");
+        rule("store.max_connections", self.store.max_connections >= 2, "must be at least 2");
+        rule("store.connect_timeout_ms", self.store.connect_timeout_ms >= 1, "must be at least 1");
+        rule("broker.connect_timeout_ms", broker.connect_timeout_ms >= 1, "must be at least 1");
+        rule("broker.confirm_timeout_ms", broker.confirm_timeout_ms >= 1, "must be at least 1");
+        rule("broker.call_timeout_ms", broker.call_timeout_ms >= 1, "must be at least 1");
+        let level = tracing_subscriber::EnvFilter::try_new(&self.log.level);
+        let known = !self.log.level.is_empty() && level.is_ok();
+        rule(
+            "log.level",
+            known,
+            "must be error, warn, info, debug, trace, or directives such as info,postrider=debug",
+        );
+        broken
+    }
+}

@@ -1,0 +1,194 @@
+//! The layers, and what is said about bad input.
+
+use std::fs;
+
+use super::*;
+
+fn load(file: &str, environment: impl Into<Environment>) -> Result<Config, ConfigError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("postrider.toml");
+    fs::write(&path, file).unwrap();
+    let flags = Flags { file: Some(path.clone()), values: Vec::new() };
+    let shorten = |mut error: ConfigError| {
+        error.origin = error.origin.replace(&path.display().to_string(), "postrider.toml");
+        error
+    };
+    Config::load(&flags, &environment.into()).map_err(shorten)
+}
+
+fn problem(file: &str) -> String {
+    load(file, []).unwrap_err().to_string()
+}
+
+#[test]
+fn the_default_file_has_every_setting_with_a_sentence_and_nothing_else() {
+    // Every field of `Settings` is required and no other is allowed: that it parses is the proof.
+    Layers::new(DEFAULTS).unwrap().read().unwrap();
+    let lines: Vec<_> = DEFAULTS.lines().collect();
+    for (at, line) in
+        lines.iter().enumerate().filter(|(_, line)| line.contains(" = ") && !line.starts_with('#'))
+    {
+        let above = lines[at - 1];
+        assert!(above.starts_with("# ") && above.ends_with('.'), "no sentence above line {}: {line}", at + 1);
+    }
+}
+
+#[test]
+fn the_examples_in_the_default_file_work() {
+    let (_, examples) = DEFAULTS.split_once("# Your own topology, in short form:\n#\n").unwrap();
+    let uncommented = examples.lines().map(|line| line.strip_prefix("# ").unwrap_or(""));
+    let text = uncommented.collect::<Vec<_>>().join("\n");
+    let config = load(&text, []).unwrap();
+    let names: Vec<_> = config.own.topology.queues.iter().map(|queue| queue.name.as_str()).collect();
+    assert_eq!(names, ["billing", "billing.wait.5s", "billing.wait.1m", "billing.wait.15m", "billing.dlq"]);
+    assert_eq!(config.own.consumers[0].name.as_str(), "invoicing");
+}
+
+#[test]
+fn with_nothing_set_it_is_the_embedded_default() {
+    let config = Config::load(&Flags::default(), &Environment::default()).unwrap();
+    assert_eq!(config.backends.to_string(), "SQLite file .postrider/postrider.db with the embedded broker");
+    assert_eq!(config.settings.relay.max_attempts, 10);
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_flags_over_both() {
+    let file = "[relay]\nbatch_size = 100\nlanes = 2\n[log]\nlevel = 'warn'";
+    let environment = [("POSTRIDER_RELAY__BATCH_SIZE", "200"), ("POSTRIDER_LOG__LEVEL", "debug")];
+    let config = load(file, environment).unwrap();
+    assert_eq!((config.settings.relay.batch_size, config.settings.relay.lanes), (200, 2));
+    assert_eq!(config.settings.relay.lease_ms, 30_000);
+    let flags = Flags { file: None, values: vec![("--log-level", "log.level", "trace".to_owned())] };
+    assert_eq!(Config::load(&flags, &environment.into()).unwrap().settings.log.level, "trace");
+}
+
+#[test]
+fn the_names_of_the_seeds_work() {
+    let config = load(
+        "[store]\nurl = 'postgres://app@db/shop'",
+        [
+            ("RABBITMQ_HOST", "mq"),
+            ("RABBITMQ_PORT", "tcp://10.0.0.1:5673"),
+            ("RABBITMQ_USER", "app"),
+            ("RABBITMQ_PASS", "p/w"),
+            ("REDIS_HOST", "cache"),
+            ("REDIS_PASSWORD", "s"),
+            ("REDIS_STATE_DB", "1"),
+            ("METRICS_TOKEN", "m"),
+            ("ENABLE_DUAL_PUBLISH", "false"),
+        ],
+    )
+    .unwrap();
+    let Backends::Networked { broker, .. } = &config.backends else { panic!("{}", config.backends) };
+    assert_eq!(broker.url.get(), Some("amqp://app:p%2Fw@mq:5673/%2f"));
+    assert_eq!(config.redis.unwrap().url.get(), Some("redis://:s@cache:6379/1"));
+    assert_eq!(config.settings.http.metrics_token.get(), Some("m"));
+    assert!(!config.settings.migration.dual_publish);
+    assert_eq!(
+        config.backends.to_string(),
+        "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://app@mq:5673/%2f"
+    );
+}
+
+#[test]
+fn several_nodes_hide_every_password() {
+    let file = "[store]\nurl = 'postgres://app:hunter2@db/shop'\n\
+        [broker]\nurl = 'amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v'";
+    let config = load(file, []).unwrap();
+    let shown = config.backends.to_string();
+    assert_eq!(shown, "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://u@a:5672/v,amqp://u@b:5672/v");
+    let Backends::Networked { broker, .. } = &config.backends else { panic!("{shown}") };
+    assert_eq!(broker.url.get(), Some("amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v"));
+}
+
+#[test]
+fn a_secret_may_come_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "from-file\n").unwrap();
+    let path = secret.to_str().unwrap();
+    for name in ["METRICS_TOKEN_FILE", "POSTRIDER_HTTP__METRICS_TOKEN_FILE"] {
+        let config = load("", [(name, path)]).unwrap();
+        assert_eq!(config.settings.http.metrics_token.get(), Some("from-file"), "{name}");
+    }
+    let both = load("", [("METRICS_TOKEN", "x"), ("METRICS_TOKEN_FILE", path)]).unwrap_err();
+    assert!(both.to_string().contains("keep one of them"), "{both}");
+    let absent = load("", [("METRICS_TOKEN_FILE", "/nowhere/secret")]).unwrap_err();
+    assert!(absent.to_string().contains("/nowhere/secret"), "{absent}");
+}
+
+#[test]
+fn bad_input_is_named_with_its_line_and_what_is_allowed() {
+    for (file, said) in [
+        (
+            "[relay]\nbatchsize = 5",
+            "postrider.toml, line 2: relay.batchsize: unknown field `batchsize`, expected one of",
+        ),
+        ("\n[relais]\nx = 5", "line 2: relais: unknown field `relais`"),
+        (
+            "[relay]\nbatch_size = 'many'",
+            "line 2: relay.batch_size: invalid type: string \"many\", expected u32",
+        ),
+        ("[relay]\nbatch_size = 0", "line 2: relay.batch_size: must be from 1 to 10000"),
+        ("[relay]\nlanes = 70000", "line 2: relay.lanes: invalid value: integer `70000`, expected u16"),
+        ("[log]\nformat = 'xml'", "line 2: log.format: unknown variant `xml`, expected `text` or `json`"),
+        ("[log]\nlevel = 'loud,,='", "line 2: log.level: must be error, warn"),
+        ("[http]\nlisten = 'here'", "line 2: http.listen: "),
+        ("[http\n", "line 1: not TOML"),
+        (
+            "[[queue]]\nname = 'q'\nbind = ['no.such:key']",
+            "line 1: queue: q is bound to \"no.such\", which no [[exchange]]",
+        ),
+        ("[[queue]]\nname = 'q'\nbind = [5]", "line 3: queue.bind: a binding is"),
+        (
+            "[[queue]]\nname = 'q'\nretry = { delays = ['soon'] }",
+            "line 3: queue.retry.delays: a delay is text with a unit",
+        ),
+        ("[[queue]]\nname = 'q'\n[[queue]]\nname = 'q.dlq'", "q.dlq is declared twice"),
+        ("[[queue]]\nbind = []", "missing field `name`"),
+        ("[[consumer]]\nname = 'c'", "consumer: c consumes c, which no [[queue]] declares"),
+        ("[store]\nurl = 'mysql://x'", "store.url: mysql:// is not supported here; expected postgres://"),
+        ("[store]\nurl = 'postgres://u@h/d'", "line 2: store.url: PostgreSQL goes together with RabbitMQ"),
+        ("[broker]\nhost = 'mq'\nuser = 'u'", "line 2: broker.host: no password; set RABBITMQ_PASS"),
+        ("[broker]\nurl = 'amqp://mq'", "line 2: broker.url: no user; set RABBITMQ_USER"),
+    ] {
+        let problem = problem(file);
+        assert!(problem.contains(said), "{file:?} said {problem:?}");
+    }
+}
+
+#[test]
+fn the_environment_is_checked_as_strictly() {
+    for (name, value, said) in [
+        ("POSTRIDER_RELAY__BATCH_SIZE", "many", "relay.batch_size: must be a whole number, not \"many\""),
+        ("POSTRIDER_RELAY__BATCHSIZE", "5", "relay.batchsize: there is no such setting"),
+        ("POSTRIDER_RELAY_BATCH_SIZE", "5", "did you mean POSTRIDER_RELAY__BATCH_SIZE?"),
+        ("RABBITMQ_PORT", "-1", "RABBITMQ_PORT: broker.port: invalid value"),
+        ("ENABLE_DUAL_PUBLISH", "yes", "must be true or false"),
+        ("RABBITMQ_URL", "http://u:hunter2@mq", "RABBITMQ_URL: broker.url: http:// is not supported here"),
+    ] {
+        let problem = load("", [(name, value)]).unwrap_err().to_string();
+        assert!(problem.contains(said), "{name} said {problem:?}");
+        assert!(!problem.contains("hunter2"));
+    }
+    // Variables that only look like ours are left alone.
+    load("", [("POSTRIDER_TEST_FOLDER", "x"), ("RABBITMQ_SERVICE_HOST", "10.0.0.1")]).unwrap();
+}
+
+#[test]
+fn a_file_that_was_named_must_be_there() {
+    let flags = Flags { file: Some("/nowhere/postrider.toml".into()), values: Vec::new() };
+    let absent = Config::load(&flags, &Environment::default()).unwrap_err();
+    assert!(
+        absent.to_string().starts_with("/nowhere/postrider.toml: cannot read the configuration"),
+        "{absent}"
+    );
+}
+
+#[test]
+fn a_reload_knows_what_changed_and_tells_no_secret() {
+    let before = load("[broker]\npassword = 'a'", []).unwrap();
+    let after = load("[broker]\npassword = 'b'\n[log]\nlevel = 'debug'", []).unwrap();
+    assert_eq!(before.changed(&after), ["broker.password", "log.level"]);
+    assert!(!format!("{after:?}").contains("\"b\""));
+}

@@ -1,0 +1,159 @@
+//! An event as people and other programs write it: plain JSON or flags, checked before anything is committed.
+
+use jiff::Timestamp;
+use postrider::envelope::{OrderingKey, TenantId};
+use postrider::topology::ExchangeName;
+use postrider::{Event, InvalidText, Payload};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::config::Limits;
+
+/// What `POST /v1/events` takes and what `postrider publish` fills in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EventInput {
+    /// `shop.order.placed`
+    #[serde(rename = "type")]
+    pub(crate) event_type: String,
+    /// The payload, kept byte for byte.
+    pub(crate) data: Box<RawValue>,
+    /// The entity it happened to.
+    #[serde(default)]
+    pub(crate) aggregate_id: Option<String>,
+    /// `group` or `group/subsidiary`
+    #[serde(default)]
+    pub(crate) tenant: Option<String>,
+    /// Events of one key keep their order; that of the aggregate when absent.
+    #[serde(default)]
+    pub(crate) key: Option<String>,
+    /// A repeat with the same id is refused; a new id when absent.
+    #[serde(default)]
+    pub(crate) id: Option<String>,
+    /// Published not before this time.
+    #[serde(default)]
+    pub(crate) at: Option<Timestamp>,
+    /// When it happened; now when absent.
+    #[serde(default)]
+    pub(crate) occurred_at: Option<Timestamp>,
+    /// Another exchange than the outbox's own.
+    #[serde(default)]
+    pub(crate) exchange: Option<String>,
+}
+
+/// Why an event was refused. Nothing was committed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// An id or a name breaks a rule.
+    #[error(transparent)]
+    Text(#[from] InvalidText),
+    /// The payload is too large.
+    #[error(
+        "the payload has {bytes} bytes, more than the {max} allowed (limits.max_payload_bytes); store the body elsewhere, \
+         such as in an object store, and send a reference to it"
+    )]
+    TooLarge { bytes: usize, max: usize },
+    /// The payload is nested too deeply.
+    #[error("the payload is nested {depth} levels deep, more than the {max} allowed (limits.max_depth)")]
+    TooDeep { depth: usize, max: usize },
+}
+
+impl EventInput {
+    /// The event, or why it is refused.
+    pub(crate) fn into_event(self, limits: Limits) -> Result<Event, Refused> {
+        let data = self.data.get().trim();
+        check_payload(data, limits)?;
+        let mut event = Event::new(&self.event_type)?;
+        event.payload = Payload::new("application/json", data.to_owned());
+        if let Some(id) = &self.id {
+            event = event.id(id)?;
+        }
+        if let Some(id) = &self.aggregate_id {
+            event = event.aggregate_id(id)?;
+        }
+        if let Some(tenant) = &self.tenant {
+            let (group, subsidiary) =
+                tenant.split_once('/').map_or((tenant.as_str(), None), |(g, s)| (g, Some(s)));
+            event = event.tenant(group)?;
+            event.tenant.subsidiary = subsidiary.map(TenantId::new).transpose()?;
+        }
+        if let Some(key) = &self.key {
+            event = event.ordering(postrider::envelope::Ordering::Key(OrderingKey::new(key)?));
+        }
+        if let Some(exchange) = &self.exchange {
+            event = event.exchange(ExchangeName::new(exchange)?);
+        }
+        event.occurred_at = self.occurred_at;
+        event.available_at = self.at;
+        Ok(event)
+    }
+}
+
+fn check_payload(json: &str, limits: Limits) -> Result<(), Refused> {
+    if json.len() > limits.max_payload_bytes {
+        return Err(Refused::TooLarge { bytes: json.len(), max: limits.max_payload_bytes });
+    }
+    let depth = depth(json);
+    if depth > limits.max_depth {
+        return Err(Refused::TooDeep { depth, max: limits.max_depth });
+    }
+    Ok(())
+}
+
+/// How deeply JSON is nested. Reads bytes, so that no depth can exhaust the stack.
+fn depth(json: &str) -> usize {
+    let (mut now, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => {
+                now += 1;
+                deepest = deepest.max(now);
+            }
+            b'}' | b']' if !in_string => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { max_payload_bytes: 64, max_depth: 3 };
+
+    fn event(json: &str) -> Result<Event, String> {
+        let input: EventInput = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        input.into_event(LIMITS).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_payload_is_kept_byte_for_byte() {
+        let event = event(r#"{"type":"a.b","data": {"z": 1.50, "a" :2} ,"tenant":"g/s","key":"k"}"#).unwrap();
+        assert_eq!(event.payload.bytes().as_ref(), br#"{"z": 1.50, "a" :2}"#);
+        assert_eq!(event.tenant.subsidiary.unwrap().as_str(), "s");
+    }
+
+    #[test]
+    fn what_is_too_large_too_deep_or_unknown_is_refused_with_a_way_out() {
+        for (json, said) in [
+            (format!(r#"{{"type":"a.b","data":"{}"}}"#, "x".repeat(64)), "send a reference to it"),
+            (r#"{"type":"a.b","data":[[[[]]]]}"#.to_owned(), "nested 4 levels deep, more than the 3 allowed"),
+            (r#"{"type":"a.b","data":{},"colour":1}"#.to_owned(), "unknown field `colour`"),
+            (r#"{"type":"a.b"}"#.to_owned(), "missing field `data`"),
+            (r#"{"type":"order","data":{}}"#.to_owned(), "two words or more"),
+        ] {
+            let refused = event(&json).unwrap_err();
+            assert!(refused.contains(said), "{json} said {refused}");
+        }
+    }
+
+    #[test]
+    fn brackets_in_text_do_not_nest() {
+        assert_eq!(depth(r#"{"a":"[[[\"[[","b":[1]}"#), 2);
+        assert_eq!(depth(&"[".repeat(100_000)), 100_000);
+    }
+}

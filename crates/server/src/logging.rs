@@ -1,0 +1,42 @@
+//! The log: on stderr, as text or JSON, never with payloads or secrets.
+
+use anyhow::Context as _;
+use std::io::IsTerminal as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
+
+use crate::config::LogFormat;
+
+/// What is logged: the level that was asked for, and never the AMQP driver, which logs bodies of messages.
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let silent = format!("{}=off", postrider::rabbitmq::DRIVER_LOG_TARGET);
+    Ok(EnvFilter::try_new(level)?.add_directive(silent.parse()?))
+}
+
+/// The running log, whose level can change.
+pub(crate) struct Logging(reload::Handle<EnvFilter, Registry>);
+
+impl Logging {
+    /// Starts the log.
+    pub(crate) fn start(format: LogFormat, level: &str, no_color: bool) -> anyhow::Result<Self> {
+        let (filter, handle) = reload::Layer::new(filter(level)?);
+        let color = !no_color && std::io::stderr().is_terminal();
+        let layer = fmt::layer().with_writer(std::io::stderr);
+        let layer = match format {
+            LogFormat::Text => layer.with_ansi(color).boxed(),
+            LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry()
+            .with(filter)
+            .with(layer)
+            .try_init()
+            .context("the log was started before")?;
+        Ok(Self(handle))
+    }
+
+    /// Changes what is logged from now on.
+    pub(crate) fn set_level(&self, level: &str) -> anyhow::Result<()> {
+        self.0.reload(filter(level)?).context("the log has ended")
+    }
+}

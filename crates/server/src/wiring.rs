@@ -1,0 +1,124 @@
+//! Which backends are in use: chosen here, in one `match`, and nothing else knows.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::broker::{Broker, BrokerError, BrokerLimits};
+use postrider::embedded::{EmbeddedBroker, EmbeddedView};
+use postrider::postgres::{Postgres, PostgresConfig};
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
+use postrider::store::{Backend, StoreError, Tokens, Upkeep};
+
+use crate::commands::Context;
+use crate::config::{Backends, Config, Server, Settings};
+use crate::exit::Exit;
+
+/// All that commands ask of a store.
+pub(crate) trait WholeStore: Backend + Tokens + Upkeep {}
+
+impl<S: Backend + Tokens + Upkeep> WholeStore for S {}
+
+/// A command, written once for every store.
+pub(crate) trait OnStore {
+    /// Runs on the store that was opened.
+    fn run<S: WholeStore>(self, wired: Wired<S>) -> impl Future<Output = anyhow::Result<Exit>>;
+}
+
+/// An open store, and the way to its broker.
+pub(crate) struct Wired<S> {
+    /// The store.
+    pub(crate) store: S,
+    /// The broker, for who needs it.
+    pub(crate) broker: BrokerDoor,
+    /// The file of the embedded default, which one `serve` at a time may have.
+    file: Option<std::path::PathBuf>,
+}
+
+/// How to reach the broker. Opened only by who needs it: an event can be committed while the broker is down.
+pub(crate) enum BrokerDoor {
+    /// In the SQLite file.
+    Embedded(Sqlite, postrider::Clock),
+    /// A server.
+    RabbitMq(Box<RabbitMqConfig>, postrider::Clock),
+}
+
+/// Opens the store that the configuration chooses and runs a command on it.
+pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::Result<Exit> {
+    let (config, clock) = (&context.config, context.clock.clone());
+    match &config.backends {
+        Backends::Embedded { path } => {
+            let store = Sqlite::open(SqliteConfig::new(path), clock.clone()).await?;
+            let broker = BrokerDoor::Embedded(store.clone(), clock);
+            command.run(Wired { store, broker, file: Some(path.clone()) }).await
+        }
+        Backends::Networked { database, broker } => {
+            let store = Postgres::connect(postgres(config, database), clock.clone()).await?;
+            let broker = BrokerDoor::RabbitMq(Box::new(rabbitmq(config, broker)), clock);
+            command.run(Wired { store, broker, file: None }).await
+        }
+    }
+}
+
+/// The broker without its store, where it can be reached so: when the store is down, for `doctor`.
+pub(crate) fn broker_alone(context: &Context) -> Option<BrokerDoor> {
+    match &context.config.backends {
+        Backends::Embedded { .. } => None,
+        Backends::Networked { broker, .. } => {
+            Some(BrokerDoor::RabbitMq(Box::new(rabbitmq(&context.config, broker)), context.clock.clone()))
+        }
+    }
+}
+
+impl BrokerDoor {
+    /// Opens the broker to work with it. A server that is away is waited for by every call, not here.
+    pub(crate) async fn open(&self) -> Result<Arc<dyn Broker>, BrokerError> {
+        Ok(match self {
+            Self::Embedded(store, clock) => Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?),
+            Self::RabbitMq(config, clock) => Arc::new(RabbitMq::lazy(RabbitMqConfig::clone(config), clock.clone())?),
+        })
+    }
+
+    /// Opens the broker to ask it something. A server that is away is an error here; an embedded broker that another
+    /// process serves is left to it.
+    pub(crate) async fn look(&self) -> Result<Arc<dyn Broker>, BrokerError> {
+        Ok(match self {
+            Self::Embedded(store, _) => Arc::new(EmbeddedView::new(store.clone())),
+            Self::RabbitMq(config, clock) => {
+                Arc::new(RabbitMq::connect(RabbitMqConfig::clone(config), clock.clone()).await?)
+            }
+        })
+    }
+}
+
+impl<S> Wired<S> {
+    /// Keeps a second `serve` off the same file, for as long as the lock is held. Servers need none.
+    pub(crate) fn serve_lock(&self) -> Result<Option<ServeLock>, StoreError> {
+        self.file.as_deref().map(ServeLock::acquire).transpose()
+    }
+}
+
+fn postgres(config: &Config, database: &Server) -> PostgresConfig {
+    let store = &config.settings.store;
+    PostgresConfig {
+        url: database.url.to_secret_string(),
+        max_connections: store.max_connections,
+        acquire_limit: Duration::from_millis(store.connect_timeout_ms),
+        ..PostgresConfig::new("")
+    }
+}
+
+fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
+    let limits = limits(&config.settings);
+    RabbitMqConfig { url: broker.url.to_secret_string(), limits, ..RabbitMqConfig::new("") }
+}
+
+fn limits(settings: &Settings) -> BrokerLimits {
+    let broker = &settings.broker;
+    BrokerLimits {
+        connect: Duration::from_millis(broker.connect_timeout_ms),
+        confirm: Duration::from_millis(broker.confirm_timeout_ms),
+        call: Duration::from_millis(broker.call_timeout_ms),
+    }
+}

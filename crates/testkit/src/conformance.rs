@@ -1,0 +1,214 @@
+//! One suite per port, run over every implementation.
+//!
+//! A backend gives a fixture; a macro turns every case into a test of its own name. There are no capability flags: what a
+//! case asks for is the contract of the port, and an implementation that cannot do it is not one. Cases never sleep to
+//! synchronise: they wait for the thing itself, for [`PATIENCE`] at most.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a case fails by panicking"
+)]
+#![allow(clippy::must_use_candidate, clippy::missing_errors_doc, reason = "read by tests alone")]
+
+pub mod audit;
+pub mod broker;
+pub mod dead_letters;
+pub mod inbox;
+pub mod outbox;
+pub mod registrations;
+pub mod store;
+
+use std::future::Future;
+use std::time::Duration;
+
+use postrider::Clock;
+
+/// A fixture whose world may be crashed.
+pub trait Crash: Send + Sync {
+    /// What keeps the data dies without warning and comes back with it: the server is killed, or the process ends and the
+    /// file is opened again.
+    fn restart(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// How long a case waits for something that must come. Generous: only a failure takes this long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a whole case may take.
+const CASE_LIMIT: Duration = Duration::from_mins(3);
+
+/// The broker suite. Takes two fixtures, each an expression that is awaited once per case: one on which nothing is
+/// ever restarted, so that it may be a corner of a shared server, and one that the case may crash.
+#[macro_export]
+macro_rules! broker_conformance {
+    ($fixture:expr, $crashing:expr $(,)?) => {
+        $crate::conformance_cases!($fixture, broker: [
+            // declaring
+            declaring_again_is_fine, a_queue_with_other_settings_is_a_mismatch,
+            an_exchange_with_other_settings_is_a_mismatch, a_mismatch_leaves_what_is_there,
+            declaring_adds_to_what_is_there, depth_counts_what_waits, a_missing_queue_is_not_found,
+            a_closed_broker_says_so_and_returns_what_was_unsettled,
+            // routing
+            topic_patterns_match_words, fanout_reaches_every_queue, direct_wants_the_equal_key,
+            the_default_exchange_routes_by_queue_name, two_matching_bindings_deliver_once,
+            unwanted_messages_take_the_alternate_exchange, unicode_names_and_keys_route,
+            the_longest_names_and_keys_route,
+            // publishing
+            an_empty_batch_is_answered_with_nothing, unroutable_messages_are_returned_in_their_places,
+            unroutable_messages_without_an_id_are_returned_too, a_missing_queue_returns_the_message,
+            a_missing_exchange_is_refused_and_its_neighbours_are_not, a_batch_of_5000_keeps_its_order,
+            publishers_side_by_side_get_their_own_answers,
+            // carrying
+            every_header_type_comes_back, every_property_comes_back, absent_properties_stay_absent,
+            every_byte_comes_back, an_empty_body_comes_back, a_mebibyte_comes_back, the_key_and_exchange_come_along,
+            // delivering
+            a_queue_keeps_its_order, a_subscription_waits_for_what_comes_later, prefetch_limits_what_is_unsettled,
+            a_small_next_loses_nothing, competing_consumers_share_a_queue,
+            a_dropped_subscription_returns_its_messages_to_the_front, requeued_messages_come_again,
+            acked_messages_do_not_come_again, a_whole_batch_is_settled_at_once,
+            one_batch_may_hold_different_verdicts, settling_works_while_somebody_waits,
+            one_of_two_consumers_is_active,
+            // dead-lettering
+            rejected_messages_go_to_the_dead_letter_queue, a_dead_letter_exchange_keeps_the_key,
+            rejected_messages_without_a_target_vanish, expired_messages_go_back_to_their_queue,
+            a_wait_queue_keeps_the_order, each_delay_has_its_own_queue, deaths_are_counted_round_by_round,
+            a_missing_dead_letter_queue_holds_up_nobody,
+        ]);
+        $crate::conformance_cases!($crashing, broker: [
+            confirmed_messages_survive_a_crash, unsettled_deliveries_come_again_after_a_crash,
+            a_subscription_outlives_a_crash_or_is_told, receipts_from_before_a_crash_are_void,
+            waiting_messages_come_back_after_a_crash, topology_survives_a_crash,
+        ]);
+    };
+}
+
+/// The suite of the database ports. Takes two fixtures as [`broker_conformance!`] does.
+#[macro_export]
+macro_rules! store_conformance {
+    ($fixture:expr, $crashing:expr $(,)?) => {
+        $crate::conformance_cases!($fixture, store: [
+            effects_and_events_commit_together, a_rollback_leaves_nothing, a_dropped_transaction_leaves_nothing,
+            the_store_can_be_checked, many_transactions_at_once_all_commit,
+        ]);
+        $crate::conformance_cases!($crashing, store: [
+            commits_survive_a_crash, what_a_crash_interrupts_leaves_nothing, leases_end_after_a_crash,
+        ]);
+        $crate::conformance_cases!($fixture, outbox: [
+            // appending
+            ids_are_made_where_none_are_given, given_ids_are_kept_in_order, appending_nothing_is_fine,
+            an_id_twice_in_a_batch_is_a_duplicate, an_id_committed_before_is_a_duplicate,
+            a_published_id_is_still_a_duplicate, an_id_that_was_rolled_back_is_free,
+            two_transactions_with_one_id_commit_once, a_large_batch_keeps_its_order,
+            // carrying
+            every_field_comes_back, json_keeps_its_bytes, any_bytes_come_back, unicode_comes_back,
+            aggregates_order_their_events, destinations_come_back, absent_fields_stay_absent,
+            // claiming
+            rows_are_claimed_in_the_order_of_positions, a_claim_takes_no_more_than_its_limit,
+            rows_are_claimed_again_until_settled, nothing_is_claimed_without_a_lease,
+            lanes_divide_rows_and_keep_keys_together, relays_side_by_side_divide_the_rows,
+            scheduled_rows_wait_and_hold_up_nobody, scheduled_rows_are_claimed_when_due,
+            a_late_commit_is_not_skipped, waiting_ends_when_something_is_appended, waiting_ends_by_itself,
+            // settling
+            published_rows_are_done, failed_rows_hold_up_their_key_alone, failed_rows_are_due_again,
+            a_key_flows_again_when_its_head_is_published, dead_rows_park_their_key, free_rows_hold_up_nobody,
+            a_blocked_key_does_not_starve_others, settling_nothing_records_nothing,
+            results_of_one_batch_may_differ, a_relay_that_lost_its_lease_cannot_mark,
+        ]);
+        $crate::conformance_cases!($fixture, inbox: [
+            an_event_is_new_once, another_payload_is_a_conflict, consumers_are_apart, a_rollback_forgets,
+            repeats_inside_a_batch_are_told, a_large_batch_is_admitted, admitting_nothing_is_fine,
+            of_two_transactions_one_is_new, a_waiting_transaction_is_new_after_a_rollback,
+            batches_in_opposite_order_apply_each_event_once, odd_ids_are_told_apart,
+        ]);
+        $crate::conformance_cases!($fixture, dead_letters: [
+            every_field_of_a_dead_letter_comes_back, absent_fields_of_a_dead_letter_stay_absent,
+            a_dead_letter_is_kept_once_by_its_key, the_newest_dead_letters_come_first,
+            a_batch_with_one_key_twice_is_kept_once, nul_in_a_text_does_not_stop_the_collector,
+            infinite_floats_do_not_stop_the_collector, collecting_nothing_is_fine,
+            collectors_side_by_side_keep_each_letter_once,
+        ]);
+        $crate::conformance_cases!($fixture, registrations: [
+            registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
+        ]);
+        $crate::conformance_cases!($fixture, audit: [
+            an_empty_outbox_counts_nothing, each_term_is_counted, routing_decides_what_is_committed,
+            applied_goes_before_dead_before_waiting, what_is_elsewhere_is_listed_oldest_first,
+            alternate_exchanges_count_as_routes, the_account_always_balances,
+        ]);
+    };
+}
+
+/// One test per case, in the area of the suite that is named.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases {
+    ($fixture:expr, $area:ident: [$($case:ident),+ $(,)?]) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let fixture = $fixture.await;
+                let case = $crate::conformance::$area::$case(&fixture);
+                $crate::conformance::within_its_limit(case).await;
+            }
+        )+
+    };
+}
+
+/// Runs a case, and fails it when it hangs.
+pub async fn within_its_limit(case: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(CASE_LIMIT, case).await;
+    assert!(ended.is_ok(), "the case is not over after {} s", CASE_LIMIT.as_secs());
+}
+
+/// Waits for something that must come, and says what it was when it does not.
+pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
+    let came = tokio::time::timeout(PATIENCE, coming).await;
+    came.unwrap_or_else(|_| panic!("{what} did not come within {} s", PATIENCE.as_secs()))
+}
+
+/// Asks again and again until there is an answer.
+pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let clock = Clock::system();
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            clock.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon(what, asking).await
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that nobody runs would look like a passing one.
+    #[test]
+    fn every_case_is_in_a_suite() {
+        let suites = include_str!("conformance.rs");
+        let listed: Vec<&str> = suites.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        for file in [
+            include_str!("conformance/audit.rs"),
+            include_str!("conformance/broker/carrying.rs"),
+            include_str!("conformance/broker/crashing.rs"),
+            include_str!("conformance/broker/dead_lettering.rs"),
+            include_str!("conformance/broker/declaring.rs"),
+            include_str!("conformance/broker/delivering.rs"),
+            include_str!("conformance/broker/publishing.rs"),
+            include_str!("conformance/broker/routing.rs"),
+            include_str!("conformance/dead_letters.rs"),
+            include_str!("conformance/inbox.rs"),
+            include_str!("conformance/outbox/appending.rs"),
+            include_str!("conformance/outbox/carrying.rs"),
+            include_str!("conformance/outbox/claiming.rs"),
+            include_str!("conformance/outbox/settling.rs"),
+            include_str!("conformance/registrations.rs"),
+            include_str!("conformance/store.rs"),
+        ] {
+            for case in file.split("\npub async fn ").skip(1) {
+                let name = case.split(['(', '<']).next().unwrap();
+                assert!(listed.contains(&name), "{name} is in no suite");
+            }
+        }
+    }
+}

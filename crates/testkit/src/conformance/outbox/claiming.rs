@@ -1,0 +1,206 @@
+//! Rows that are due are handed out in order, to one relay at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use postrider::Event;
+use postrider::store::{Lane, Outbox, OutboxRow, RelayId, Store};
+
+use super::super::store::{Desk, LEASE, StoreFixture, WHOLE, due, free, keyed, relay};
+use super::super::{PATIENCE, soon, until};
+
+/// Which is the order in which they were appended.
+pub async fn rows_are_claimed_in_the_order_of_positions<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let names: Vec<String> = (0..60).map(|n| format!("event-{n:02}")).collect();
+    for (n, some) in names.chunks(3).enumerate() {
+        desk.commit([
+            free(&some[0]),
+            keyed(&some[1], &format!("order-{}", n % 7)),
+            keyed(&some[2], "order-0"),
+        ])
+        .await;
+    }
+    let rows = desk.expect_due(&names).await;
+    assert!(rows.is_sorted_by(|a, b| a.row.position < b.row.position));
+}
+
+/// The first ones.
+pub async fn a_claim_takes_no_more_than_its_limit<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let names: Vec<String> = (0..20).map(|n| format!("event-{n:02}")).collect();
+    desk.commit(names.iter().map(|name| keyed(name, "order-1"))).await;
+    desk.expect_due(&names).await;
+    for some in names.chunks(7) {
+        let rows = desk.store.claim(&desk.relay, WHOLE, 7).await.unwrap();
+        assert_eq!(due(&rows), some);
+        desk.publish(&rows).await;
+    }
+    assert!(desk.claim().await.is_empty());
+}
+
+/// Claiming writes nothing.
+pub async fn rows_are_claimed_again_until_settled<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([free("one"), keyed("two", "order-1")]).await;
+    let first = desk.expect_due(["one", "two"]).await;
+    let again = desk.expect_due(["one", "two"]).await;
+    assert!(first.iter().zip(&again).all(|(first, again)| first.row == again.row));
+    assert!(again.iter().all(|row| row.attempts == 0));
+}
+
+/// A relay that holds nothing gets nothing.
+pub async fn nothing_is_claimed_without_a_lease<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([free("one"), keyed("two", "order-1")]).await;
+    desk.expect_due(["one", "two"]).await;
+    assert!(desk.store.claim(&relay("stranger"), WHOLE, 10).await.unwrap().is_empty());
+    desk.store.release(&desk.relay).await.unwrap();
+    assert!(desk.claim().await.is_empty(), "it gave its lease back");
+    assert!(desk.store.lease(&desk.relay, LEASE).await.unwrap() > 0);
+    desk.expect_due(["one", "two"]).await;
+}
+
+/// Forty keys of three events, and some that are free.
+fn mixed() -> Vec<Event> {
+    let mut events = Vec::new();
+    for round in 0..3 {
+        events.extend((0..40).map(|key| keyed(&format!("k{key:02}-{round}"), &format!("order-{key}"))));
+        events.extend((0..10).map(|n| free(&format!("free-{n}-{round}"))));
+    }
+    events
+}
+
+/// Every row once, every key in one share and in its order.
+fn assert_divided(shares: &[Vec<OutboxRow>], count: usize) {
+    let mut ids = BTreeSet::new();
+    let mut homes = BTreeMap::new();
+    for (n, share) in shares.iter().enumerate() {
+        assert!(share.is_sorted_by(|a, b| a.row.position < b.row.position), "share {n} is out of order");
+        for row in share {
+            assert!(ids.insert(row.envelope.id.clone()), "{} is in two shares", row.envelope.id);
+            if let Some(key) = &row.envelope.ordering_key {
+                assert_eq!(*homes.entry(key.clone()).or_insert(n), n, "{key} is in two shares");
+            }
+        }
+    }
+    assert_eq!(ids.len(), count);
+}
+
+/// Between them, the lanes have every row once.
+pub async fn lanes_divide_rows_and_keep_keys_together<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let count = desk.commit(mixed()).await.len();
+    until("all rows", async || (desk.claim().await.len() == count).then_some(())).await;
+    for lanes in [1, 2, 4, 7] {
+        let mut shares = Vec::new();
+        for index in 0..lanes {
+            shares.push(desk.store.claim(&desk.relay, Lane { index, count: lanes }, 1_000).await.unwrap());
+        }
+        assert_divided(&shares, count);
+        let busy = shares.iter().filter(|share| !share.is_empty()).count();
+        assert!(busy > usize::from(lanes) / 2, "only {busy} of {lanes} lanes have work");
+    }
+}
+
+/// Between them, the relays have every row once, whoever came first.
+pub async fn relays_side_by_side_divide_the_rows<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let count = desk.commit(mixed()).await.len();
+    let relays: Vec<RelayId> = vec![desk.relay.clone(), relay("second"), relay("third")];
+    let lease = Duration::from_secs(20);
+    let shares = until("every row to have a relay", async || {
+        // Those who hold too much give up slots when they renew; those who hold too little take them then.
+        for relay in &relays {
+            desk.store.lease(relay, lease).await.unwrap();
+        }
+        let mut shares = Vec::new();
+        for relay in &relays {
+            shares.push(desk.store.claim(relay, WHOLE, 1_000).await.unwrap());
+        }
+        (shares.iter().map(Vec::len).sum::<usize>() >= count).then_some(shares)
+    })
+    .await;
+    assert_divided(&shares, count);
+}
+
+/// Their followers of the same key go ahead.
+pub async fn scheduled_rows_wait_and_hold_up_nobody<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let later = desk.after(Duration::from_hours(1));
+    desk.commit([
+        keyed("later", "order-1").available_at(later),
+        free("free later").available_at(later),
+        keyed("two", "order-1"),
+        free("three"),
+    ])
+    .await;
+    let rows = desk.expect_due(["two", "three"]).await;
+    desk.publish(&rows).await;
+    assert!(desk.claim().await.is_empty());
+}
+
+/// When their time has come, and not before.
+pub async fn scheduled_rows_are_claimed_when_due<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let soon = desk.after(Duration::from_millis(400));
+    desk.commit([keyed("one", "order-1").available_at(soon), free("two").available_at(soon)]).await;
+    desk.expect_due(["one", "two"]).await;
+    let early = soon.duration_since(desk.clock.now());
+    assert!(early.as_millis() <= 1, "claimed {early:?} early");
+}
+
+/// A transaction that began first and commits last is not forgotten, though the outbox has moved on.
+pub async fn a_late_commit_is_not_skipped<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    for round in 0..3 {
+        let (early, late) = (format!("early-{round}"), format!("late-{round}"));
+        let mut slow = desk.store.begin().await.unwrap();
+        desk.store.append(&mut slow, vec![keyed(&late, "slow")]).await.unwrap();
+        let overtaking = async {
+            desk.commit([keyed(&early, "quick")]).await;
+        };
+        tokio::pin!(overtaking);
+        // Where writers take turns it waits for the slow one; where they do not, its row is published and done with.
+        let overtook = tokio::time::timeout(Duration::from_millis(300), &mut overtaking).await.is_ok();
+        if overtook {
+            desk.publish(&desk.expect_due([&early]).await).await;
+            assert!(desk.claim().await.is_empty());
+        }
+        desk.store.commit(slow).await.unwrap();
+        if !overtook {
+            overtaking.await;
+            let both = desk.expect_due([&late, &early]).await;
+            desk.publish(&both[1..]).await;
+        }
+        desk.publish(&desk.expect_due([&late]).await).await;
+    }
+}
+
+/// Promptly: that is what a relay's latency hangs on.
+pub async fn waiting_ends_when_something_is_appended<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let waiting = desk.store.wait(PATIENCE * 2);
+    tokio::pin!(waiting);
+    let mut commits = 0;
+    // The first commit may be earlier than the ear for it; those after it are not.
+    soon("the end of the wait", async {
+        loop {
+            desk.commit([free(&format!("event-{commits}"))]).await;
+            commits += 1;
+            if tokio::time::timeout(Duration::from_millis(500), &mut waiting).await.is_ok() {
+                return;
+            }
+        }
+    })
+    .await;
+    assert!(commits <= 4, "it took {commits} commits to end the wait");
+}
+
+/// When its time is over, something or nothing.
+pub async fn waiting_ends_by_itself<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    for _ in 0..3 {
+        soon("the end of the wait", desk.store.wait(Duration::from_millis(200))).await;
+    }
+}
