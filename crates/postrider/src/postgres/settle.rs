@@ -68,7 +68,9 @@ impl Postgres {
         relay: &RelayId,
         failed: Vec<(RowId, String, Option<Duration>)>,
     ) -> Result<u64, StoreError> {
-        let Some(rows) = Rows::of(&failed.iter().map(|(row, ..)| *row).collect::<Vec<_>>()) else { return Ok(0) };
+        let Some(rows) = Rows::of(&failed.iter().map(|(row, ..)| *row).collect::<Vec<_>>()) else {
+            return Ok(0);
+        };
         let (errors, delays): (Vec<_>, Vec<_>) =
             failed.into_iter().map(|(_, error, delay)| (error, delay)).unzip();
         let update = sqlx::query(FAILED)
