@@ -75,8 +75,12 @@ impl BrokerDoor {
     /// Opens the broker to work with it. A server that is away is waited for by every call, not here.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Broker>, BrokerError> {
         Ok(match self {
-            Self::Embedded(store, clock) => Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?),
-            Self::RabbitMq(config, clock) => Arc::new(RabbitMq::lazy(RabbitMqConfig::clone(config), clock.clone())?),
+            Self::Embedded(store, clock) => {
+                Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?)
+            }
+            Self::RabbitMq(config, clock) => {
+                Arc::new(RabbitMq::lazy(RabbitMqConfig::clone(config), clock.clone())?)
+            }
         })
     }
 

@@ -56,7 +56,7 @@ impl Report {
 pub(crate) async fn run(context: &Context) -> anyhow::Result<Exit> {
     let mut report = Report::default();
     if let Err(error) = wiring::open(context, Examine { context, report: &mut report }).await {
-        report.fail("store", format!("{error:#}"));
+        report.fail("store", error.to_string());
         if let Some(door) = wiring::broker_alone(context) {
             examine_broker(&door, context, &mut report).await;
         }
@@ -133,7 +133,7 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
     };
     match broker.ping().await {
         Ok(()) => {
-            report.ok("broker", "answers, and the credentials are right");
+            report.ok("broker", "answers");
             examine_queues(broker.as_ref(), context, report).await;
         }
         Err(error) => report.fail("broker", error.to_string()),

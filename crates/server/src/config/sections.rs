@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     pub(crate) http: Http,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
+    #[allow(
+        dead_code,
+        reason = "read once `postrider migration` exists; the seed's variable is accepted already"
+    )]
     pub(crate) migration: Migration,
     pub(crate) exchange: Vec<ExchangeShort>,
     pub(crate) queue: Vec<QueueShort>,
@@ -52,6 +56,10 @@ pub(crate) struct Broker {
     pub(crate) vhost: String,
     pub(crate) user: String,
     pub(crate) password: Secret,
+    #[allow(
+        dead_code,
+        reason = "read once `postrider topology drift` exists; the variable is accepted already"
+    )]
     pub(crate) management_url: Secret,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) confirm_timeout_ms: u64,

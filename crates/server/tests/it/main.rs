@@ -1,0 +1,7 @@
+//! The real binary, in a folder of its own: on the embedded default, and on PostgreSQL with RabbitMQ.
+
+mod bad_input;
+mod embedded;
+mod http;
+mod networked;
+mod process;
