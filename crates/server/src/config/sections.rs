@@ -180,10 +180,10 @@ impl Shutdown {
 impl Settings {
     /// The rules that a type cannot say: the setting that breaks one, and the rule.
     pub(super) fn broken_rules(&self) -> Vec<(&'static str, String)> {
-        let mut broken = Vec::new();
+        let mut found = Vec::new();
         let mut rule = |key, holds: bool, rule: &str| {
             if !holds {
-                broken.push((key, rule.to_owned()));
+                found.push((key, rule.to_owned()));
             }
         };
         let (relay, http, broker) = (&self.relay, &self.http, &self.broker);
@@ -218,6 +218,6 @@ impl Settings {
             known,
             "must be error, warn, info, debug, trace, or directives such as info,postrider=debug",
         );
-        broken
+        found
     }
 }

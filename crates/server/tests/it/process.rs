@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A folder in which the binary runs, with an environment of its own.
 pub(crate) struct Folder {
@@ -70,7 +70,7 @@ impl Folder {
         let lines = read_lines(child.stderr.take().unwrap());
         let mut serving = Serving { child, lines, said: Vec::new(), address: String::new() };
         let line = serving.wait_for("listening on http://");
-        serving.address = line.rsplit('/').next().unwrap().to_owned();
+        serving.address = line.rsplit('/').next().map(str::to_owned).unwrap();
         serving
     }
 }
@@ -100,14 +100,12 @@ impl Serving {
     /// Waits for a line on stderr.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
-                Ok(line) => {
-                    self.said.push(line.clone());
-                    if line.contains(text) {
-                        return line;
-                    }
-                }
-                Err(_) => panic!("{text:?} did not come; it said {:#?}", self.said),
+            let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
+                panic!("{text:?} did not come; it said {:#?}", self.said)
+            };
+            self.said.push(line.clone());
+            if line.contains(text) {
+                return line;
             }
         }
     }
@@ -135,7 +133,8 @@ impl Serving {
     ) -> (u16, String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let headers: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let headers = headers.concat();
         let length = body.len();
         let host = &self.address;
         let head = format!(
