@@ -140,3 +140,48 @@ fn a_reload_applies_the_log_level_and_says_what_has_to_wait() {
     serving.signal(Signal::INT);
     assert_eq!(serving.ended().0, 0);
 }
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = Folder::new();
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    // A request whose body never comes keeps the first stop waiting.
+    let _held = serving.hold_a_request();
+    serving.signal(Signal::INT);
+    serving.wait_for("stopping");
+    serving.signal(Signal::INT);
+    let (code, said) = serving.ended();
+    assert_eq!(code, 130, "{said:#?}");
+}
+
+#[test]
+fn work_in_flight_has_a_limit() {
+    let folder = Folder::new().with("POSTRIDER_SHUTDOWN__DRAIN_MS", "300");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let _held = serving.hold_a_request();
+    serving.signal(Signal::TERM);
+    let (code, said) = serving.ended();
+    assert_eq!(code, 0, "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("requests were cut off")), "{said:#?}");
+}
+
+#[test]
+fn a_port_in_use_is_told_at_once() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let other = Folder::new();
+    other.run(&["serve", "--listen", &serving.address]).assert(1, "choose another http.listen or --listen");
+}
+
+#[test]
+fn the_log_can_be_json() {
+    let folder = Folder::new().with("POSTRIDER_LOG__FORMAT", "json").with("POSTRIDER_LOG__LEVEL", "debug");
+    let mut serving = folder.serve(&["--roles", "api"]);
+    serving.http("GET", "/v1/health/live?secret=hunter2", &[], "");
+    let line = serving.wait_for("answered");
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&line["level"], &line["status"]), (&"DEBUG".into(), &200.into()));
+    assert!(!line.to_string().contains("hunter2"), "{line}");
+}

@@ -156,6 +156,16 @@ impl Serving {
         (status, serde_json::from_str(&body).unwrap())
     }
 
+    /// A request that is never finished, for as long as the stream lives.
+    pub(crate) fn hold_a_request(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+        stream.write_all(head.as_bytes()).unwrap();
+        // Another request is answered only after the server has seen this one's connection.
+        assert_eq!(self.http("GET", "/v1/health/live", &[], "").0, 200);
+        stream
+    }
+
     /// Asks until the metrics say so.
     pub(crate) fn wait_for_metric(&self, line: &str) {
         for _ in 0..600 {
