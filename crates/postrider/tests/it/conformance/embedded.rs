@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::embedded::EmbeddedBroker;
-use postrider::Clock;
 use postrider_testkit::conformance::Crash;
 use postrider_testkit::conformance::broker::BrokerFixture;
 use postrider_testkit::conformance::store::StoreFixture as _;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use super::sqlite::File;
 
-postrider_testkit::broker_conformance!(Process::new(), Process::new());
+postrider_testkit::broker_conformance!(async { Process::new() }, async { Process::new() });
 
 /// A process that has the broker's file open.
 struct Process {
@@ -21,8 +21,8 @@ struct Process {
 }
 
 impl Process {
-    async fn new() -> Self {
-        Self { file: File::new().await, broker: Mutex::new(None) }
+    fn new() -> Self {
+        Self { file: File::new(), broker: Mutex::new(None) }
     }
 }
 
