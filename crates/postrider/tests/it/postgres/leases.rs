@@ -149,7 +149,7 @@ async fn an_append_wakes_whoever_waits() {
     // The first wait starts the listener, and ends when it listens.
     postgres.wait(Duration::from_secs(20)).await;
     let waiter = postgres.clone();
-    let waiting = tokio::spawn(async move { waiter.wait(Duration::from_secs(60)).await });
+    let waiting = tokio::spawn(async move { waiter.wait(Duration::from_mins(1)).await });
     append(&postgres, vec![event("1", None)]).await;
     tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("woken in time").unwrap();
 
@@ -157,7 +157,7 @@ async fn an_append_wakes_whoever_waits() {
     let waiter = postgres.clone();
     append(&postgres, vec![event("2", None)]).await;
     execute(&postgres, "SELECT pg_sleep(0.2)").await.unwrap();
-    tokio::time::timeout(Duration::from_secs(5), waiter.wait(Duration::from_secs(60)))
+    tokio::time::timeout(Duration::from_secs(5), waiter.wait(Duration::from_mins(1)))
         .await
         .expect("not missed");
 }
@@ -179,7 +179,7 @@ async fn who_commits_beside_a_notifying_transaction_is_found_soon() {
     let mut seen = Vec::new();
     let looking = async {
         while seen.len() < 3 {
-            postgres.wait(Duration::from_secs(60)).await;
+            postgres.wait(Duration::from_mins(1)).await;
             let rows = claim(&postgres, &a).await;
             settle(&postgres, &a, &rows, &PublishResult::Published).await;
             seen.extend(rows.into_iter().map(|row| row.envelope.id.to_string()));
