@@ -10,12 +10,12 @@ use jiff_sqlx::ToSqlx as _;
 use super::Postgres;
 use crate::store::{PublishResult, RelayId, RowId, RowResult, StoreError};
 
-/// A row that is published stays so, whatever a slow relay says of it later. Conditions on the one table, no join: a plan
-/// made while the table was empty would walk all of it to find what to join. The range of `created_at` leaves out the
-/// partitions that have none of the rows.
+/// A row that is published stays so, whatever a slow relay says of it later. Written so that the primary key is the only index
+/// that fits: no join, no condition that fits a partial index, because a plan made while the table was empty would
+/// choose any of them. The range of `created_at` leaves out the partitions that have none of the rows.
 const PUBLISHED: &str = "UPDATE postrider.event_outbox o \
      SET status = 'published', published_at = now(), last_error = NULL \
-     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status IN ('pending', 'failed') \
+     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
        AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE owner = $1))";
 
 /// Delays are counted from the database's own time; no delay is no other attempt.
@@ -23,7 +23,7 @@ const FAILED: &str = "UPDATE postrider.event_outbox o \
      SET status = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL THEN 'dead' ELSE 'failed' END, \
          attempts = o.attempts + 1, last_error = ($5::text[])[array_position($2, o.position)], \
          available_at = now() + COALESCE(($6::interval[])[array_position($2, o.position)], interval '0') \
-     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status IN ('pending', 'failed') \
+     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
        AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE owner = $1))";
 
 /// The longest delay before a retry; also keeps every interval within PostgreSQL's.

@@ -72,7 +72,7 @@ async fn relays_survive_terminated_backends() {
     .unwrap();
     assert_eq!(ids(&claim(&postgres, &a).await), ["1"]);
     // The listener comes back by itself and rings, for what it may have missed.
-    tokio::time::timeout(Duration::from_secs(10), postgres.wait(Duration::from_secs(60))).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), postgres.wait(Duration::from_mins(1))).await.unwrap();
 }
 
 #[tokio::test]
