@@ -51,5 +51,8 @@ impl Broker for EmbeddedView {
 }
 
 fn only_reads() -> BrokerError {
-    BrokerError::new(BrokerErrorKind::Closed, "this view of the embedded broker only reads; open the broker itself")
+    BrokerError::new(
+        BrokerErrorKind::Closed,
+        "this view of the embedded broker only reads; open the broker itself",
+    )
 }

@@ -19,7 +19,8 @@ const ALL: &str = "SELECT id::text, name, role, tenant, hash, created_at, expire
 const BY_HASH: &str = "SELECT id::text, name, role, tenant, hash, created_at, expires_at, revoked_at \
      FROM postrider.api_token WHERE hash = $1";
 
-const REVOKE: &str = "UPDATE postrider.api_token SET revoked_at = $2 WHERE id = $1::uuid AND revoked_at IS NULL";
+const REVOKE: &str =
+    "UPDATE postrider.api_token SET revoked_at = $2 WHERE id = $1::uuid AND revoked_at IS NULL";
 
 impl Tokens for Postgres {
     async fn create_token(&self, token: &Token) -> Result<(), StoreError> {
@@ -73,6 +74,8 @@ fn read(row: &PgRow) -> Result<Token, StoreError> {
 }
 
 fn unreadable(id: &str) -> StoreError {
-    let text = format!("the API token {id} cannot be read; delete its row from postrider.api_token and make a new one");
+    let text = format!(
+        "the API token {id} cannot be read; delete its row from postrider.api_token and make a new one"
+    );
     StoreError::new(StoreErrorKind::Other, text)
 }

@@ -2,8 +2,8 @@
 
 use sqlx::Row as _;
 
-use super::migrate::{MigrationState as Known, MigrationStatus};
 use super::Postgres;
+use super::migrate::{MigrationState as Known, MigrationStatus};
 use crate::store::{Migration, MigrationState, StoreError, StoreFacts, Upkeep};
 
 /// What the promise asks of a server, and what is not the case when it is broken.
@@ -24,7 +24,8 @@ impl Upkeep for Postgres {
             let row = sqlx::query(SETTINGS).fetch_one(self.pool()).await?;
             let now = row.try_get::<jiff_sqlx::Timestamp, _>(1)?.to_jiff();
             let version: String = row.try_get(0)?;
-            let (commit, fsync, pages): (String, String, String) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+            let (commit, fsync, pages): (String, String, String) =
+                (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
             let warnings = warnings(&commit, &fsync, &pages, row.try_get(5)?);
             Ok(StoreFacts { product: format!("PostgreSQL {version}"), now, warnings })
         };
@@ -48,13 +49,17 @@ fn plain(status: MigrationStatus) -> Migration {
 fn warnings(synchronous_commit: &str, fsync: &str, full_page_writes: &str, standby: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     if synchronous_commit == "off" {
-        warnings.push("synchronous_commit is off: a crash of the server loses committed events; set it to on".to_owned());
+        warnings.push(
+            "synchronous_commit is off: a crash of the server loses committed events; set it to on"
+                .to_owned(),
+        );
     }
     if fsync == "off" {
         warnings.push("fsync is off: a crash of the machine can ruin the database; set it to on".to_owned());
     }
     if full_page_writes == "off" {
-        warnings.push("full_page_writes is off: a crash of the machine can ruin pages; set it to on".to_owned());
+        warnings
+            .push("full_page_writes is off: a crash of the machine can ruin pages; set it to on".to_owned());
     }
     if standby {
         warnings.push("this server is a standby and takes no writes; connect to the primary".to_owned());

@@ -23,7 +23,8 @@ impl Upkeep for Sqlite {
         let version: String = version.await.map_err(from_sqlite)?;
         let mut warnings = Vec::new();
         if self.shared.config.durability == Durability::System {
-            warnings.push("commits do not wait for the disk: the newest may be lost with the power".to_owned());
+            warnings
+                .push("commits do not wait for the disk: the newest may be lost with the power".to_owned());
         }
         // The file has no clock of its own: it is this machine's.
         Ok(StoreFacts { product: format!("SQLite {version}"), now: self.clock().now(), warnings })

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::embedded::EmbeddedBroker;
-use postrider::Clock;
 use postrider_testkit::conformance::Crash;
 use postrider_testkit::conformance::broker::BrokerFixture;
 use postrider_testkit::conformance::store::StoreFixture as _;

@@ -12,7 +12,8 @@ postrider_testkit::store_conformance!(Database::new(), Server::new());
 async fn connect(url: &str) -> Postgres {
     let store = Postgres::connect(PostgresConfig::new(url), Clock::system()).await.unwrap();
     store.migrate().await.unwrap();
-    let effects = "CREATE TABLE IF NOT EXISTS effects (n bigserial, consumer text NOT NULL, event_id text NOT NULL)";
+    let effects =
+        "CREATE TABLE IF NOT EXISTS effects (n bigserial, consumer text NOT NULL, event_id text NOT NULL)";
     sqlx::query(effects).execute(store.pool()).await.unwrap();
     store
 }
@@ -48,7 +49,12 @@ impl StoreFixture for Database {
         self.store.clone()
     }
 
-    async fn insert_effect(&self, tx: &mut PostgresTx, consumer: &str, event: &EventId) -> Result<(), StoreError> {
+    async fn insert_effect(
+        &self,
+        tx: &mut PostgresTx,
+        consumer: &str,
+        event: &EventId,
+    ) -> Result<(), StoreError> {
         insert_effect(tx, consumer, event).await
     }
 
@@ -77,7 +83,12 @@ impl StoreFixture for Server {
         self.store.clone()
     }
 
-    async fn insert_effect(&self, tx: &mut PostgresTx, consumer: &str, event: &EventId) -> Result<(), StoreError> {
+    async fn insert_effect(
+        &self,
+        tx: &mut PostgresTx,
+        consumer: &str,
+        event: &EventId,
+    ) -> Result<(), StoreError> {
         insert_effect(tx, consumer, event).await
     }
 

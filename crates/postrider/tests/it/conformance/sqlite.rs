@@ -71,7 +71,12 @@ impl StoreFixture for File {
         store
     }
 
-    async fn insert_effect(&self, tx: &mut SqliteTx, consumer: &str, event: &EventId) -> Result<(), StoreError> {
+    async fn insert_effect(
+        &self,
+        tx: &mut SqliteTx,
+        consumer: &str,
+        event: &EventId,
+    ) -> Result<(), StoreError> {
         let insert = sqlx::query("INSERT INTO effects VALUES (?, ?)").bind(consumer).bind(event.as_str());
         let done = insert.execute(tx.connection().await?).await;
         done.map(|_| ()).map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))
