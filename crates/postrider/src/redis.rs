@@ -1,5 +1,11 @@
 //! Redis: an accelerator and a view. It may be lost entirely, at any moment, without losing or repeating an effect.
 
+mod config;
+mod error;
 mod facts;
+mod server;
 
-pub use facts::{RedisFacts, RedisUnreachable, facts};
+pub use config::{RedisConfig, RedisTls};
+pub use error::{RedisError, RedisErrorKind};
+pub use facts::{RedisFacts, facts};
+pub use server::Redis;

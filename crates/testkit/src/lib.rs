@@ -2,4 +2,6 @@
 
 pub mod checkers;
 pub mod conformance;
+pub mod effects;
 pub mod servers;
+pub mod worker;

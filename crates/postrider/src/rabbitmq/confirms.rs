@@ -54,6 +54,12 @@ impl Confirms {
         self.heard.push((index, Heard::Nothing));
     }
 
+    /// Whether the channel can be used again. RabbitMQ 3.10 nacks everything on a channel that first met a quorum queue during
+    /// an election, long after the queue has a leader.
+    pub(super) fn channel_is_sound(&self) -> bool {
+        self.heard.iter().all(|(_, heard)| matches!(heard, Heard::Ack | Heard::AckWithReturn))
+    }
+
     /// The answer for every message that has one; those without are in doubt.
     pub(super) fn judge(self, batch: &[Outgoing]) -> Vec<(usize, Option<Published>)> {
         // Every return precedes its own confirm, so when all confirms are in, so are all returns.

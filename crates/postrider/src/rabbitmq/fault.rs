@@ -110,6 +110,12 @@ pub(super) fn connecting(
             format!("RabbitMQ at {place} closed the connection: {text}; trying again"),
         ),
         (None, ErrorKind::IOError(io)) => io_trouble(place, tls, io),
+        (None, ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_)) => (
+            BrokerErrorKind::Unavailable,
+            format!(
+                "what answers at {place} does not speak AMQP 0-9-1; check the port, and use amqps:// for TLS"
+            ),
+        ),
         (None, _) => (
             BrokerErrorKind::Unavailable,
             format!("RabbitMQ at {place} ended the handshake: {error}; trying again"),

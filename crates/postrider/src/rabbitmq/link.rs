@@ -18,7 +18,7 @@ use crate::broker::{BrokerError, BrokerErrorKind, BrokerLimits};
 use crate::clock::Clock;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// A connection that did not live this long counts as one more failed attempt.
 const SETTLED: Duration = Duration::from_secs(5);
 const GOODBYE: Duration = Duration::from_secs(2);

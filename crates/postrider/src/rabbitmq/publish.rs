@@ -125,6 +125,7 @@ impl Publisher {
             }
         }
         drop(sending);
+        let sound = confirms.channel_is_sound();
         let mut in_doubt = Vec::new();
         for (index, answer) in confirms.judge(&round.batch) {
             if answer.is_none() {
@@ -133,7 +134,7 @@ impl Publisher {
             round.answers[index] = answer;
         }
         if let Some(lane) = round.lane.take() {
-            if in_doubt.is_empty() { self.lanes.give_back(lane) } else { self.lanes.retire(lane) }
+            if sound { self.lanes.give_back(lane) } else { self.lanes.retire(lane) }
         }
         if !closed_over_a_message {
             return Ok(Vec::new());
@@ -161,8 +162,12 @@ impl Publisher {
                 Ok(confirmation) => {
                     let mut confirms = Confirms::default();
                     confirms.hear(index, confirmation);
+                    let sound = confirms.channel_is_sound();
                     for (index, answer) in confirms.judge(&round.batch) {
                         round.answers[index] = answer;
+                    }
+                    if !sound && let Some(lane) = round.lane.take() {
+                        self.lanes.retire(lane);
                     }
                     self.lock().remove(&round.batch[index].exchange);
                 }

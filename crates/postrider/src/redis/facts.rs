@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use redis::Client;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
+
+use super::config::{RedisConfig, RedisTls};
+use super::error::RedisError;
+use super::server::Redis;
 
 /// Version and settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,38 +24,36 @@ impl RedisFacts {
     pub fn may_evict(&self) -> bool {
         self.maxmemory > 0 && !matches!(self.maxmemory_policy.as_str(), "" | "noeviction")
     }
-}
 
-/// Why Redis did not say.
-#[derive(Debug, thiserror::Error)]
-pub enum RedisUnreachable {
-    /// It refused, or is not there. Never shows the url.
-    #[error("does not answer ({0}); check that it runs and that the password is right")]
-    Refused(#[from] redis::RedisError),
-    /// It took too long.
-    #[error("did not answer within {0} ms; check host, port and firewall")]
-    TooLate(u128),
-}
-
-/// Asks a server, on a connection of its own, within a time limit.
-pub async fn facts(url: &SecretString, limit: Duration) -> Result<RedisFacts, RedisUnreachable> {
-    match tokio::time::timeout(limit, ask(url)).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(RedisUnreachable::TooLate(limit.as_millis())),
+    pub(super) fn read(info: &str) -> Self {
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        Self {
+            version: field("redis_version"),
+            maxmemory_policy: field("maxmemory_policy"),
+            maxmemory: field("maxmemory").parse().unwrap_or(0),
+        }
     }
 }
 
-async fn ask(url: &SecretString) -> Result<RedisFacts, redis::RedisError> {
-    let client = Client::open(url.expose_secret())?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
-    let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
-    let field = |name: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.unwrap_or_default().trim().to_owned()
-    };
-    Ok(RedisFacts {
-        version: field("redis_version"),
-        maxmemory_policy: field("maxmemory_policy"),
-        maxmemory: field("maxmemory").parse().unwrap_or(0),
-    })
+/// Asks a server, on a connection of its own, within a time limit.
+pub async fn facts(url: &SecretString, limit: Duration) -> Result<RedisFacts, RedisError> {
+    let config = RedisConfig { url: url.clone(), tls: RedisTls::default(), limit };
+    Redis::connect(config).await?.facts().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eviction_needs_a_limit_and_a_policy() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:1048576\r\nmaxmemory_human:1M\r\nmaxmemory_policy:volatile-ttl\r\n";
+        let facts = RedisFacts::read(info);
+        assert_eq!((facts.version.as_str(), facts.maxmemory), ("7.0.15", 1_048_576));
+        assert!(facts.may_evict());
+        assert!(!RedisFacts::read("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n").may_evict());
+    }
 }

@@ -4,4 +4,6 @@
 mod conformance;
 mod embedded;
 mod postgres;
+mod rabbitmq;
+mod redis;
 mod sqlite;

@@ -96,7 +96,10 @@ fn several_nodes_hide_every_password() {
         [broker]\nurl = 'amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v'";
     let config = load(file, []).unwrap();
     let shown = config.backends.to_string();
-    assert_eq!(shown, "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://u@a:5672/v,amqp://u@b:5672/v");
+    assert_eq!(
+        shown,
+        "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://u@a:5672/v,amqp://u@b:5672/v"
+    );
     let Backends::Networked { broker, .. } = &config.backends else { panic!("{shown}") };
     assert_eq!(broker.url.get(), Some("amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v"));
 }

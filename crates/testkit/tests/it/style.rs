@@ -61,7 +61,10 @@ fn files_hold_one_idea() {
 fn drivers_are_named_in_their_own_folders_only() {
     let homes: [(&str, &[&str]); 3] = [
         ("lapin::", &["/rabbitmq", "/testkit/", "/tests/", "bench"]),
-        ("sqlx::", &["/postgres", "/sqlite", "/embedded", "/testkit/", "/tests/", "/examples/", "bench", "demo"]),
+        (
+            "sqlx::",
+            &["/postgres", "/sqlite", "/embedded", "/testkit/", "/tests/", "/examples/", "bench", "demo"],
+        ),
         ("redis::", &["/redis", "/testkit/", "/tests/", "bench"]),
     ];
     let mut broken = Vec::new();
@@ -98,7 +101,8 @@ fn modules_are_named_for_what_they_do() {
         .map(|(path, _)| path)
         .filter(|path| {
             let stem = Path::new(path).file_stem().unwrap().to_string_lossy().into_owned();
-            ["util", "utils", "common", "helper", "helpers", "manager", "base", "misc"].contains(&stem.as_str())
+            ["util", "utils", "common", "helper", "helpers", "manager", "base", "misc"]
+                .contains(&stem.as_str())
         })
         .collect();
     assert_none(&broken, "say what it does");

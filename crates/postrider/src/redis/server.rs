@@ -1,0 +1,64 @@
+//! A connection to one Redis server, kept by the driver: lost, it is made again at the next command.
+
+use redis::Cmd;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use tokio::time::timeout;
+
+use super::config::RedisConfig;
+use super::error::RedisError;
+use super::facts::RedisFacts;
+
+/// A Redis server. Cheap to clone; clones share one connection.
+#[derive(Clone)]
+pub struct Redis {
+    connection: ConnectionManager,
+    config: RedisConfig,
+}
+
+impl Redis {
+    /// Connects, and says what to do if that is not possible within the time limit.
+    pub async fn connect(config: RedisConfig) -> Result<Self, RedisError> {
+        let client = config.client()?;
+        let limits = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(config.limit))
+            .set_response_timeout(Some(config.limit))
+            .set_number_of_retries(1);
+        let connecting = ConnectionManager::new_with_config(client, limits);
+        match timeout(config.limit, connecting).await {
+            Ok(connection) => Ok(Self { connection: connection?, config }),
+            Err(_) => Err(RedisError::late(config.limit)),
+        }
+    }
+
+    /// Whether it answers now.
+    pub async fn ping(&self) -> Result<(), RedisError> {
+        self.ask(redis::cmd("PING")).await.map(|_: String| ())
+    }
+
+    /// What it says of itself.
+    pub async fn facts(&self) -> Result<RedisFacts, RedisError> {
+        let info: String = self.ask(redis::cmd("INFO")).await?;
+        Ok(RedisFacts::read(&info))
+    }
+
+    /// Asks something that may be asked twice: after a lost connection the first command only finds out that it is lost.
+    async fn ask<T: redis::FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
+        let asking = async {
+            let mut connection = self.connection.clone();
+            match command.query_async(&mut connection).await {
+                Err(error) if error.is_connection_dropped() => command.query_async(&mut connection).await,
+                answer => answer,
+            }
+        };
+        match timeout(self.config.limit, asking).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(RedisError::late(self.config.limit)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+use super::*;
+use postrider::broker::{BrokerError, BrokerErrorKind};
+use postrider::rabbitmq::RabbitMqTls;
+use postrider_testkit::servers::RabbitMq as Server;
+
+async fn refused(config: RabbitMqConfig) -> BrokerError {
+    RabbitMq::connect(config, Clock::system()).await.map(|_| ()).unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_said_without_the_password() {
+    let url = shared().unwrap().rabbitmq_url;
+    let wrong = refused(quick(&url.replace("guest:guest", "guest:s3cret"), 5)).await;
+    assert_eq!(wrong.kind, BrokerErrorKind::Denied);
+    assert!(wrong.message.contains("credentials"), "{wrong}");
+    let no_vhost = refused(quick(&url.replace("%2f", "nowhere"), 5)).await;
+    assert_eq!(no_vhost.kind, BrokerErrorKind::NotFound);
+    assert!(no_vhost.message.contains("nowhere"), "{no_vhost}");
+    let nobody = refused(quick("amqp://guest:s3cret@127.0.0.1:1/", 1)).await;
+    assert_eq!(nobody.kind, BrokerErrorKind::Unavailable);
+    assert!(nobody.message.contains("127.0.0.1:1") && nobody.message.contains("nobody listens"), "{nobody}");
+    let unknown = refused(quick("amqp://guest:s3cret@no.such.host.invalid/", 5)).await;
+    assert_eq!(unknown.kind, BrokerErrorKind::Unavailable);
+    let no_tls = refused(quick(&url.replace("amqp://", "amqps://"), 5)).await;
+    assert_eq!(no_tls.kind, BrokerErrorKind::Denied);
+    assert!(no_tls.message.contains("TLS"), "{no_tls}");
+    for error in [wrong, no_vhost, nobody, unknown, no_tls] {
+        assert!(!format!("{error:?} {error}").contains("s3cret"), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_not_there_yet_is_waited_for() {
+    let server = Server::start().await.unwrap();
+    let config = quick(&server.amqp_url(), 2);
+    server.kill().unwrap();
+    let broker = RabbitMq::lazy(config, Clock::system()).unwrap();
+    assert!(broker.ping().await.unwrap_err().is_transient());
+    assert!(matches!(broker.publish(vec![event("1", "", "q")]).await[0], Published::Unknown(_)));
+    server.restart().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), async { while broker.ping().await.is_err() {} })
+        .await
+        .unwrap();
+    broker.declare(&orders()).await.unwrap();
+    broker.close().await;
+    assert_eq!(broker.ping().await.unwrap_err().kind, BrokerErrorKind::Closed);
+    assert!(matches!(broker.publish(vec![event("1", "events", "order.a")]).await[0], Published::Unknown(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_with_an_authority_of_our_own() {
+    let server = Server::start_tls().await.unwrap();
+    let with = |ca_file| RabbitMqConfig {
+        tls: RabbitMqTls { ca_file, ..RabbitMqTls::default() },
+        ..quick(&server.amqp_url(), 5)
+    };
+    let untrusted = refused(with(None)).await;
+    assert_eq!(untrusted.kind, BrokerErrorKind::Denied);
+    assert!(untrusted.message.contains("CA file"), "{untrusted}");
+    let absent = refused(with(Some("/nowhere/ca.pem".into()))).await;
+    assert!(absent.message.contains("/nowhere/ca.pem"), "{absent}");
+    let plain = refused(quick(&server.amqp_url().replace("amqps://", "amqp://"), 5)).await;
+    assert!(plain.message.contains("amqps://"), "{plain}");
+
+    let ca = server.ca_file().unwrap().to_owned();
+    let broker = RabbitMq::connect(with(Some(ca)), Clock::system()).await.unwrap();
+    broker.declare(&orders()).await.unwrap();
+    let batch: Vec<_> = (0..500).map(|i| event(&format!("{i}"), "events", "order.a")).collect();
+    assert_eq!(confirmed(&broker.publish(batch).await), 500);
+    assert_eq!(drain(&broker, "orders").await.len(), 500);
+    server.kill().unwrap();
+    server.restart().await.unwrap();
+    assert_eq!(confirmed(&broker.publish(vec![event("again", "events", "order.a")]).await), 1);
+}

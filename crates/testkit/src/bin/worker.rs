@@ -1,0 +1,50 @@
+//! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…]`: a process for
+//! tests to kill.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use postrider::embedded::EmbeddedBroker;
+use postrider::sqlite::{Sqlite, SqliteConfig};
+use postrider::{Broker, Clock};
+use postrider_testkit::effects::Effects;
+use postrider_testkit::worker::{self, Role, Watched};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .init();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (role, backend) = words.split_first().map_or(("", &[][..]), |(role, rest)| (*role, rest));
+    let role = match role {
+        "relay" => Role::Relay,
+        "consumers" => Role::Consumers,
+        "both" => Role::Both,
+        other => bail!("the role is relay, consumers or both, not {other:?}"),
+    };
+    let clock = Clock::system();
+    match backend {
+        ["sqlite", path] => {
+            let store = Sqlite::open(SqliteConfig::new(*path), clock.clone()).await?;
+            let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
+            work(store, broker, clock, role).await
+        }
+        ["servers", database, rabbitmq] => {
+            let store = worker::connect_postgres(database, &clock).await?;
+            let broker = worker::connect_rabbitmq(rabbitmq, &clock).await?;
+            work(store, broker, clock, role).await
+        }
+        _ => bail!("after the role comes: sqlite PATH, or servers DATABASE_URL RABBITMQ_URL"),
+    }
+}
+
+async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, role: Role) -> Result<()> {
+    let running = worker::start(store, Arc::new(Watched(broker)), clock, role).await?;
+    // Works until it is killed.
+    std::future::pending::<()>().await;
+    running.stop(std::time::Duration::from_secs(1)).await;
+    Ok(())
+}
