@@ -101,9 +101,7 @@ const RELAY_SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET jit 
 impl Postgres {
     /// Connects once, to say now what is wrong, and then as often as is needed.
     pub async fn connect(config: PostgresConfig, clock: Clock) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(config.url.expose_secret())
-            .map_err(|error| error::unreadable_url(&error))?
-            .application_name(&config.application_name);
+        let options = options(&config)?;
         let place = place(&options);
         let attempt = tokio::time::timeout(config.acquire_limit, PgConnection::connect_with(&options));
         let connection = match attempt.await {
@@ -188,6 +186,16 @@ impl Store for Postgres {
     async fn check(&self) -> Result<(), StoreError> {
         migrate::check(self).await
     }
+}
+
+fn options(config: &PostgresConfig) -> Result<PgConnectOptions, StoreError> {
+    let url = config.url.expose_secret();
+    // The driver would read any scheme as its own.
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        return Err(error::unreadable_url(&"it does not begin with postgres://"));
+    }
+    let options = PgConnectOptions::from_str(url).map_err(|error| error::unreadable_url(&error))?;
+    Ok(options.application_name(&config.application_name))
 }
 
 fn place(options: &PgConnectOptions) -> String {

@@ -143,7 +143,13 @@ fn writable(config: &SqliteConfig) -> SqliteConnectOptions {
         Durability::Disk => SqliteSynchronous::Full,
         Durability::System => SqliteSynchronous::Normal,
     };
-    options(config).create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(synchronous)
+    options(config)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(synchronous)
+        // KiB of cache, because the indexes are walked at every write; bytes of log kept after a burst.
+        .pragma("cache_size", "-16384")
+        .pragma("journal_size_limit", "67108864")
 }
 
 fn readable(config: &SqliteConfig) -> SqliteConnectOptions {

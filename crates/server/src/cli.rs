@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, db, doctor, generate, publish, serve, token};
+use crate::commands::{audit, bench, db, demo, doctor, generate, publish, serve, token};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -15,6 +15,7 @@ use crate::output::{Format, Output};
     after_help = "With no configuration, everything runs on one SQLite file, .postrider/postrider.db.\n\
     DATABASE_URL and RABBITMQ_URL choose PostgreSQL and RabbitMQ; postrider.toml sets the rest.\n\n\
     Examples:\n  \
+      postrider demo\n  \
       postrider publish shop.order.placed --data '{\"total\": \"12.50\"}'\n  \
       postrider serve\n  \
       postrider audit\n\n\
@@ -53,7 +54,8 @@ pub(crate) struct Shared {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    // Demo(demo::DemoArgs): the whole product on the embedded default, in commands/demo.rs.
+    /// See it work: a small shop on the embedded default, no server needed
+    Demo(demo::DemoArgs),
     /// Run the relay, the collector of dead letters and the HTTP API
     Serve(serve::ServeArgs),
     /// Check every connection, schema, queue and clock, and say what to do
@@ -68,13 +70,14 @@ pub(crate) enum Command {
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page
     Generate(generate::GenerateArgs),
-    // Bench(bench::BenchArgs): the figures of the README, in commands/bench.rs.
+    /// Measure the figures of the README, as ratios to a raw limit of the same run
+    Bench(bench::BenchArgs),
 }
 
 impl Command {
     /// Whether it ends in order by itself on Ctrl-C; every other command is cut off.
     pub(crate) fn handles_signals(&self) -> bool {
-        matches!(self, Self::Serve(_))
+        matches!(self, Self::Serve(_) | Self::Demo(_))
     }
 }
 
@@ -90,7 +93,7 @@ impl Shared {
         let mut values = Vec::new();
         if let Some(level) = &self.log_level {
             values.push(("--log-level", "log.level", level.clone()));
-        } else if !command.handles_signals() {
+        } else if !matches!(command, Command::Serve(_)) {
             values.push(("--log-level", "log.level", "warn".to_owned()));
         }
         if let Command::Serve(serve) = command {

@@ -1,7 +1,9 @@
 //! The commands, one file each. Here: what they share, and which one runs.
 
 pub(crate) mod audit;
+pub(crate) mod bench;
 pub(crate) mod db;
+pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod publish;
@@ -41,6 +43,8 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
     let (output, clock) = (cli.shared.speaking(), Clock::system());
     let context = Context { config, output, clock, logging, flags, environment };
     match cli.command {
+        Command::Demo(args) => wiring::open(&context, demo::Demo { args, context: &context }).await,
+        Command::Bench(args) => bench::run(args, &context).await,
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,

@@ -7,7 +7,7 @@ mod shop;
 mod tables;
 mod view;
 
-pub use shop::ShopStore;
+pub(crate) use shop::ShopStore;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,41 +15,43 @@ use std::time::Duration;
 
 use postrider::audit::Account;
 use postrider::runtime::Running;
-use postrider::{Broker, Clock, Outbox as _};
+use postrider::{Broker, Clock};
 use tokio_util::sync::CancellationToken;
 
 use self::shop::Order;
 
 /// How the demo is run.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub(crate) struct Options {
     /// Orders to place.
-    pub events: u64,
+    pub(crate) events: u64,
     /// Orders per second; 0 is as fast as it goes.
-    pub rate: u64,
+    pub(crate) rate: u64,
     /// What the shop's luck is made of.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Leave when everything is done, instead of waiting for a key.
-    pub exit: bool,
+    pub(crate) exit: bool,
     /// Draw the live view.
-    pub live: bool,
+    pub(crate) live: bool,
+    /// Say nothing on the way.
+    pub(crate) quiet: bool,
     /// What is said to be in use.
-    pub backend: String,
+    pub(crate) backend: String,
 }
 
 /// How the demo ended.
-pub struct End {
+pub(crate) struct End {
     /// Every consumer's account.
-    pub accounts: Vec<Account>,
+    pub(crate) accounts: Vec<Account>,
     /// Effects that happened more than once.
-    pub doubled: u64,
+    pub(crate) doubled: u64,
     /// Somebody left before it was done.
-    pub interrupted: bool,
+    pub(crate) interrupted: bool,
 }
 
 impl End {
     /// Whether every event was found once.
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.doubled == 0 && self.accounts.iter().all(Account::holds)
     }
 }
@@ -61,7 +63,7 @@ const MOST_AT_ONCE: u64 = 100;
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Runs the shop until its orders are handled, or until it is told to stop.
-pub async fn run<S: ShopStore>(
+pub(crate) async fn run<S: ShopStore>(
     store: S,
     broker: Arc<dyn Broker>,
     clock: Clock,
@@ -71,7 +73,13 @@ pub async fn run<S: ShopStore>(
     store.create_tables().await?;
     let running = shop::open(store.clone(), broker, clock.clone(), options.seed)?.start().await?;
     let placed = Arc::new(AtomicU64::new(0));
-    let placing = tokio::spawn(place_orders(store.clone(), clock.clone(), options.clone(), placed.clone(), stop.clone()));
+    let placing = tokio::spawn(place_orders(
+        store.clone(),
+        clock.clone(),
+        options.clone(),
+        placed.clone(),
+        stop.clone(),
+    ));
 
     let watched = view::watch(&running, &clock, &options, &placed, &stop).await;
     stop.cancel();
@@ -98,7 +106,11 @@ async fn place_orders<S: ShopStore>(
             options.events
         } else {
             let rate = f64::from(u32::try_from(options.rate).unwrap_or(u32::MAX));
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "time and rate are positive")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "time and rate are positive"
+            )]
             let due = ((clock.monotonic() - start).as_secs_f64() * rate) as u64 + 1;
             due.min(options.events)
         };

@@ -1,9 +1,11 @@
 //! The `postrider` binary: reads the command line, runs one command, ends with its exit code.
 
 mod api;
+mod bench;
 mod cli;
 mod commands;
 mod config;
+mod demo;
 mod event_input;
 mod exit;
 mod logging;

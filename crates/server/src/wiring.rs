@@ -13,12 +13,13 @@ use postrider::store::{Backend, StoreError, Tokens, Upkeep};
 
 use crate::commands::Context;
 use crate::config::{Backends, Config, Server, Settings};
+use crate::demo::ShopStore;
 use crate::exit::Exit;
 
 /// All that commands ask of a store.
-pub(crate) trait WholeStore: Backend + Tokens + Upkeep {}
+pub(crate) trait WholeStore: Backend + Tokens + Upkeep + ShopStore {}
 
-impl<S: Backend + Tokens + Upkeep> WholeStore for S {}
+impl<S: Backend + Tokens + Upkeep + ShopStore> WholeStore for S {}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {
@@ -75,8 +76,12 @@ impl BrokerDoor {
     /// Opens the broker to work with it. A server that is away is waited for by every call, not here.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Broker>, BrokerError> {
         Ok(match self {
-            Self::Embedded(store, clock) => Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?),
-            Self::RabbitMq(config, clock) => Arc::new(RabbitMq::lazy(RabbitMqConfig::clone(config), clock.clone())?),
+            Self::Embedded(store, clock) => {
+                Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?)
+            }
+            Self::RabbitMq(config, clock) => {
+                Arc::new(RabbitMq::lazy(RabbitMqConfig::clone(config), clock.clone())?)
+            }
         })
     }
 
@@ -99,7 +104,7 @@ impl<S> Wired<S> {
     }
 }
 
-fn postgres(config: &Config, database: &Server) -> PostgresConfig {
+pub(crate) fn postgres(config: &Config, database: &Server) -> PostgresConfig {
     let store = &config.settings.store;
     PostgresConfig {
         url: database.url.to_secret_string(),
@@ -109,7 +114,7 @@ fn postgres(config: &Config, database: &Server) -> PostgresConfig {
     }
 }
 
-fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
+pub(crate) fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
     let limits = limits(&config.settings);
     RabbitMqConfig { url: broker.url.to_secret_string(), limits, ..RabbitMqConfig::new("") }
 }

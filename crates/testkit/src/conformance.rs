@@ -56,7 +56,8 @@ macro_rules! broker_conformance {
             // publishing
             an_empty_batch_is_answered_with_nothing, unroutable_messages_are_returned_in_their_places,
             unroutable_messages_without_an_id_are_returned_too, a_missing_queue_returns_the_message,
-            a_missing_exchange_is_refused_and_its_neighbours_are_not, a_batch_of_5000_keeps_its_order,
+            a_missing_exchange_is_refused_and_its_neighbours_are_not,
+            what_no_frame_can_carry_is_refused_and_its_neighbours_are_not, a_batch_of_5000_keeps_its_order,
             publishers_side_by_side_get_their_own_answers,
             // carrying
             every_header_type_comes_back, every_property_comes_back, absent_properties_stay_absent,

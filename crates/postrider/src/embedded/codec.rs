@@ -2,8 +2,6 @@
 //!
 //! A version byte, a count of properties with their numbers, then the header table. Lengths and counts are little-endian.
 
-use bytes::Bytes;
-
 use crate::broker::{HeaderValue, Headers, Properties};
 
 const VERSION: u8 = 1;
@@ -209,11 +207,6 @@ impl<'a> Input<'a> {
             _ => return Err(Unreadable),
         })
     }
-}
-
-/// How much memory a message takes, more or less.
-pub(super) fn weight(body: &Bytes, headers: &Headers) -> usize {
-    256 + body.len() + headers.len() * 64
 }
 
 #[cfg(test)]

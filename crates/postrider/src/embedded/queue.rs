@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::codec::weight;
 use crate::broker::{Message, Verdict};
 use crate::topology::{ExchangeName, Queue, RoutingKey};
 
@@ -341,6 +340,11 @@ fn is_due(entry: &Entry, now: i64) -> bool {
     entry.expires_at.is_some_and(|at| at <= now)
 }
 
+/// How much memory an entry takes, more or less.
 fn weigh(entry: &Entry) -> usize {
-    weight(&entry.content.message.body, &entry.content.message.headers)
+    let message = &entry.content.message;
+    256 + message.body.len() + message.headers.len() * 64
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,6 +37,8 @@ pub(super) fn failed(doing: &str, place: &str, cause: sqlx::Error) -> StoreError
     }
 }
 
+const TLS_ADVICE: &str = "check sslmode, sslrootcert and that the server's certificate names this host; nothing was sent without TLS";
+
 /// An error of the first connection.
 pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
     let (kind, advice) = match &cause {
@@ -49,13 +51,14 @@ pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
             }
             code => (kind_of(code.unwrap_or("")), "see the server's log"),
         },
+        // A certificate that is not accepted comes as an I/O error of invalid data.
+        sqlx::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
+            (StoreErrorKind::Denied, TLS_ADVICE)
+        }
         sqlx::Error::Io(_) => {
             (StoreErrorKind::Unavailable, "check host and port, and that the server runs; then try again")
         }
-        sqlx::Error::Tls(_) => (
-            StoreErrorKind::Denied,
-            "check sslmode, sslrootcert and that the server's certificate names this host; nothing was sent without TLS",
-        ),
+        sqlx::Error::Tls(_) => (StoreErrorKind::Denied, TLS_ADVICE),
         sqlx::Error::Configuration(_) => (StoreErrorKind::Invalid, "correct the URL"),
         _ => (StoreErrorKind::Other, "see the server's log"),
     };
@@ -64,7 +67,7 @@ pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
 }
 
 /// The URL cannot be used. Its text is not repeated, for the password in it.
-pub(super) fn unreadable_url(cause: &sqlx::Error) -> StoreError {
+pub(super) fn unreadable_url(cause: &dyn std::fmt::Display) -> StoreError {
     let message = format!(
         "the database URL cannot be read ({cause}); it should look like postgres://user:password@host:5432/database"
     );

@@ -99,14 +99,11 @@ fn admission(
             .binary_search_by(|first| first.event_id.cmp(&arrival.event_id))
             .ok()
             .map(|index| firsts[index].payload_hash),
-        None => match known.get(id) {
-            Some(hash) => *hash,
+        None => *known.get(id).ok_or_else(|| {
             // Marked before, and forgotten by retention just now.
-            None => {
-                let message = format!("the inbox forgot event {id} while it was asked for it; try again");
-                return Err(StoreError::new(StoreErrorKind::Contended, message));
-            }
-        },
+            let message = format!("the inbox forgot event {id} while it was asked for it; try again");
+            StoreError::new(StoreErrorKind::Contended, message)
+        })?,
     };
     Ok(if before == Some(arrival.payload_hash) { Admission::Duplicate } else { Admission::Conflict })
 }

@@ -3,6 +3,8 @@
 //! Migrations run when asked for, never by themselves, all in one transaction: a crash leaves the schema as it was. An
 //! advisory lock makes a second migrator wait for the first and then find its work done.
 
+use std::fmt::Write as _;
+
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
@@ -32,7 +34,12 @@ struct Migration {
 
 impl Migration {
     fn checksum(&self) -> String {
-        Sha256::digest(self.sql.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+        let mut hex = String::with_capacity(64);
+        for byte in Sha256::digest(self.sql.as_bytes()) {
+            // Writing to a String cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+        }
+        hex
     }
 }
 

@@ -102,7 +102,7 @@ impl NewRow {
             exchange: event.exchange.take().map(Into::into),
             routing_key: event.routing_key.take().map(Into::into),
             target_queue: event.target_queue.take().map(Into::into),
-            available_at: event.available_at.take().map(|at| at.to_sqlx()),
+            available_at: event.available_at.take().map(jiff_sqlx::ToSqlx::to_sqlx),
             envelope: event.into_envelope(clock),
         }
     }

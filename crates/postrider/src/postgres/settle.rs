@@ -10,25 +10,24 @@ use jiff_sqlx::ToSqlx as _;
 use super::Postgres;
 use crate::store::{PublishResult, RelayId, RowId, RowResult, StoreError};
 
-/// A row that is published stays so, whatever a relay that was slow says later. The range of `created_at` leaves out the
-/// partitions that have none of the rows.
+/// A row that is published stays so, whatever a slow relay says of it later. Written so that the primary key is the only index
+/// that fits: no join, no condition that fits a partial index, because a plan made while the table was empty would
+/// choose any of them. The range of `created_at` leaves out the partitions that have none of the rows.
 const PUBLISHED: &str = "UPDATE postrider.event_outbox o \
      SET status = 'published', published_at = now(), last_error = NULL \
-     FROM UNNEST($2::bigint[], $3::timestamptz[]) AS done (position, created_at), postrider.outbox_slot s \
-     WHERE o.position = done.position AND o.created_at = done.created_at AND o.created_at BETWEEN $4 AND $5 \
-       AND o.status IN ('pending', 'failed') AND s.slot = o.slot AND s.owner = $1";
+     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+       AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE owner = $1))";
 
-/// Delays are counted from the database's own time.
+/// Delays are counted from the database's own time; no delay is no other attempt.
 const FAILED: &str = "UPDATE postrider.event_outbox o \
-     SET status = CASE WHEN done.delay IS NULL THEN 'dead' ELSE 'failed' END, attempts = o.attempts + 1, \
-         available_at = now() + COALESCE(done.delay, interval '0'), last_error = done.error \
-     FROM UNNEST($2::bigint[], $3::timestamptz[], $6::text[], $7::interval[]) \
-         AS done (position, created_at, error, delay), postrider.outbox_slot s \
-     WHERE o.position = done.position AND o.created_at = done.created_at AND o.created_at BETWEEN $4 AND $5 \
-       AND o.status IN ('pending', 'failed') AND s.slot = o.slot AND s.owner = $1";
+     SET status = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL THEN 'dead' ELSE 'failed' END, \
+         attempts = o.attempts + 1, last_error = ($5::text[])[array_position($2, o.position)], \
+         available_at = now() + COALESCE(($6::interval[])[array_position($2, o.position)], interval '0') \
+     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+       AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE owner = $1))";
 
 /// The longest delay before a retry; also keeps every interval within PostgreSQL's.
-const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
+const LONGEST_DELAY: Duration = Duration::from_hours(365 * 24);
 
 impl Postgres {
     pub(super) async fn settle_rows(
@@ -48,7 +47,7 @@ impl Postgres {
             }
         }
         let mut recorded = 0;
-        if let Some(rows) = Rows::of(published) {
+        if let Some(rows) = Rows::of(&published) {
             recorded += self.mark_published(relay, rows).await?;
         }
         recorded += self.mark_failed(relay, failed).await?;
@@ -59,7 +58,6 @@ impl Postgres {
         let update = sqlx::query(PUBLISHED)
             .bind(relay.as_str())
             .bind(rows.positions)
-            .bind(rows.created_at)
             .bind(rows.oldest)
             .bind(rows.newest);
         Ok(self.limited("marking rows as published", update.execute(self.relays())).await?.rows_affected())
@@ -70,13 +68,14 @@ impl Postgres {
         relay: &RelayId,
         failed: Vec<(RowId, String, Option<Duration>)>,
     ) -> Result<u64, StoreError> {
-        let Some(rows) = Rows::of(failed.iter().map(|(row, ..)| *row).collect()) else { return Ok(0) };
+        let Some(rows) = Rows::of(&failed.iter().map(|(row, ..)| *row).collect::<Vec<_>>()) else {
+            return Ok(0);
+        };
         let (errors, delays): (Vec<_>, Vec<_>) =
             failed.into_iter().map(|(_, error, delay)| (error, delay)).unzip();
         let update = sqlx::query(FAILED)
             .bind(relay.as_str())
             .bind(rows.positions)
-            .bind(rows.created_at)
             .bind(rows.oldest)
             .bind(rows.newest)
             .bind(errors)
@@ -91,20 +90,19 @@ fn delay(now: Timestamp, retry_at: Timestamp) -> Duration {
     Duration::try_from(retry_at.duration_since(now)).unwrap_or(Duration::ZERO).min(LONGEST_DELAY)
 }
 
-/// Rows as the columns of UNNEST.
+/// Which rows, and between which times they were written.
 struct Rows {
     positions: Vec<i64>,
-    created_at: Vec<jiff_sqlx::Timestamp>,
     oldest: jiff_sqlx::Timestamp,
     newest: jiff_sqlx::Timestamp,
 }
 
 impl Rows {
-    fn of(rows: Vec<RowId>) -> Option<Self> {
-        let oldest = rows.iter().map(|row| row.created_at).min()?.to_sqlx();
-        let newest = rows.iter().map(|row| row.created_at).max()?.to_sqlx();
-        let (positions, created_at) =
-            rows.into_iter().map(|row| (row.position, row.created_at.to_sqlx())).unzip();
-        Some(Self { positions, created_at, oldest, newest })
+    fn of(rows: &[RowId]) -> Option<Self> {
+        Some(Self {
+            positions: rows.iter().map(|row| row.position).collect(),
+            oldest: rows.iter().map(|row| row.created_at).min()?.to_sqlx(),
+            newest: rows.iter().map(|row| row.created_at).max()?.to_sqlx(),
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! Wakes relays when something was appended.
 //!
-//! Only a hint: PostgreSQL's notifications are lost while the listener reconnects, so relays poll too.
+//! Only a hint: notifications are lost while the listener reconnects, and of producers that commit at the same time only
+//! some notify (see the trigger), so relays look by themselves too: soon after a notification, then ever less often.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,6 +15,8 @@ use crate::clock::Clock;
 
 /// The channel that the outbox's trigger notifies.
 const CHANNEL: &str = "postrider_outbox";
+/// How soon after a notification to look again.
+const ECHO: Duration = Duration::from_millis(10);
 /// How long to wait before listening again after the connection was lost.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -27,6 +30,8 @@ struct Bell {
     clock: Clock,
     options: PgConnectOptions,
     rung: AtomicU64,
+    /// When it rang last, in microseconds of the monotonic clock; 0 for never.
+    rung_at: AtomicU64,
     notify: Notify,
     listening: AtomicBool,
     stop: CancellationToken,
@@ -41,6 +46,7 @@ impl Wake {
             clock,
             options,
             rung: AtomicU64::new(0),
+            rung_at: AtomicU64::new(0),
             notify: Notify::new(),
             listening: AtomicBool::new(false),
             _stop_on_drop: stop.clone().drop_guard(),
@@ -49,7 +55,8 @@ impl Wake {
         Self { bell: Arc::new(bell), seen: AtomicU64::new(0) }
     }
 
-    /// Waits for a notification that came after the last wait of this clone, or for so long.
+    /// Waits for a notification that came after the last wait of this clone, or for as long as it has been quiet, but no
+    /// longer than asked.
     pub(super) async fn wait(&self, at_most: Duration) {
         let bell = &self.bell;
         if !bell.listening.swap(true, Ordering::AcqRel) {
@@ -64,7 +71,7 @@ impl Wake {
         }
         tokio::select! {
             () = notified => self.seen.store(bell.rung.load(Ordering::Acquire), Ordering::Release),
-            () = bell.clock.sleep(at_most) => {}
+            () = bell.clock.sleep(at_most.min(bell.quiet())) => {}
         }
     }
 
@@ -81,8 +88,18 @@ impl Clone for Wake {
 
 impl Bell {
     fn ring(&self) {
+        let now = u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+        self.rung_at.store(now.max(1), Ordering::Release);
         self.rung.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_waiters();
+    }
+
+    /// For how long it has not rung: waits of this length double, so that few looks find what did not ring.
+    fn quiet(&self) -> Duration {
+        match self.rung_at.load(Ordering::Acquire) {
+            0 => Duration::MAX,
+            at => self.clock.monotonic().saturating_sub(Duration::from_micros(at)).max(ECHO),
+        }
     }
 }
 

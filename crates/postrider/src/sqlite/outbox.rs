@@ -118,8 +118,7 @@ impl Sqlite {
     }
 }
 
-/// Due rows of one lane. A key's lane follows from its last characters, in which keys differ most; a row without a key
-/// goes by its position.
+/// Due rows of one lane.
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
@@ -127,11 +126,7 @@ SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggreg
 FROM event_outbox AS due INDEXED BY event_outbox_waiting
 WHERE status IN ('pending', 'failed')
   AND available_at <= ?1
-  AND (?2 = 1 OR ?3 = CASE
-        WHEN "key" IS NULL THEN position
-        ELSE length("key") + unicode(substr("key", -1)) + 31 * coalesce(unicode(substr("key", -2, 1)), 0)
-             + 961 * coalesce(unicode(substr("key", -3, 1)), 0) + 29791 * coalesce(unicode(substr("key", -4, 1)), 0)
-      END % ?2)
+  AND slot % ?2 = ?3
   AND NOT EXISTS (
         SELECT 1 FROM event_outbox AS head
         WHERE head."key" = due."key" AND head.position < due.position AND head.status IN ('failed', 'dead'))

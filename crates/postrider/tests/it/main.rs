@@ -1,4 +1,5 @@
 //! The integration tests of the library, in one binary. Needs the shared servers: `scripts/test`.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod conformance;
 mod embedded;

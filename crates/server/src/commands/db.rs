@@ -49,7 +49,11 @@ impl OnStore for Db<'_> {
             What::Status => self.list(&wired.store.migrations().await?),
             What::Migrate { dry_run: true } => {
                 let all = wired.store.migrations().await?;
-                self.list(&all.into_iter().filter(|migration| migration.state == MigrationState::Missing).collect::<Vec<_>>())
+                self.list(
+                    &all.into_iter()
+                        .filter(|migration| migration.state == MigrationState::Missing)
+                        .collect::<Vec<_>>(),
+                )
             }
             What::Migrate { dry_run: false } => {
                 let applied = wired.store.apply_migrations().await?;

@@ -104,7 +104,11 @@ fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)>
     with_credentials("broker.host", url, settings).map(Some)
 }
 
-fn with_credentials(key: &'static str, mut url: Url, settings: &Settings) -> Result<Server, (&'static str, String)> {
+fn with_credentials(
+    key: &'static str,
+    mut url: Url,
+    settings: &Settings,
+) -> Result<Server, (&'static str, String)> {
     let broker = &settings.broker;
     if !broker.user.is_empty() && url.username().is_empty() && url.set_username(&broker.user).is_err() {
         return Err(("broker.user", "this url cannot carry a user; name a host in it".to_owned()));
@@ -116,7 +120,8 @@ fn with_credentials(key: &'static str, mut url: Url, settings: &Settings) -> Res
         set_password("broker.password", &mut url, password)?;
     }
     if url.password().is_none() {
-        let problem = "no password; set RABBITMQ_PASS or RABBITMQ_PASS_FILE (broker.password): there is no default one";
+        let problem =
+            "no password; set RABBITMQ_PASS or RABBITMQ_PASS_FILE (broker.password): there is no default one";
         return Err((key, problem.to_owned()));
     }
     Ok(server(url))

@@ -57,7 +57,7 @@ fn the_environment_wins_over_the_file_and_flags_over_both() {
     let environment = [("POSTRIDER_RELAY__BATCH_SIZE", "200"), ("POSTRIDER_LOG__LEVEL", "debug")];
     let config = load(file, environment).unwrap();
     assert_eq!((config.settings.relay.batch_size, config.settings.relay.lanes), (200, 2));
-    assert_eq!(config.settings.relay.lease_ms, 30_000);
+    assert_eq!(config.settings.relay.lease_ms, 10_000);
     let flags = Flags { file: None, values: vec![("--log-level", "log.level", "trace".to_owned())] };
     assert_eq!(Config::load(&flags, &environment.into()).unwrap().settings.log.level, "trace");
 }
@@ -96,7 +96,10 @@ fn several_nodes_hide_every_password() {
         [broker]\nurl = 'amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v'";
     let config = load(file, []).unwrap();
     let shown = config.backends.to_string();
-    assert_eq!(shown, "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://u@a:5672/v,amqp://u@b:5672/v");
+    assert_eq!(
+        shown,
+        "PostgreSQL at postgres://app@db/shop with RabbitMQ at amqp://u@a:5672/v,amqp://u@b:5672/v"
+    );
     let Backends::Networked { broker, .. } = &config.backends else { panic!("{shown}") };
     assert_eq!(broker.url.get(), Some("amqp://u:hunter2@a:5672/v,amqp://u:hunter2@b:5672/v"));
 }

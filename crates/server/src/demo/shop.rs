@@ -18,12 +18,16 @@ use postrider::{Broker, Clock, Event, Failure, Incoming, InvalidText};
 use serde::{Deserialize, Serialize};
 
 /// What the shop needs of a database beyond Postrider's own ports: its domain tables.
-pub trait ShopStore: Backend {
+pub(crate) trait ShopStore: Backend {
     /// Creates the shop's tables where they are absent.
     fn create_tables(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Writes an order.
-    fn insert_order(&self, tx: &mut Self::Tx, order: &Order) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn insert_order(
+        &self,
+        tx: &mut Self::Tx,
+        order: &Order,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Writes that a service applied an event, into a table that would show it twice.
     fn insert_effect(
@@ -39,22 +43,22 @@ pub trait ShopStore: Backend {
 
 /// What a customer ordered.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Order {
+pub(crate) struct Order {
     /// The order's own id.
-    pub id: String,
+    pub(super) id: String,
     /// Which order of this run it is.
-    pub number: u64,
+    pub(super) number: u64,
     /// Who ordered.
-    pub customer: String,
+    pub(super) customer: String,
     /// How many pieces; a poisoned order has less than none.
-    pub quantity: i64,
+    pub(super) quantity: i64,
     /// What it costs, in cents.
-    pub total_cents: u64,
+    pub(super) total_cents: u64,
 }
 
 impl Order {
     /// The order that this seed and number always make.
-    pub fn make(seed: u64, number: u64, clock: &Clock) -> Self {
+    pub(super) fn make(seed: u64, number: u64, clock: &Clock) -> Self {
         const CUSTOMERS: [&str; 6] = ["ada", "bola", "chen", "dina", "emre", "femi"];
         let dice = Dice { seed, number };
         let customer = CUSTOMERS[dice.below("customer", CUSTOMERS.len() as u64) as usize];
@@ -62,32 +66,36 @@ impl Order {
             id: format!("order-{}", clock.new_id()),
             number,
             customer: customer.to_owned(),
-            quantity: if dice.chance("poison", 0.02) { -1 } else { 1 + dice.below("quantity", 5).cast_signed() },
+            quantity: if dice.chance("poison", 0.02) {
+                -1
+            } else {
+                1 + dice.below("quantity", 5).cast_signed()
+            },
             total_cents: 500 + dice.below("total", 50_000),
         }
     }
 
     /// The event that is committed with the order.
-    pub fn placed(&self) -> Result<Event, Failure> {
+    pub(super) fn placed(&self) -> Result<Event, Failure> {
         Ok(Event::new("shop.order.placed")?.aggregate_id(&self.id)?.tenant("demo-shop")?.json(self)?)
     }
 }
 
 /// Decisions that depend on the seed and the order alone, whatever runs when.
 #[derive(Clone, Copy)]
-pub struct Dice {
-    pub seed: u64,
-    pub number: u64,
+pub(crate) struct Dice {
+    pub(super) seed: u64,
+    pub(super) number: u64,
 }
 
 impl Dice {
     /// A number below `sides`.
-    pub fn below(self, what: &str, sides: u64) -> u64 {
+    pub(super) fn below(self, what: &str, sides: u64) -> u64 {
         self.roll(what) % sides.max(1)
     }
 
     /// Whether something of this probability happens.
-    pub fn chance(self, what: &str, probability: f64) -> bool {
+    pub(super) fn chance(self, what: &str, probability: f64) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "53 bits are plenty for a die")]
         let roll = (self.roll(what) >> 11) as f64 / (1_u64 << 53) as f64;
         roll < probability
@@ -109,7 +117,7 @@ fn mix(value: u64) -> u64 {
 }
 
 /// The shop's four services, ready to start.
-pub fn open<S: ShopStore>(
+pub(super) fn open<S: ShopStore>(
     store: S,
     broker: Arc<dyn Broker>,
     clock: Clock,
@@ -125,13 +133,21 @@ pub fn open<S: ShopStore>(
     };
     Runtime::new(store.clone(), broker, clock)
         .exchange(exchange.clone(), ExchangeKind::Topic)
-        .consumer("billing", queue("billing", "shop.order.*")?, service(&store, "shop.order.placed", bill::<S>))?
+        .consumer(
+            "billing",
+            queue("billing", "shop.order.*")?,
+            service(&store, "shop.order.placed", bill::<S>),
+        )?
         .consumer(
             "email",
             queue("email", "shop.order.*")?,
             service(&store, "shop.order.placed", move |_, event| send_mail(seed, event)),
         )?
-        .consumer("warehouse", queue("warehouse", "shop.order.*")?, service(&store, "shop.order.placed", |_, event| ship(event)))?
+        .consumer(
+            "warehouse",
+            queue("warehouse", "shop.order.*")?,
+            service(&store, "shop.order.placed", |_, event| ship(event)),
+        )?
         .consumer("analytics", queue("analytics", "shop.#")?, service(&store, "#", |_, _| Ok(Vec::new())))
 }
 
@@ -175,7 +191,9 @@ fn send_mail(seed: u64, event: &Incoming) -> Result<Vec<Event>, Failure> {
 fn ship(event: &Incoming) -> Result<Vec<Event>, Failure> {
     let order: Order = event.envelope.payload.parse()?;
     if order.quantity < 1 {
-        return Err(Failure::permanent(format_args!("cannot ship {} pieces", order.quantity)).class("bad_quantity"));
+        return Err(
+            Failure::permanent(format_args!("cannot ship {} pieces", order.quantity)).class("bad_quantity")
+        );
     }
     Ok(Vec::new())
 }
@@ -187,7 +205,8 @@ mod tests {
     #[test]
     fn a_seed_always_makes_the_same_shop() {
         let clock = Clock::system();
-        let orders = |seed| (0..500).map(|number| Order::make(seed, number, &clock).quantity).collect::<Vec<_>>();
+        let orders =
+            |seed| (0..500).map(|number| Order::make(seed, number, &clock).quantity).collect::<Vec<_>>();
         assert_eq!(orders(7), orders(7));
         assert_ne!(orders(7), orders(8));
         let poisoned = orders(7).iter().filter(|quantity| **quantity < 0).count();

@@ -34,7 +34,12 @@ impl ShopStore for Sqlite {
         Ok(())
     }
 
-    async fn insert_effect(&self, tx: &mut Self::Tx, service: &str, event_id: &str) -> Result<(), StoreError> {
+    async fn insert_effect(
+        &self,
+        tx: &mut Self::Tx,
+        service: &str,
+        event_id: &str,
+    ) -> Result<(), StoreError> {
         sqlx::query("INSERT INTO demo_effect VALUES (?, ?)")
             .bind(service)
             .bind(event_id)
@@ -83,7 +88,12 @@ impl ShopStore for Postgres {
         Ok(())
     }
 
-    async fn insert_effect(&self, tx: &mut Self::Tx, service: &str, event_id: &str) -> Result<(), StoreError> {
+    async fn insert_effect(
+        &self,
+        tx: &mut Self::Tx,
+        service: &str,
+        event_id: &str,
+    ) -> Result<(), StoreError> {
         sqlx::query("INSERT INTO postrider_demo.effect VALUES ($1, $2)")
             .bind(service)
             .bind(event_id)

@@ -56,7 +56,7 @@ pub(super) async fn watch<S: ShopStore>(
         let left = match &mut screen {
             Some(screen) => screen.draw(&moment, options)?,
             None => {
-                if clock.monotonic() - said >= Duration::from_secs(2) || moment.done {
+                if !options.quiet && (clock.monotonic() - said >= Duration::from_secs(2) || moment.done) {
                     said = clock.monotonic();
                     eprintln!("{}", one_line(&moment, options));
                 }
@@ -71,7 +71,9 @@ pub(super) async fn watch<S: ShopStore>(
         }
         let late = clock.monotonic() - start;
         if finished.is_none() && moment.placed == options.events && late > PATIENCE + expected(options) {
-            anyhow::bail!("not everything took effect within {PATIENCE:?}; the account below says what is where");
+            anyhow::bail!(
+                "not everything took effect within {PATIENCE:?}; the account below says what is where"
+            );
         }
         tokio::select! {
             () = stop.cancelled() => {}
@@ -93,7 +95,9 @@ async fn look<S: ShopStore>(
     let placed = placed.load(Ordering::Relaxed);
     let accounts = running.accounts().await?;
     let retried = running.consumers().iter().map(|consumer| consumer.status.retried());
-    let settled = accounts.iter().all(|account| account.committed > 0 && account.committed == account.applied + account.dead);
+    let settled = accounts
+        .iter()
+        .all(|account| account.committed > 0 && account.committed == account.applied + account.dead);
     let relay = running.relay();
     Ok(Moment {
         placed,
@@ -107,10 +111,19 @@ async fn look<S: ShopStore>(
 
 fn one_line(moment: &Moment, options: &Options) -> String {
     let consumers = moment.rows.iter().map(|(account, _)| {
-        format!("{} {}+{}+{}/{}", account.name, account.applied, account.waiting, account.dead, account.committed)
+        format!(
+            "{} {}+{}+{}/{}",
+            account.name, account.applied, account.waiting, account.dead, account.committed
+        )
     });
     let consumers: Vec<_> = consumers.collect();
-    format!("{:.1}s  orders {}/{}  applied+waiting+dead/committed: {}", moment.seconds, moment.placed, options.events, consumers.join("  "))
+    format!(
+        "{:.1}s  orders {}/{}  applied+waiting+dead/committed: {}",
+        moment.seconds,
+        moment.placed,
+        options.events,
+        consumers.join("  ")
+    )
 }
 
 /// The terminal, given back as it was found, whatever happens.
@@ -126,7 +139,8 @@ impl Screen {
         self.0.draw(|frame| render(frame, moment, options))?;
         while event::poll(Duration::ZERO)? {
             if let Input::Key(key) = event::read()? {
-                let interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                let interrupt =
+                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                 if interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                     return Ok(true);
                 }
@@ -167,7 +181,10 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
         .block(Block::bordered().title(" orders, each committed with its event in one transaction "))
         .gauge_style(Style::new().fg(Color::Cyan))
         .ratio(ratio.clamp(0.0, 1.0))
-        .label(format!("{} of {}   relay {relay}, {} published", moment.placed, options.events, moment.published));
+        .label(format!(
+            "{} of {}   relay {relay}, {} published",
+            moment.placed, options.events, moment.published
+        ));
     frame.render_widget(gauge, orders);
 
     let header = ["consumer", "committed", "= applied", "+ waiting", "+ dead", "retried", ""];
@@ -179,7 +196,9 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
     frame.render_widget(table, accounts);
 
     let text = vec![
-        Line::from("billing issues invoices (events caused by events), email is flaky and retried, warehouse gets"),
+        Line::from(
+            "billing issues invoices (events caused by events), email is flaky and retried, warehouse gets",
+        ),
         Line::from("poisoned orders that become dead letters, analytics wants everything."),
         Line::from("kill -9 this process and run the demo again: the account still holds.").dim(),
     ];

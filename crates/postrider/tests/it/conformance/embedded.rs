@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use super::sqlite::File;
 
-postrider_testkit::broker_conformance!(Process::new(), Process::new());
+postrider_testkit::broker_conformance!(async { Process::new() }, async { Process::new() });
 
 /// A process that has the broker's file open.
 struct Process {
@@ -21,8 +21,8 @@ struct Process {
 }
 
 impl Process {
-    async fn new() -> Self {
-        Self { file: File::new().await, broker: Mutex::new(None) }
+    fn new() -> Self {
+        Self { file: File::new(), broker: Mutex::new(None) }
     }
 }
 

@@ -12,7 +12,7 @@ use postrider_testkit::conformance::store::StoreFixture;
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-postrider_testkit::store_conformance!(File::new(), File::new());
+postrider_testkit::store_conformance!(async { File::new() }, async { File::new() });
 
 /// A file that can be as it was when its process died.
 ///
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl File {
-    pub(super) async fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { folder: TempDir::new().unwrap(), state: Mutex::new(State { lives: 0, store: None }) }
     }
 

@@ -11,11 +11,12 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use super::{LEASE, append, claim, event, execute, ids, kind, relay, store};
 
 async fn refused(url: String) -> StoreError {
-    let mut config = PostgresConfig::new(url);
+    let mut config = PostgresConfig::new(&url);
     config.acquire_limit = Duration::from_secs(5);
     let error = Postgres::connect(config, Clock::system()).await.unwrap_err();
     let everything = format!("{error} {error:?}");
-    assert!(!everything.contains("s3cret"), "{everything}");
+    let password = url::Url::parse(&url).ok().and_then(|url| url.password().map(str::to_owned));
+    assert!(!everything.contains(password.as_deref().unwrap_or("s3cret")), "{everything}");
     error
 }
 
@@ -71,7 +72,7 @@ async fn relays_survive_terminated_backends() {
     .unwrap();
     assert_eq!(ids(&claim(&postgres, &a).await), ["1"]);
     // The listener comes back by itself and rings, for what it may have missed.
-    tokio::time::timeout(Duration::from_secs(10), postgres.wait(Duration::from_secs(60))).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), postgres.wait(Duration::from_mins(1))).await.unwrap();
 }
 
 #[tokio::test]
@@ -122,7 +123,10 @@ async fn what_is_wrong_with_a_url_is_said_without_the_password() {
     let url = |change: &dyn Fn(&mut url::Url)| {
         let mut url = url::Url::parse(&good).unwrap();
         change(&mut url);
-        url.set_password(Some("s3cret")).unwrap();
+        // A server that trusts everybody takes any password; on another the right one is needed to get further.
+        if url.password().is_none() {
+            url.set_password(Some("s3cret")).unwrap();
+        }
         url.to_string()
     };
     let no_database = refused(url(&|url| url.set_path("no_such_database"))).await;

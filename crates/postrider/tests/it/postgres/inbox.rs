@@ -47,9 +47,9 @@ async fn second_while_first(commit: bool, payload: &'static str) -> Admission {
     }
     assert!(!second.is_finished(), "the second waits for the first");
     if commit {
-        postgres.commit(first).await.unwrap()
+        postgres.commit(first).await.unwrap();
     } else {
-        postgres.rollback(first).await.unwrap()
+        postgres.rollback(first).await.unwrap();
     }
     tokio::time::timeout(Duration::from_secs(10), second).await.unwrap().unwrap()
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postrider::Outbox as _;
 use postrider::store::{Lane, PublishResult};
+use postrider::{Outbox as _, Store as _};
 
 use super::{ALL, LEASE, append, claim, event, execute, ids, relay, settle, store};
 
@@ -149,7 +149,7 @@ async fn an_append_wakes_whoever_waits() {
     // The first wait starts the listener, and ends when it listens.
     postgres.wait(Duration::from_secs(20)).await;
     let waiter = postgres.clone();
-    let waiting = tokio::spawn(async move { waiter.wait(Duration::from_secs(60)).await });
+    let waiting = tokio::spawn(async move { waiter.wait(Duration::from_mins(1)).await });
     append(&postgres, vec![event("1", None)]).await;
     tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("woken in time").unwrap();
 
@@ -157,7 +157,37 @@ async fn an_append_wakes_whoever_waits() {
     let waiter = postgres.clone();
     append(&postgres, vec![event("2", None)]).await;
     execute(&postgres, "SELECT pg_sleep(0.2)").await.unwrap();
-    tokio::time::timeout(Duration::from_secs(5), waiter.wait(Duration::from_secs(60)))
+    tokio::time::timeout(Duration::from_secs(5), waiter.wait(Duration::from_mins(1)))
         .await
         .expect("not missed");
+}
+
+#[tokio::test]
+async fn who_commits_beside_a_notifying_transaction_is_found_soon() {
+    let (postgres, _database) = store().await;
+    postgres.wait(Duration::from_secs(20)).await;
+    // Two open transactions notify when they commit; a third beside them does not.
+    let mut open = Vec::new();
+    for id in ["1", "2"] {
+        let mut tx = postgres.begin().await.unwrap();
+        postgres.append(&mut tx, vec![event(id, None)]).await.unwrap();
+        open.push(tx);
+    }
+    append(&postgres, vec![event("3", None)]).await;
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let mut seen = Vec::new();
+    let looking = async {
+        while seen.len() < 3 {
+            postgres.wait(Duration::from_mins(1)).await;
+            let rows = claim(&postgres, &a).await;
+            settle(&postgres, &a, &rows, &PublishResult::Published).await;
+            seen.extend(rows.into_iter().map(|row| row.envelope.id.to_string()));
+            for tx in open.drain(..) {
+                postgres.commit(tx).await.unwrap();
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), looking).await.expect("found long before the wait is over");
+    assert_eq!(seen, ["3", "1", "2"]);
 }

@@ -139,10 +139,13 @@ pub async fn topology_survives_a_crash(fixture: &(impl BrokerFixture + Crash)) {
     let broker = fixture.broker().await;
     insist(&*broker, to_exchange("shop", "order.placed", message("order"))).await;
     insist(&*broker, to_exchange("shop", "nobody.cares", message("unwanted"))).await;
+    // A server's own dead-lettering has no confirm: its target must be back before anything is rejected.
+    insist(&*broker, to_queue("orders.dlq", message("the target is back"))).await;
     let mut orders = Listener::on(&*broker, "orders", 10).await;
     let delivery = orders.take_one().await;
     orders.settle([delivery], Verdict::Reject).await;
-    assert_eq!(said(&Listener::on(&*broker, "orders.dlq", 10).await.take(1).await), ["order"]);
+    let dead = Listener::on(&*broker, "orders.dlq", 10).await.take(2).await;
+    assert_eq!(said(&dead), ["the target is back", "order"]);
     assert_eq!(empty(&*broker, "rest").await, ["unwanted"]);
     broker.declare(&topology).await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! Every message of a batch gets its own answer, and only a confirm means that a queue has it.
 
 use futures_util::future::join_all;
-use postrider::broker::{Broker, Message, Outgoing, Published};
+use postrider::broker::{Broker, HeaderValue, Headers, Message, Outgoing, Published};
 use postrider::topology::ExchangeKind;
 
 use super::super::until;
@@ -75,12 +75,24 @@ pub async fn a_missing_queue_returns_the_message(fixture: &impl BrokerFixture) {
 /// The fault is that message's alone. Its neighbours may have to be published again, as after a lost connection.
 pub async fn a_missing_exchange_is_refused_and_its_neighbours_are_not(fixture: &impl BrokerFixture) {
     let broker = with_a_shop(fixture).await;
-    let batch: Vec<Outgoing> = (0..30)
-        .map(|n| {
-            let exchange = if n % 10 == 4 { "no.such.exchange" } else { "shop" };
-            to_exchange(exchange, "order.placed", message(&format!("message-{n}")))
-        })
-        .collect();
+    let astray = |n: usize| n % 10 == 4;
+    let outgoing = |n| {
+        let exchange = if astray(n) { "no.such.exchange" } else { "shop" };
+        to_exchange(exchange, "order.placed", message(&format!("message-{n}")))
+    };
+    for (n, answer) in answer_all(&*broker, (0..30).map(outgoing).collect()).await.into_iter().enumerate() {
+        match answer {
+            Published::Refused(why) => {
+                assert!(astray(n), "message {n} was refused: {why}");
+                assert!(why.contains("no.such.exchange"), "the exchange is not named in: {why}");
+            }
+            answer => assert!(!astray(n) && answer == Published::Confirmed, "message {n}: {answer:?}"),
+        }
+    }
+}
+
+/// Publishes until every message has an answer that is final.
+async fn answer_all(broker: &dyn Broker, batch: Vec<Outgoing>) -> Vec<Published> {
     let mut answers = vec![None; batch.len()];
     until("an answer for every message", async || {
         let open: Vec<usize> = (0..batch.len()).filter(|n| answers[*n].is_none()).collect();
@@ -94,15 +106,42 @@ pub async fn a_missing_exchange_is_refused_and_its_neighbours_are_not(fixture: &
         answers.iter().all(Option::is_some).then_some(())
     })
     .await;
-    for (n, answer) in answers.into_iter().flatten().enumerate() {
-        match answer {
-            Published::Refused(why) => {
-                assert!(n % 10 == 4, "message {n} was refused: {why}");
-                assert!(why.contains("no.such.exchange"), "the exchange is not named in: {why}");
-            }
-            answer => assert!(n % 10 != 4 && answer == Published::Confirmed, "message {n}: {answer:?}"),
-        }
+    answers.into_iter().flatten().collect()
+}
+
+/// Properties and names of headers have 255 bytes at most, all headers together what one frame holds. Longer ones are told, never cut and never sent.
+pub async fn what_no_frame_can_carry_is_refused_and_its_neighbours_are_not(fixture: &impl BrokerFixture) {
+    let broker = with_a_shop(fixture).await;
+    let long = "x".repeat(256);
+    let mut batch = Vec::new();
+    let mut add = |name: &str, change: &dyn Fn(&mut Message)| {
+        let mut message = message(name);
+        change(&mut message);
+        batch.push(to_queue("orders", message));
+    };
+    add("one", &|_| {});
+    add("content type", &|message| message.properties.content_type = Some(long.clone()));
+    add("two", &|message| message.properties.content_type = Some("x".repeat(255)));
+    add("id", &|message| message.properties.message_id = Some(long.clone()));
+    add("three", &|message| drop(message.headers.insert("x".repeat(255), long.as_str().into())));
+    add("header", &|message| drop(message.headers.insert(long.clone(), 1_i64.into())));
+    add("four", &|_| {});
+    add("frame", &|message| drop(message.headers.insert("large".to_owned(), "x".repeat(200_000).into())));
+    add("five", &|message| drop(message.headers.insert("large".to_owned(), "x".repeat(100_000).into())));
+    let deep = Headers::from([(long.clone(), HeaderValue::Null)]);
+    let nested = HeaderValue::List(vec![HeaderValue::Table(deep)]);
+    add("nested", &|message| drop(message.headers.insert("nested".to_owned(), nested.clone())));
+    add("six", &|_| {});
+    let answers = answer_all(&*broker, batch).await;
+    for (n, answer) in answers.iter().enumerate() {
+        let fits = if n % 2 == 0 {
+            *answer == Published::Confirmed
+        } else {
+            matches!(answer, Published::Refused(_))
+        };
+        assert!(fits, "message {n}: {answer:?}");
     }
+    assert_eq!(empty(&*broker, "orders").await, ["one", "two", "three", "four", "five", "six"]);
 }
 
 /// One call, one answer each, one order.

@@ -173,11 +173,12 @@ impl Node {
             && management::running_nodes(&self.management_url()).await.is_ok_and(|running| running > 0)
     }
 
-    /// The register of quorum queues is a file that is written about every half second. An entry begins with the vhost.
+    /// The register of quorum queues is a file that is written about every half second. An entry begins with the vhost; a
+    /// binary follows it, which tells `orders` from `orders.dlq`.
     pub(super) async fn wait_registered(&self, queue: &str) -> Result<()> {
         let quorum = self.folder.join("mnesia").join(&self.name).join("quorum");
         let register = quorum.join(&self.name).join("names.dets");
-        let entry = format!("_{queue}").into_bytes();
+        let entry = format!("_{queue}m\0\0\0").into_bytes();
         let patience =
             Patience::new(format!("the quorum queue {queue} on the disk of {}", self.name), REGISTERED);
         while !fs::read(&register).unwrap_or_default().windows(entry.len()).any(|window| window == entry) {

@@ -1,0 +1,131 @@
+//! A queue in memory, without tables: what comes in which order, and who gets what.
+
+use super::*;
+use crate::topology::QueueName;
+
+fn queue() -> QueueState {
+    QueueState::new(Queue::quorum(QueueName::new("q").unwrap()), 0)
+}
+
+fn entry(seq: i64) -> Entry {
+    let content = Content {
+        message: Message::default(),
+        exchange: ExchangeName::default_exchange(),
+        routing_key: RoutingKey::new("q").unwrap(),
+    };
+    Entry { seq, row: seq, shared: false, expires_at: None, redelivered: false, content: Arc::new(content) }
+}
+
+fn join(queue: &mut QueueState, number: u64, prefetch: usize) {
+    queue.join(number, prefetch, Arc::new(Notify::new()));
+}
+
+fn commit(queue: &mut QueueState, seqs: impl IntoIterator<Item = i64>) {
+    for seq in seqs {
+        queue.committed(entry(seq), seq - 1);
+    }
+    queue.deliver(0);
+}
+
+fn fetch(queue: &mut QueueState, number: u64) -> Vec<i64> {
+    queue.fetch(number, usize::MAX).iter().map(|entry| entry.seq).collect()
+}
+
+#[test]
+fn commits_that_are_told_out_of_order_wait_for_a_look_at_the_tables() {
+    let mut queue = queue();
+    join(&mut queue, 1, 10);
+    commit(&mut queue, [3, 4]);
+    assert_eq!(fetch(&mut queue, 1), [0; 0]);
+    assert!(queue.start_reading());
+    commit(&mut queue, [1, 2]);
+    // The tables had all four when they were looked at.
+    for seq in 1..=4 {
+        queue.was_read(seq, Some(entry(seq)));
+    }
+    queue.reading = false;
+    queue.deliver(0);
+    assert_eq!(fetch(&mut queue, 1), [1, 2, 3, 4]);
+    commit(&mut queue, [5]);
+    assert_eq!(fetch(&mut queue, 1), [5]);
+}
+
+#[test]
+fn a_place_that_was_rolled_back_leaves_a_gap_that_reading_closes() {
+    let mut queue = queue();
+    join(&mut queue, 1, 10);
+    commit(&mut queue, [1]);
+    commit(&mut queue, [4]);
+    assert_eq!(fetch(&mut queue, 1), [1]);
+    assert!(queue.start_reading());
+    assert!(!queue.start_reading(), "one reads at a time");
+    queue.was_read(4, Some(entry(4)));
+    queue.reading = false;
+    commit(&mut queue, [5]);
+    assert_eq!(fetch(&mut queue, 1), [4, 5]);
+}
+
+#[test]
+fn a_queue_that_nobody_looks_at_keeps_nothing_in_memory() {
+    let mut queue = queue();
+    commit(&mut queue, 1..=1000);
+    assert!(!queue.start_reading());
+    assert_eq!(queue.ready.len(), 0);
+    join(&mut queue, 1, 1);
+    assert!(queue.start_reading());
+}
+
+#[test]
+fn the_window_is_bounded() {
+    let mut queue = queue();
+    join(&mut queue, 1, 1);
+    commit(&mut queue, 1..=5000);
+    assert!(queue.ready.len() <= WINDOW_LEN);
+    assert!(!queue.start_reading(), "there is enough in memory");
+    assert!(queue.more);
+}
+
+#[test]
+fn verdicts_of_others_and_second_verdicts_are_void() {
+    let mut queue = queue();
+    join(&mut queue, 1, 10);
+    join(&mut queue, 2, 10);
+    commit(&mut queue, [1, 2]);
+    assert_eq!((fetch(&mut queue, 1), fetch(&mut queue, 2)), (vec![1], vec![2]));
+    assert!(queue.settle(2, [(1, Verdict::Ack)]).is_empty());
+    assert_eq!(queue.settle(1, [(1, Verdict::Ack), (1, Verdict::Ack)]).seqs(), [1]);
+    // A consumer that goes while its ack is being written does not get it back.
+    queue.leave(1);
+    queue.settled(&[1]);
+    queue.deliver(0);
+    assert_eq!((fetch(&mut queue, 2), queue.unsettled()), (vec![], 1));
+}
+
+#[test]
+fn what_could_not_be_settled_comes_again() {
+    let mut queue = queue();
+    join(&mut queue, 1, 2);
+    commit(&mut queue, [1, 2, 3]);
+    assert_eq!(fetch(&mut queue, 1), [1, 2]);
+    let settling = queue.settle(1, [(1, Verdict::Ack)]);
+    queue.give_back(&settling.seqs());
+    queue.deliver(0);
+    let again = queue.fetch(1, 10);
+    assert_eq!((again[0].seq, again[0].redelivered), (1, true));
+}
+
+#[test]
+fn what_is_due_is_taken_in_order_and_not_delivered() {
+    let mut queue = queue();
+    queue.settings.message_ttl = Some(std::time::Duration::from_micros(10));
+    for seq in 1..=3 {
+        queue.committed(Entry { expires_at: Some(seq * 10), ..entry(seq) }, seq - 1);
+    }
+    join(&mut queue, 1, 10);
+    assert_eq!(queue.next_due(), Some(10));
+    queue.deliver(20);
+    assert_eq!(fetch(&mut queue, 1), [3]);
+    let due: Vec<_> = queue.take_due(20, 10).iter().map(|entry| entry.seq).collect();
+    assert_eq!(due, [1, 2]);
+    assert_eq!(queue.unsettled(), 1, "what is being expired waits here until it is elsewhere");
+}

@@ -1,0 +1,118 @@
+//! `postrider demo`: the whole product in one command.
+
+use std::io::IsTerminal as _;
+
+use clap::Args;
+use postrider::audit::Account;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use crate::demo::{self, End, Options};
+use crate::exit::{Exit, UsageError};
+use crate::output::table;
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// How the demo is run.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A small shop commits orders with their events; four services apply them: one issues events of its own,\n\
+    one is flaky, one gets poisoned orders, one wants everything. At the end the account is drawn up from\n\
+    what is stored. Exit code 0 only if it holds: committed = applied + waiting + dead, and no effect twice.\n\n\
+    Kill it at any moment (kill -9) and run it again: the account of all runs still holds.\n\n\
+    Examples:\n  \
+      postrider demo\n  \
+      postrider demo --events 5000 --rate 1000 --exit\n  \
+      postrider demo --events 200 --exit --json"
+)]
+pub(crate) struct DemoArgs {
+    /// Orders to place
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    events: u64,
+    /// Orders per second, as 100 or 100/s; 0 is as fast as it goes
+    #[arg(long, default_value = "100/s", value_parser = rate, value_name = "N/s")]
+    rate: u64,
+    /// Leave when everything has taken effect, without waiting for a key
+    #[arg(long)]
+    exit: bool,
+    /// What the shop's luck is made of: the same seed, the same failures
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    seed: u64,
+}
+
+fn rate(text: &str) -> Result<u64, UsageError> {
+    let number = text.strip_suffix("/s").unwrap_or(text);
+    number.parse().map_err(|_| UsageError(format!("{text:?} is not a rate; write 100 or 100/s")))
+}
+
+/// The command, on a store.
+pub(crate) struct Demo<'a> {
+    pub(crate) args: DemoArgs,
+    pub(crate) context: &'a Context,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Report<'a> {
+    consumers: &'a [Account],
+    holds: bool,
+    #[serde(skip_serializing_if = "is_none")]
+    doubled_effects: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+impl OnStore for Demo<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        let _lock = wired.serve_lock()?;
+        wired.store.check().await?;
+        let output = self.context.output;
+        let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+        let options = Options {
+            events: self.args.events,
+            rate: self.args.rate,
+            seed: self.args.seed,
+            exit: self.args.exit,
+            live: terminal && output.is_for_people() && !output.quiet,
+            quiet: output.quiet,
+            backend: self.context.config.backends.to_string(),
+        };
+        let stop = CancellationToken::new();
+        let interrupt = stop.clone();
+        tokio::spawn(async move {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                interrupt.cancel();
+            }
+        });
+        let broker = wired.broker.open().await?;
+        let end = demo::run(wired.store, broker, self.context.clock.clone(), options, stop).await?;
+        let holds = end.holds();
+        let report = Report { consumers: &end.accounts, holds, doubled_effects: end.doubled };
+        output.one(&report, &for_people(&end))?;
+        Ok(match (holds, end.interrupted) {
+            (false, _) => Exit::Unhealthy,
+            (true, true) => Exit::Interrupted,
+            (true, false) => Exit::Ok,
+        })
+    }
+}
+
+fn for_people(end: &End) -> String {
+    let rows = end.accounts.iter().map(|account| {
+        let holds = if account.holds() { "holds" } else { "DOES NOT HOLD" };
+        let counts = [account.committed, account.applied, account.waiting, account.dead];
+        let mut row = vec![account.name.clone()];
+        row.extend(counts.map(|count| count.to_string()));
+        row.push(holds.to_owned());
+        row
+    });
+    let header = ["CONSUMER", "COMMITTED", "= APPLIED", "+ WAITING", "+ DEAD", "ACCOUNT"];
+    let doubled = match end.doubled {
+        0 => "no effect happened twice".to_owned(),
+        count => format!("{count} effects happened MORE THAN ONCE"),
+    };
+    format!("{}\n\n{doubled}", table(&header, rows))
+}
