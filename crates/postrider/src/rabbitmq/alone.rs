@@ -11,7 +11,11 @@ use crate::topology::{ExchangeName, RoutingKey};
 
 impl Publisher {
     /// Publishes these one by one, so that a refusal has one addressee.
-    pub(super) async fn send_alone(&self, round: &mut Round<'_>, indexes: Vec<usize>) -> Result<(), BrokerError> {
+    pub(super) async fn send_alone(
+        &self,
+        round: &mut Round<'_>,
+        indexes: Vec<usize>,
+    ) -> Result<(), BrokerError> {
         let mut refused = Refused::default();
         for index in indexes {
             let outgoing = &round.batch[index];

@@ -57,8 +57,7 @@ impl Confirms {
     /// Whether the channel can be used again. RabbitMQ 3.10 nacks everything on a channel that first met a quorum queue during
     /// an election, long after the queue has a leader.
     pub(super) fn channel_is_sound(&self) -> bool {
-        !self.cut_short
-            && self.heard.iter().all(|(_, heard)| matches!(heard, Heard::Ack | Heard::AckWithReturn))
+        self.heard.iter().all(|(_, heard)| matches!(heard, Heard::Ack | Heard::AckWithReturn))
     }
 
     /// The answer for every message that has one; those without are in doubt.

@@ -107,7 +107,11 @@ impl Publisher {
     }
 
     /// Publishes these all at once. Returns those left in doubt because RabbitMQ closed the channel over one of them.
-    async fn send_together(&self, round: &mut Round<'_>, indexes: &[usize]) -> Result<Vec<usize>, BrokerError> {
+    async fn send_together(
+        &self,
+        round: &mut Round<'_>,
+        indexes: &[usize],
+    ) -> Result<Vec<usize>, BrokerError> {
         let lane = &*round.lane.insert(self.lanes.take().await?);
         let mut confirms = Confirms::default();
         let (mut sending, mut bytes) = (FuturesUnordered::new(), 0);
