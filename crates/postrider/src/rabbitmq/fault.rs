@@ -128,6 +128,11 @@ fn io_trouble(place: &str, tls: bool, io: &std::io::Error) -> (BrokerErrorKind, 
     if let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<TlsTrouble>()) {
         return (BrokerErrorKind::Denied, format!("no TLS with RabbitMQ at {place}: {tls}"));
     }
+    // With TLS 1.3 a server says what it thinks of our certificate only after the handshake.
+    if io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some() {
+        let tls = TlsTrouble::in_handshake(io);
+        return (BrokerErrorKind::Denied, format!("no TLS with RabbitMQ at {place}: {tls}"));
+    }
     let why = match io.kind() {
         std::io::ErrorKind::ConnectionRefused => {
             "nobody listens there; start RabbitMQ or correct host and port".to_owned()

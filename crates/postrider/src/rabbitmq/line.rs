@@ -86,23 +86,16 @@ impl Line {
         let mut why = None;
         loop {
             match timeout(LOOK, events.next()).await {
-                Ok(Some(Event::ConnectionBlocked(reason))) => {
-                    tracing::warn!(
-                        connection = purpose,
-                        host = self.place,
-                        reason,
-                        "RabbitMQ takes no messages for now; they wait, nothing is lost"
-                    );
-                    metrics::gauge!("postrider_broker_blocked", "connection" => purpose).set(1.0);
-                    self.blocked.send_replace(Some(reason));
-                }
-                Ok(Some(Event::ConnectionUnblocked)) => {
-                    tracing::info!(connection = purpose, host = self.place, "RabbitMQ takes messages again");
-                    metrics::gauge!("postrider_broker_blocked", "connection" => purpose).set(0.0);
-                    self.blocked.send_replace(None);
-                }
+                Ok(Some(Event::ConnectionBlocked(reason))) => self.note_blocked(purpose, Some(reason)),
+                Ok(Some(Event::ConnectionUnblocked)) => self.note_blocked(purpose, None),
                 Ok(Some(Event::Error(error))) => why = Some(error.to_string()),
-                Ok(Some(_)) | Err(_) => {}
+                Ok(Some(_)) | Err(_) => {
+                    // What was announced before we listened.
+                    let blocked = self.connection.status().blocked();
+                    if blocked != self.blocked().is_some() {
+                        self.note_blocked(purpose, blocked.then(|| "short of memory or disk".to_owned()));
+                    }
+                }
                 Ok(None) => break,
             }
             if !self.is_up() {
@@ -111,5 +104,22 @@ impl Line {
         }
         metrics::gauge!("postrider_broker_blocked", "connection" => purpose).set(0.0);
         why.unwrap_or_else(|| "the connection ended".to_owned())
+    }
+
+    fn note_blocked(&self, purpose: &'static str, reason: Option<String>) {
+        let host = self.place.as_str();
+        if let Some(reason) = &reason {
+            tracing::warn!(
+                connection = purpose,
+                host,
+                reason,
+                "RabbitMQ takes no messages for now; they wait, nothing is lost"
+            );
+        } else {
+            tracing::info!(connection = purpose, host, "RabbitMQ takes messages again");
+        }
+        let blocked = if reason.is_some() { 1.0 } else { 0.0 };
+        metrics::gauge!("postrider_broker_blocked", "connection" => purpose).set(blocked);
+        self.blocked.send_replace(reason);
     }
 }

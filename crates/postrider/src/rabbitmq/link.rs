@@ -21,6 +21,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// A connection that did not live this long counts as one more failed attempt.
 const SETTLED: Duration = Duration::from_secs(5);
+/// However many nodes there are, each has this long to answer.
+const SHORTEST_DIAL: Duration = Duration::from_secs(2);
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A supervised connection. It is first made when it is first needed, and ends when this is dropped.
@@ -163,11 +165,14 @@ impl Keeper {
     async fn keep(&self) {
         let Settings { config, nodes, clock } = &*self.settings;
         let name = format!("{} {}", config.name, self.purpose);
+        // One node that swallows packets must not use up the time in which a call waits for any node.
+        let fair_share = config.limits.connect / u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let limit = fair_share.max(SHORTEST_DIAL).min(config.limits.connect);
         let (mut next, mut failed, mut told) = (0, 0_u32, false);
         loop {
             let node = &nodes[next % nodes.len()];
             next += 1;
-            match dial::dial(node, &config.tls, &name, config.limits.connect).await {
+            match dial::dial(node, &config.tls, &name, limit).await {
                 Ok((connection, socket)) => {
                     let line = Arc::new(Line::new(connection, socket, node.place.clone()));
                     self.tell_connected(&line);

@@ -72,3 +72,43 @@ async fn tls_with_an_authority_of_our_own() {
     server.restart().await.unwrap();
     assert_eq!(confirmed(&broker.publish(vec![event("again", "events", "order.a")]).await), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_with_a_certificate_of_our_own() {
+    let server = Server::start_tls().await.unwrap();
+    let tls = server.folder().join("tls");
+    let conf = find(server.folder(), "rabbitmq.conf");
+    let text = std::fs::read_to_string(&conf).unwrap();
+    let strict =
+        text.replace("verify_none", "verify_peer").replace("no_peer_cert = false", "no_peer_cert = true");
+    assert_ne!(text, strict);
+    std::fs::write(&conf, strict).unwrap();
+    server.restart().await.unwrap();
+    std::fs::write(tls.join("client.ext"), "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\n")
+        .unwrap();
+    for command in [
+        "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -subj /CN=guest -keyout client.key -out client.csr",
+        "x509 -req -days 2 -in client.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile client.ext -out client.pem",
+    ] {
+        let mut openssl = std::process::Command::new("openssl");
+        assert!(openssl.args(command.split(' ')).current_dir(&tls).output().unwrap().status.success());
+    }
+    let ca_file = server.ca_file().map(ToOwned::to_owned);
+    let without = RabbitMqTls { ca_file, ..RabbitMqTls::default() };
+    let with = RabbitMqTls {
+        client_cert_file: Some(tls.join("client.pem")),
+        client_key_file: Some(tls.join("client.key")),
+        ..without.clone()
+    };
+    let config = |tls| RabbitMqConfig { tls, ..quick(&server.amqp_url(), 5) };
+    let refused = refused(config(without)).await;
+    assert_eq!(refused.kind, BrokerErrorKind::Denied, "{refused}");
+    assert!(refused.message.contains("client certificate"), "{refused}");
+    RabbitMq::connect(config(with), Clock::system()).await.unwrap().ping().await.unwrap();
+}
+
+fn find(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
+    let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join(name));
+    let beside = folder.join(name);
+    found.chain([beside]).find(|path| path.exists()).unwrap()
+}
