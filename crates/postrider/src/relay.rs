@@ -183,7 +183,7 @@ impl<S: Outbox> Relay<S> {
         {
             let started = self.clock.monotonic();
             let answers = self.broker.publish(wave.iter().map(|row| self.outgoing(row)).collect()).await;
-            let took = self.clock.monotonic().saturating_sub(started);
+            let took = self.clock.since(started);
             metrics::histogram!("event_publish_duration_seconds").record(took.as_secs_f64());
             for (row, answer) in wave.into_iter().zip(answers) {
                 match self.judge(&row, answer) {

@@ -50,7 +50,9 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
     let (config, clock) = (&context.config, context.clock.clone());
     match &config.backends {
         Backends::Embedded { path } => {
-            let store = Sqlite::open(SqliteConfig::new(path), clock.clone()).await?;
+            let max_payload_bytes = config.settings.limits.max_payload_bytes;
+            let file = SqliteConfig { max_payload_bytes, ..SqliteConfig::new(path) };
+            let store = Sqlite::open(file, clock.clone()).await?;
             let broker = BrokerDoor::Embedded(store.clone(), clock);
             command.run(Wired { store, broker, file: Some(path.clone()) }).await
         }
@@ -110,6 +112,7 @@ pub(crate) fn postgres(config: &Config, database: &Server) -> PostgresConfig {
         url: database.url.to_secret_string(),
         max_connections: store.max_connections,
         acquire_limit: Duration::from_millis(store.connect_timeout_ms),
+        max_payload_bytes: config.settings.limits.max_payload_bytes,
         ..PostgresConfig::new("")
     }
 }
