@@ -11,14 +11,16 @@ use crate::topology::{ExchangeName, RoutingKey};
 
 impl Publisher {
     /// Publishes these one by one, so that a refusal has one addressee.
-    pub(super) async fn send_alone(&self, round: &mut Round, indexes: Vec<usize>) -> Result<(), BrokerError> {
+    pub(super) async fn send_alone(
+        &self,
+        round: &mut Round<'_>,
+        indexes: Vec<usize>,
+    ) -> Result<(), BrokerError> {
         let mut refused = Refused::default();
-        let mut indexes = indexes.into_iter().peekable();
-        while let Some(&index) = indexes.peek() {
+        for index in indexes {
             let outgoing = &round.batch[index];
             if let Some(why) = refused.before(outgoing) {
                 round.answers[index] = Some(Published::Refused(why));
-                indexes.next();
                 continue;
             }
             // An ended lane goes before another is asked for: held, they would wait for each other.
@@ -27,18 +29,12 @@ impl Publisher {
                 None => self.lanes.take().await?,
             };
             let lane = round.lane.insert(lane);
-            let Some(sent) = self.unless_stalled(lane, lane.send(outgoing)).await else {
-                // Once more, on another channel.
-                self.retire(round);
-                continue;
-            };
-            indexes.next();
-            match sent {
+            match lane.send(outgoing).await {
                 Ok(confirmation) => {
                     let mut confirms = Confirms::default();
                     confirms.hear(index, confirmation);
                     if !confirms.channel_is_sound() {
-                        self.retire(round);
+                        round.retire_lane();
                     }
                     self.suspects().remove(&round.batch[index].exchange);
                     round.answers[index] = confirms.judge(&round.batch).pop().and_then(|(_, answer)| answer);

@@ -69,11 +69,13 @@ impl Lanes {
         if !channel.status().connected() {
             return;
         }
-        tokio::spawn(async move {
-            line.unblocked().await;
-            let _late = timeout(limit, channel.wait_for_confirms()).await;
-            close(&channel).await;
-        });
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                line.unblocked().await;
+                let _late = timeout(limit, channel.wait_for_confirms()).await;
+                close(&channel).await;
+            });
+        }
     }
 
     fn idle_on(&self, line: &Arc<Line>) -> Option<Channel> {

@@ -7,7 +7,6 @@
 //! A crash at any point loses nothing: only what is answered [`Published::Confirmed`] counts as published.
 
 use std::collections::HashSet;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
@@ -37,11 +36,28 @@ pub(super) struct Publisher {
 }
 
 /// A batch on its way.
-pub(super) struct Round {
+pub(super) struct Round<'a> {
     pub(super) batch: Vec<Outgoing>,
     pub(super) answers: Vec<Option<Published>>,
-    /// The lane in use; still here afterwards means that it was not heard to its end.
+    /// The lane in use; still here at the end means that it was not heard to its end.
     pub(super) lane: Option<Lane>,
+    lanes: &'a Lanes,
+}
+
+impl Round<'_> {
+    /// Ends the lane in use, if there is one.
+    pub(super) fn retire_lane(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            self.lanes.retire(lane);
+        }
+    }
+}
+
+/// Also when the caller did not wait for the answers.
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        self.retire_lane();
+    }
 }
 
 impl Publisher {
@@ -51,7 +67,7 @@ impl Publisher {
 
     pub(super) async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
         let answers = vec![None; batch.len()];
-        let mut round = Round { batch, answers, lane: None };
+        let mut round = Round { batch, answers, lane: None, lanes: &self.lanes };
         let limit = self.link.settings().limits().confirm;
         let doubt = match timeout(limit, self.run(&mut round)).await {
             Ok(Ok(())) => {
@@ -60,11 +76,7 @@ impl Publisher {
             Ok(Err(error)) => error.message,
             Err(_) => self.why_late(),
         };
-        if let Some(lane) = round.lane.take() {
-            self.lanes.retire(lane);
-        }
-        round
-            .answers
+        std::mem::take(&mut round.answers)
             .into_iter()
             .map(|answer| answer.unwrap_or_else(|| Published::Unknown(doubt.clone())))
             .collect()
@@ -79,7 +91,7 @@ impl Publisher {
     }
 
     /// Fills in the answers. What is left without one when this returns, or is stopped, is in doubt.
-    async fn run(&self, round: &mut Round) -> Result<(), BrokerError> {
+    async fn run(&self, round: &mut Round<'_>) -> Result<(), BrokerError> {
         let (mut together, mut alone) = (Vec::new(), Vec::new());
         {
             let suspects = self.suspects();
@@ -88,26 +100,22 @@ impl Publisher {
                 if doubtful { alone.push(index) } else { together.push(index) }
             }
         }
-        while !together.is_empty() {
-            match self.send_together(round, &together).await? {
-                Sent::Heard => break,
-                Sent::Stalled(in_doubt) => together = in_doubt,
-                Sent::ClosedOver(in_doubt) => {
-                    alone.extend(in_doubt);
-                    break;
-                }
-            }
+        if !together.is_empty() {
+            alone.extend(self.send_together(round, &together).await?);
         }
         self.send_alone(round, alone).await
     }
 
-    /// Publishes these all at once.
-    async fn send_together(&self, round: &mut Round, indexes: &[usize]) -> Result<Sent, BrokerError> {
-        let lane = round.lane.insert(self.lanes.take().await?);
-        let lane = &*lane;
+    /// Publishes these all at once. Returns those left in doubt because RabbitMQ closed the channel over one of them.
+    async fn send_together(
+        &self,
+        round: &mut Round<'_>,
+        indexes: &[usize],
+    ) -> Result<Vec<usize>, BrokerError> {
+        let lane = &*round.lane.insert(self.lanes.take().await?);
         let mut confirms = Confirms::default();
         let (mut sending, mut bytes) = (FuturesUnordered::new(), 0);
-        let (mut closed_over_one, mut stalled) = (false, false);
+        let mut closed_over_one = false;
         let mut waiting = indexes.iter().copied();
         loop {
             while sending.len() < WINDOW && bytes < WINDOW_BYTES {
@@ -116,14 +124,7 @@ impl Publisher {
                 bytes += outgoing.message.body.len();
                 sending.push(async move { (index, lane.send(outgoing).await) });
             }
-            let (index, sent) = match self.unless_stalled(lane, sending.next()).await {
-                Some(Some(sent)) => sent,
-                Some(None) => break,
-                None => {
-                    stalled = true;
-                    break;
-                }
-            };
+            let Some((index, sent)) = sending.next().await else { break };
             bytes -= round.batch[index].message.body.len();
             match sent {
                 Ok(confirmation) => confirms.hear(index, confirmation),
@@ -135,9 +136,6 @@ impl Publisher {
             }
         }
         drop(sending);
-        if stalled {
-            confirms.is_cut_short();
-        }
         let sound = confirms.channel_is_sound();
         for (index, answer) in confirms.judge(&round.batch) {
             round.answers[index] = answer;
@@ -146,48 +144,11 @@ impl Publisher {
             if sound { self.lanes.give_back(lane) } else { self.lanes.retire(lane) }
         }
         let in_doubt = indexes.iter().copied().filter(|index| round.answers[*index].is_none());
-        Ok(match (closed_over_one, stalled) {
-            (true, _) => Sent::ClosedOver(in_doubt.collect()),
-            (false, true) => Sent::Stalled(in_doubt.collect()),
-            (false, false) => Sent::Heard,
-        })
-    }
-
-    /// Ends the lane in use, if there is one.
-    pub(super) fn retire(&self, round: &mut Round) {
-        if let Some(lane) = round.lane.take() {
-            self.lanes.retire(lane);
-        }
-    }
-
-    /// Waits for something on a lane; nothing if the lane has stalled.
-    ///
-    /// A queue that has just come back after a crash may never confirm what was sent before it was ready, and confirms at once
-    /// what is sent again on another channel. A lane that RabbitMQ does not read for lack of memory has not stalled.
-    pub(super) async fn unless_stalled<T>(&self, lane: &Lane, coming: impl Future<Output = T>) -> Option<T> {
-        let patience = self.link.settings().limits().confirm / 3;
-        let mut coming = pin!(coming);
-        loop {
-            match timeout(patience, &mut coming).await {
-                Ok(came) => return Some(came),
-                Err(_) if lane.line.blocked().is_some() => {}
-                Err(_) => return None,
-            }
-        }
+        Ok(if closed_over_one { in_doubt.collect() } else { Vec::new() })
     }
 
     /// The suspects.
     pub(super) fn suspects(&self) -> MutexGuard<'_, HashSet<ExchangeName>> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What became of messages that were published together.
-enum Sent {
-    /// All that will be heard was heard.
-    Heard,
-    /// RabbitMQ closed the channel over one of these.
-    ClosedOver(Vec<usize>),
-    /// Nothing more was heard, and these have no answer.
-    Stalled(Vec<usize>),
 }
