@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::broker::{Broker, BrokerError};
+use crate::broker::{Broker, BrokerError, BrokerErrorKind};
 use crate::envelope::EventId;
 use crate::store::{Audit, AuditScope, Registration, StoreError};
+use crate::topology::QueueName;
 
 /// List at most so many ids that were found nowhere.
 const LISTED: usize = 1000;
@@ -72,10 +73,10 @@ pub async fn account<S: Audit>(
         list: LISTED,
     };
     // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
-    let dead_in_queue = broker.depth(&service.dead_letter_queue).await?;
-    let mut in_queues = broker.depth(service.name()).await?;
+    let dead_in_queue = depth(broker, &service.dead_letter_queue).await?;
+    let mut in_queues = depth(broker, service.name()).await?;
     for wait in &service.wait_queues {
-        in_queues += broker.depth(&wait.name).await?;
+        in_queues += depth(broker, &wait.name).await?;
     }
     let count = store.count(&scope).await?;
     // A queue may hold more than is elsewhere: duplicates of applied events. They count as applied.
@@ -91,4 +92,13 @@ pub async fn account<S: Audit>(
         unaccounted,
         unaccounted_ids: if unaccounted > 0 { count.elsewhere_ids } else { Vec::new() },
     })
+}
+
+/// What waits in a queue. One that is not there holds nothing: not declared yet, or deleted with what was in it, which then
+/// shows as unaccounted.
+async fn depth(broker: &Arc<dyn Broker>, queue: &QueueName) -> Result<u64, BrokerError> {
+    match broker.depth(queue).await {
+        Err(error) if error.kind == BrokerErrorKind::NotFound => Ok(0),
+        answer => answer,
+    }
 }

@@ -14,6 +14,7 @@ mod codec;
 mod death;
 mod declared;
 mod expiry;
+mod fit;
 mod publish;
 mod queue;
 mod settle;

@@ -7,6 +7,7 @@
 //! The driver logs returned messages with their bodies, and the handshake with the password at trace level. A program
 //! that logs should leave it out: see [`DRIVER_LOG_TARGET`].
 
+mod alone;
 mod config;
 mod confirms;
 mod declare;

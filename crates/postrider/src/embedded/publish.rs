@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use super::catalog::QueueId;
-use super::codec::{MAX_DEPTH, nesting};
+use super::fit::unfit;
 use super::queue::{Content, Entry};
 use super::state::{Arrival, Shared, State, closed, from_store};
 use super::tables::{self, NewEntry, NewMessage};
 use crate::broker::{BrokerError, Outgoing, Published};
-
-/// RabbitMQ's own limit, in its older versions; the newer ones take less.
-const MAX_BODY: usize = 128 << 20;
 
 /// A message that is wanted by at least one queue.
 struct Routed {
@@ -46,14 +43,8 @@ pub(super) async fn publish(shared: &Arc<Shared>, batch: Vec<Outgoing>) -> Vec<P
 /// The answer if all goes well, and the message if it is to be stored.
 fn route(state: &mut State, outgoing: Outgoing) -> (Published, Option<Routed>) {
     let Outgoing { exchange, routing_key, message } = outgoing;
-    if message.body.len() > MAX_BODY {
-        let text =
-            format!("the message has {} bytes, more than the {MAX_BODY} a broker takes", message.body.len());
-        return (Published::Refused(text), None);
-    }
-    if nesting(&message.headers) > MAX_DEPTH {
-        let text = format!("the headers stand more than {MAX_DEPTH} tables and lists within each other");
-        return (Published::Refused(text), None);
+    if let Some(why) = unfit(&message) {
+        return (Published::Refused(why), None);
     }
     let Some(queues) = state.catalog.route(&exchange, &routing_key) else {
         return (Published::Refused(format!("there is no exchange {exchange:?}; declare it first")), None);

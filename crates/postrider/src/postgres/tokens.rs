@@ -31,8 +31,8 @@ impl Tokens for Postgres {
             .bind(token.tenant.as_ref().map(TenantId::as_str))
             .bind(token.hash.as_bytes().as_slice())
             .bind(token.created_at.to_sqlx())
-            .bind(token.expires_at.map(|at| at.to_sqlx()))
-            .bind(token.revoked_at.map(|at| at.to_sqlx()));
+            .bind(token.expires_at.map(jiff_sqlx::ToSqlx::to_sqlx))
+            .bind(token.revoked_at.map(jiff_sqlx::ToSqlx::to_sqlx));
         self.limited("storing a token", insert.execute(self.pool())).await?;
         Ok(())
     }

@@ -19,6 +19,7 @@ type Identity = (String, String, Option<String>);
 #[derive(Default)]
 pub(super) struct Confirms {
     heard: Vec<(usize, Heard)>,
+    cut_short: bool,
     returned: HashMap<Identity, String>,
 }
 
@@ -54,16 +55,22 @@ impl Confirms {
         self.heard.push((index, Heard::Nothing));
     }
 
+    /// Notes that some messages were not waited for.
+    pub(super) fn is_cut_short(&mut self) {
+        self.cut_short = true;
+    }
+
     /// Whether the channel can be used again. RabbitMQ 3.10 nacks everything on a channel that first met a quorum queue during
     /// an election, long after the queue has a leader.
     pub(super) fn channel_is_sound(&self) -> bool {
-        self.heard.iter().all(|(_, heard)| matches!(heard, Heard::Ack | Heard::AckWithReturn))
+        !self.cut_short
+            && self.heard.iter().all(|(_, heard)| matches!(heard, Heard::Ack | Heard::AckWithReturn))
     }
 
     /// The answer for every message that has one; those without are in doubt.
     pub(super) fn judge(self, batch: &[Outgoing]) -> Vec<(usize, Option<Published>)> {
         // Every return precedes its own confirm, so when all confirms are in, so are all returns.
-        let complete = self.heard.iter().all(|(_, heard)| *heard != Heard::Nothing);
+        let complete = !self.cut_short && self.heard.iter().all(|(_, heard)| *heard != Heard::Nothing);
         let answer = |index: usize, heard| {
             if !self.returned.is_empty()
                 && let Some(reason) = self.returned.get(&identity(&batch[index]))

@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lapin::Channel;
-use lapin::options::ConfirmSelectOptions;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{Channel, Confirmation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::fault;
 use super::line::Line;
 use super::link::Link;
-use crate::broker::{BrokerError, BrokerErrorKind};
+use super::{fault, values};
+use crate::broker::{BrokerError, BrokerErrorKind, Outgoing};
 
 /// Enough for the lanes of a relay and the retries of a consumer; RabbitMQ allows some 2,000.
 const MOST: usize = 16;
@@ -55,7 +55,7 @@ impl Lanes {
 
     /// Gives a lane back after a batch that was heard to its end.
     pub(super) fn give_back(&self, lane: Lane) {
-        if lane.channel.status().connected() {
+        if lane.is_open() {
             self.lock().push((lane.line, lane.channel));
         }
     }
@@ -102,6 +102,38 @@ impl Lanes {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<Line>, Channel)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    /// Whether it can still be used.
+    pub(super) fn is_open(&self) -> bool {
+        self.channel.status().connected()
+    }
+
+    /// Publishes a message, persistent and mandatory, and waits for its confirm.
+    pub(super) async fn send(&self, outgoing: &Outgoing) -> Result<Confirmation, NotSent> {
+        let Outgoing { exchange, routing_key, message } = outgoing;
+        let properties = values::to_amqp(message, self.line.frame_max()).map_err(NotSent::Refused)?;
+        let exchange = values::short("the exchange name", exchange.as_str()).map_err(NotSent::Refused)?;
+        let key = values::short("the routing key", routing_key.as_str()).map_err(NotSent::Refused)?;
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let confirm = self.channel.basic_publish(exchange, key, options, &message.body, properties).await?;
+        Ok(confirm.await?)
+    }
+}
+
+/// Why a message was not confirmed.
+pub(super) enum NotSent {
+    /// No broker would take it.
+    Refused(String),
+    /// What ended the channel or the connection.
+    Failed(lapin::Error),
+}
+
+impl From<lapin::Error> for NotSent {
+    fn from(error: lapin::Error) -> Self {
+        Self::Failed(error)
     }
 }
 

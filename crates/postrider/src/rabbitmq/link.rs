@@ -103,6 +103,14 @@ impl Link {
         }
     }
 
+    /// Why RabbitMQ takes no messages now, if so.
+    pub(super) fn blocked(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            State::Up(line) => line.blocked(),
+            State::Down(_) | State::Closed => None,
+        }
+    }
+
     /// Whether [`Self::close`] was called.
     pub(super) fn is_closed(&self) -> bool {
         self.stop.is_cancelled()

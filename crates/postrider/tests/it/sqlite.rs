@@ -197,14 +197,14 @@ async fn time_is_the_clocks() {
     let home = Home::new();
     let (clock, hands) = Clock::manual("2026-03-01T12:00:00Z".parse().unwrap());
     let store = home.open_at(clock.clone()).await;
-    let at = clock.now() + Duration::from_secs(60);
+    let at = clock.now() + Duration::from_mins(1);
     commit(&store, vec![event("later").available_at(at), event("now")]).await;
     let rows = claim(&store).await;
     assert_eq!(rows.len(), 1);
     let retry_at = Some(clock.now() + Duration::from_secs(90));
     settle(&store, &rows, &PublishResult::Failed { error: "returned".to_owned(), retry_at }).await;
     assert!(due(&store).await.is_empty());
-    hands.advance(Duration::from_secs(60));
+    hands.advance(Duration::from_mins(1));
     assert_eq!(due(&store).await, ["later"]);
     hands.advance(Duration::from_secs(30));
     let rows = claim(&store).await;

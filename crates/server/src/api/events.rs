@@ -30,7 +30,7 @@ pub(super) async fn publish(
     let body = body.map_err(|rejection| read_failed(&rejection, api.http.max_body_bytes))?;
     let input: EventInput = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(Code::InvalidJson, format!("not an event: {error}")))?;
-    let mut event = input.into_event(api.limits).map_err(refused)?;
+    let mut event = input.into_event(api.limits).map_err(|why| refused(&why))?;
     keep_to_tenant(&mut event, &caller)?;
     let id = api.backend.append(event).await?;
     Ok((StatusCode::ACCEPTED, Json(Accepted { id: id.to_string() })))
@@ -53,12 +53,12 @@ fn read_failed(rejection: &BytesRejection, max: usize) -> Problem {
     Problem::new(Code::InvalidJson, "the body ended early")
 }
 
-fn refused(refused: Refused) -> Problem {
-    let code = match refused {
+fn refused(why: &Refused) -> Problem {
+    let code = match why {
         Refused::TooLarge { .. } => Code::PayloadTooLarge,
         Refused::Text(_) | Refused::TooDeep { .. } => Code::InvalidEvent,
     };
-    Problem::new(code, refused.to_string())
+    Problem::new(code, why.to_string())
 }
 
 /// A token for one tenant publishes for that tenant only.

@@ -55,16 +55,13 @@ fn fresh_id(api: &Api) -> HeaderValue {
 /// Ends a request that takes too long. What it was doing may have been committed.
 pub(super) async fn time_limit(State(api): State<Api>, request: Request, next: Next) -> Response {
     let limit = api.http.request_timeout();
-    match tokio::time::timeout(limit, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            let detail = format!(
-                "no answer within {} ms; it may have been done: ask, or repeat it with the same id",
-                limit.as_millis()
-            );
-            Problem::new(Code::TimedOut, detail).into_response()
-        }
+    if let Ok(response) = tokio::time::timeout(limit, next.run(request)).await {
+        return response;
     }
+    let limit = limit.as_millis();
+    let detail =
+        format!("no answer within {limit} ms; it may have been done: ask, or repeat it with the same id");
+    Problem::new(Code::TimedOut, detail).into_response()
 }
 
 /// Answers at once that there is too much to do, rather than late.

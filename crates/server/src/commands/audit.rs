@@ -85,13 +85,16 @@ impl Report {
             row
         });
         let header = ["CONSUMER", "COMMITTED", "APPLIED", "WAITING", "DEAD", "UNACCOUNTED", "ACCOUNT"];
-        let mut text = table(&header, rows);
-        for account in self.consumers.iter().filter(|account| !account.unaccounted_ids.is_empty()) {
-            text += &format!("\n\n{} of these are unaccounted for in {}:", account.unaccounted, account.name);
-            for id in &account.unaccounted_ids {
-                text += &format!("\n  {id}");
-            }
-        }
-        text
+        let missing =
+            self.consumers.iter().filter(|account| !account.unaccounted_ids.is_empty()).map(|account| {
+                let ids: Vec<_> = account.unaccounted_ids.iter().map(|id| format!("\n  {id}")).collect();
+                format!(
+                    "\n\n{} of these are unaccounted for in {}:{}",
+                    account.unaccounted,
+                    account.name,
+                    ids.concat()
+                )
+            });
+        table(&header, rows) + &missing.collect::<String>()
     }
 }

@@ -133,7 +133,7 @@ fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
             let file = std::fs::File::open(path).with_context(|| format!("cannot read {path}"))?;
             let size = file.metadata().map_or(0, |metadata| metadata.len());
             if size > limit {
-                return Err(too_large(size.to_string(), max));
+                return Err(too_large(&size.to_string(), max));
             }
             file.take(limit).read_to_end(&mut bytes).with_context(|| format!("cannot read {path}"))?;
             path
@@ -141,7 +141,7 @@ fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
         None if data == "-" => {
             std::io::stdin().take(limit).read_to_end(&mut bytes).context("cannot read stdin")?;
             if bytes.len() > max {
-                return Err(too_large(format!("more than {max}"), max));
+                return Err(too_large(&format!("more than {max}"), max));
             }
             "stdin"
         }
@@ -153,7 +153,7 @@ fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
     serde_json::from_slice(&bytes).map_err(|error| usage(format!("{place} is not JSON: {error}")))
 }
 
-fn too_large(bytes: String, max: usize) -> anyhow::Error {
+fn too_large(bytes: &str, max: usize) -> anyhow::Error {
     usage(format!(
         "the payload has {bytes} bytes, more than the {max} allowed (limits.max_payload_bytes); store the body elsewhere, \
          such as in an object store, and send a reference to it"

@@ -178,3 +178,16 @@ fn relay(config: &Config) -> RelayConfig {
         ..RelayConfig::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags};
+
+    #[test]
+    fn the_binary_and_the_library_have_the_same_defaults() {
+        let ours = relay(&Config::load(&Flags::default(), &Environment::default()).unwrap());
+        let theirs = RelayConfig { exchange: ours.exchange.clone(), ..RelayConfig::default() };
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+    }
+}

@@ -201,12 +201,11 @@ fn expiry(text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
     let wrong = || {
         usage(format!("--expires {text}: write a time such as 2027-01-01T00:00:00Z, or a span such as 90d"))
     };
-    let end = match text.parse::<Timestamp>() {
-        Ok(end) => end,
-        Err(_) => {
-            let span: Span = text.parse().map_err(|_| wrong())?;
-            now.to_zoned(TimeZone::UTC).checked_add(span).map_err(|_| wrong())?.timestamp()
-        }
+    let end = if let Ok(end) = text.parse::<Timestamp>() {
+        end
+    } else {
+        let span: Span = text.parse().map_err(|_| wrong())?;
+        now.to_zoned(TimeZone::UTC).checked_add(span).map_err(|_| wrong())?.timestamp()
     };
     if end <= now {
         return Err(usage(format!("--expires {text}: that has passed")));

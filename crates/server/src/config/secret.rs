@@ -18,11 +18,6 @@ impl Secret {
         Some(self.0.expose_secret()).filter(|text| !text.is_empty())
     }
 
-    /// Whether it is set.
-    pub(crate) fn is_set(&self) -> bool {
-        self.get().is_some()
-    }
-
     /// For a port that takes secrets as `secrecy` has them.
     pub(crate) fn to_secret_string(&self) -> SecretString {
         self.0.clone()

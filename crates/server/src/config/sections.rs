@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     pub(crate) http: Http,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
+    #[allow(
+        dead_code,
+        reason = "read once `postrider migration` exists; the seed's variable is accepted already"
+    )]
     pub(crate) migration: Migration,
     pub(crate) exchange: Vec<ExchangeShort>,
     pub(crate) queue: Vec<QueueShort>,
@@ -52,6 +56,10 @@ pub(crate) struct Broker {
     pub(crate) vhost: String,
     pub(crate) user: String,
     pub(crate) password: Secret,
+    #[allow(
+        dead_code,
+        reason = "read once `postrider topology drift` exists; the variable is accepted already"
+    )]
     pub(crate) management_url: Secret,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) confirm_timeout_ms: u64,
@@ -172,10 +180,10 @@ impl Shutdown {
 impl Settings {
     /// The rules that a type cannot say: the setting that breaks one, and the rule.
     pub(super) fn broken_rules(&self) -> Vec<(&'static str, String)> {
-        let mut broken = Vec::new();
+        let mut found = Vec::new();
         let mut rule = |key, holds: bool, rule: &str| {
             if !holds {
-                broken.push((key, rule.to_owned()));
+                found.push((key, rule.to_owned()));
             }
         };
         let (relay, http, broker) = (&self.relay, &self.http, &self.broker);
@@ -210,6 +218,6 @@ impl Settings {
             known,
             "must be error, warn, info, debug, trace, or directives such as info,postrider=debug",
         );
-        broken
+        found
     }
 }

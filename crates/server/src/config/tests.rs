@@ -57,7 +57,7 @@ fn the_environment_wins_over_the_file_and_flags_over_both() {
     let environment = [("POSTRIDER_RELAY__BATCH_SIZE", "200"), ("POSTRIDER_LOG__LEVEL", "debug")];
     let config = load(file, environment).unwrap();
     assert_eq!((config.settings.relay.batch_size, config.settings.relay.lanes), (200, 2));
-    assert_eq!(config.settings.relay.lease_ms, 30_000);
+    assert_eq!(config.settings.relay.lease_ms, 10_000);
     let flags = Flags { file: None, values: vec![("--log-level", "log.level", "trace".to_owned())] };
     assert_eq!(Config::load(&flags, &environment.into()).unwrap().settings.log.level, "trace");
 }

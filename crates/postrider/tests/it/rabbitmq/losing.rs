@@ -43,7 +43,7 @@ async fn consume_all(broker: &RabbitMq, total: usize, seen: &Mutex<HashSet<Strin
     let mut subscription = broker.subscribe(&queue_name("orders"), 200).await.unwrap();
     let settler = subscription.settler();
     while seen.lock().await.len() < total {
-        let deliveries = tokio::time::timeout(Duration::from_secs(60), subscription.next(50)).await;
+        let deliveries = tokio::time::timeout(Duration::from_mins(1), subscription.next(50)).await;
         let deliveries = deliveries.expect("not wedged").unwrap();
         seen.lock().await.extend(deliveries.iter().map(|d| id_of(&d.message)));
         ack(&*settler, deliveries).await;
@@ -70,7 +70,7 @@ async fn a_killed_node_loses_nothing_that_was_confirmed() {
     let work = async {
         tokio::join!(publish_all(&broker, TOTAL, &published), consume_all(&broker, TOTAL, &seen), crash)
     };
-    tokio::time::timeout(Duration::from_secs(120), work).await.expect("not wedged");
+    tokio::time::timeout(Duration::from_mins(2), work).await.expect("not wedged");
     assert_eq!(seen.lock().await.len(), TOTAL);
     assert_eq!(published.load(Ordering::SeqCst), TOTAL);
 }
@@ -93,7 +93,7 @@ async fn with_several_nodes_the_next_one_takes_over() {
     let work = async {
         tokio::join!(publish_all(&broker, TOTAL, &published), consume_all(&broker, TOTAL, &seen), crash)
     };
-    tokio::time::timeout(Duration::from_secs(120), work).await.expect("not wedged");
+    tokio::time::timeout(Duration::from_mins(2), work).await.expect("not wedged");
     assert_eq!(seen.lock().await.len(), TOTAL);
 }
 

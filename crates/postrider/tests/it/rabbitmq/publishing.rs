@@ -138,14 +138,14 @@ async fn what_rabbitmq_will_not_take_is_refused_alone() {
         for (i, answer) in answers.iter().enumerate() {
             match i {
                 10 => {
-                    assert!(matches!(answer, Published::Refused(why) if why.contains("size")), "{answer:?}")
+                    assert!(matches!(answer, Published::Refused(why) if why.contains("size")), "{answer:?}");
                 }
                 20 => assert!(
                     matches!(answer, Published::Refused(why) if why.contains("one frame")),
                     "{answer:?}"
                 ),
                 30 => {
-                    assert!(matches!(answer, Published::Refused(why) if why.contains("right")), "{answer:?}")
+                    assert!(matches!(answer, Published::Refused(why) if why.contains("right")), "{answer:?}");
                 }
                 40 => assert!(matches!(answer, Published::Refused(_)), "{answer:?}"),
                 _ => assert_eq!(*answer, Published::Confirmed, "{i}"),
@@ -182,7 +182,8 @@ async fn a_memory_alarm_makes_publishes_wait_and_lets_acks_through() {
     assert_eq!(broker.depth(&queue_name("orders")).await.unwrap(), 0);
 
     // A publish that is waiting when the alarm ends gets through.
-    let (waiting, _) = tokio::join!(broker.publish(batch("waiting")), async {
+    let broker = connect(&server.amqp_url()).await;
+    let (waiting, ()) = tokio::join!(broker.publish(batch("waiting")), async {
         server.ctl(&["set_vm_memory_high_watermark", "0.4"]).await.unwrap();
     });
     assert_eq!(confirmed(&waiting), 50, "{waiting:?}");

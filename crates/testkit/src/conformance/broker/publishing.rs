@@ -1,7 +1,7 @@
 //! Every message of a batch gets its own answer, and only a confirm means that a queue has it.
 
 use futures_util::future::join_all;
-use postrider::broker::{Broker, Message, Outgoing, Published};
+use postrider::broker::{Broker, HeaderValue, Headers, Message, Outgoing, Published};
 use postrider::topology::ExchangeKind;
 
 use super::super::until;
@@ -109,7 +109,7 @@ async fn answer_all(broker: &dyn Broker, batch: Vec<Outgoing>) -> Vec<Published>
     answers.into_iter().flatten().collect()
 }
 
-/// Properties and names of headers have 255 bytes at most. Longer ones are told, never cut and never sent.
+/// Properties and names of headers have 255 bytes at most, all headers together what one frame holds. Longer ones are told, never cut and never sent.
 pub async fn what_no_frame_can_carry_is_refused_and_its_neighbours_are_not(fixture: &impl BrokerFixture) {
     let broker = with_a_shop(fixture).await;
     let long = "x".repeat(256);
@@ -126,6 +126,12 @@ pub async fn what_no_frame_can_carry_is_refused_and_its_neighbours_are_not(fixtu
     add("three", &|message| drop(message.headers.insert("x".repeat(255), long.as_str().into())));
     add("header", &|message| drop(message.headers.insert(long.clone(), 1_i64.into())));
     add("four", &|_| {});
+    add("frame", &|message| drop(message.headers.insert("large".to_owned(), "x".repeat(200_000).into())));
+    add("five", &|message| drop(message.headers.insert("large".to_owned(), "x".repeat(100_000).into())));
+    let deep = Headers::from([(long.clone(), HeaderValue::Null)]);
+    let nested = HeaderValue::List(vec![HeaderValue::Table(deep)]);
+    add("nested", &|message| drop(message.headers.insert("nested".to_owned(), nested.clone())));
+    add("six", &|_| {});
     let answers = answer_all(&*broker, batch).await;
     for (n, answer) in answers.iter().enumerate() {
         let fits = if n % 2 == 0 {
@@ -135,7 +141,7 @@ pub async fn what_no_frame_can_carry_is_refused_and_its_neighbours_are_not(fixtu
         };
         assert!(fits, "message {n}: {answer:?}");
     }
-    assert_eq!(empty(&*broker, "orders").await, ["one", "two", "three", "four"]);
+    assert_eq!(empty(&*broker, "orders").await, ["one", "two", "three", "four", "five", "six"]);
 }
 
 /// One call, one answer each, one order.

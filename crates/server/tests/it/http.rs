@@ -1,0 +1,75 @@
+//! The HTTP API of a running `serve`.
+
+use super::process::Folder;
+
+#[test]
+fn events_health_and_metrics_over_http() {
+    let folder = Folder::new();
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let (status, accepted) =
+        serving.post_event(&[], r#"{"type":"shop.order.placed","data":{"n":1},"id":"evt_1"}"#);
+    assert_eq!((status, accepted["id"].as_str()), (202, Some("evt_1")));
+    let (status, problem) =
+        serving.post_event(&[], r#"{"type":"shop.order.placed","data":{"n":1},"id":"evt_1"}"#);
+    assert_eq!((status, problem["code"].as_str()), (409, Some("duplicate_event")));
+    let (status, problem) = serving.post_event(&[], "{");
+    assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_json")));
+
+    for path in ["/v1/health", "/v1/health/live", "/v1/health/ready"] {
+        let (status, head, body) = serving.http("GET", path, &[], "");
+        assert_eq!(status, 200, "{path}: {body}");
+        assert!(head.contains("x-request-id: "), "{head}");
+    }
+    let (status, head, _) = serving.http("GET", "/nothing", &[], "");
+    assert!(status == 404 && head.contains("application/problem+json"), "{head}");
+    let (status, head, _) = serving.http("DELETE", "/v1/events", &[], "");
+    assert!(status == 405 && head.contains("allow: post"), "{head}");
+    let (status, _, body) =
+        serving.http("POST", "/v1/events", &[("content-type", "application/json")], &"x".repeat(2 << 20));
+    assert!(status == 413 && body.contains("payload_too_large"), "{body}");
+    let (status, _, text) = serving.http("GET", "/v1/metrics", &[], "");
+    assert_eq!(status, 200);
+    assert!(
+        text.contains(r#"postrider_http_requests_total{route="/v1/events",method="POST",status="202"} 1"#),
+        "{text}"
+    );
+}
+
+#[test]
+fn tokens_decide_once_there_is_one() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let event = r#"{"type":"a.b","data":{}}"#;
+    assert_eq!(serving.post_event(&[], event).0, 202);
+    let create =
+        |role: &str| folder.run(&["token", "create", "--role", role]).assert(0, "prt_").out.trim().to_owned();
+    let (viewer, operator) = (create("viewer"), create("operator"));
+    assert_eq!(serving.post_event(&[], event).0, 401);
+    assert_eq!(serving.post_event(&[("authorization", &format!("Bearer {viewer}"))], event).0, 403);
+    assert_eq!(serving.post_event(&[("authorization", &format!("Bearer {operator}"))], event).0, 202);
+    assert_eq!(serving.http("GET", "/v1/metrics", &[], "").0, 401);
+    assert_eq!(
+        serving.http("GET", "/v1/metrics", &[("authorization", &format!("Bearer {viewer}"))], "").0,
+        200
+    );
+    assert_eq!(serving.http("GET", "/v1/health/live", &[], "").0, 200);
+}
+
+#[test]
+fn the_metrics_token_works_as_the_seed_has_it() {
+    let folder = Folder::new().with("METRICS_TOKEN", "scrape-me");
+    let serving = folder.serve(&["--roles", "api"]);
+    assert_eq!(serving.http("GET", "/v1/metrics", &[], "").0, 401);
+    assert_eq!(serving.http("GET", "/v1/metrics", &[("x-metrics-token", "scrape-me")], "").0, 200);
+    assert_eq!(serving.http("GET", "/v1/metrics", &[("authorization", "Bearer scrape-me")], "").0, 200);
+    assert_eq!(serving.http("GET", "/v1/metrics", &[("x-metrics-token", "wrong")], "").0, 401);
+}
+
+#[test]
+fn off_loopback_it_needs_tls_and_a_token() {
+    let folder = Folder::new();
+    folder.run(&["serve", "--listen", "0.0.0.0:0"]).assert(2, "put a proxy with TLS in front");
+    let folder = folder.with("POSTRIDER_HTTP__TLS", "proxy");
+    folder.run(&["serve", "--listen", "0.0.0.0:0"]).assert(2, "there is no token yet");
+}

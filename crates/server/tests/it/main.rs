@@ -1,0 +1,8 @@
+//! The real binary, in a folder of its own: on the embedded default, and on PostgreSQL with RabbitMQ.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod bad_input;
+mod embedded;
+mod http;
+mod networked;
+mod process;

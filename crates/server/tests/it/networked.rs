@@ -1,0 +1,111 @@
+//! The same commands on PostgreSQL and RabbitMQ.
+
+use postrider_testkit::servers::{TestDatabase, TestVhost, shared};
+use rustix::process::Signal;
+
+use super::process::Folder;
+
+const QUEUES: &str = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n";
+
+async fn servers() -> (Folder, TestDatabase, TestVhost) {
+    let shared = shared().unwrap();
+    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+    let folder = Folder::new()
+        .with("DATABASE_URL", &database.url)
+        .with("RABBITMQ_URL", &vhost.amqp_url)
+        .with("REDIS_URL", &shared.redis_url);
+    folder.write("postrider.toml", QUEUES);
+    (folder, database, vhost)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_is_made_only_when_somebody_says_so() {
+    let (folder, _database, _vhost) = servers().await;
+    let rows = folder.run(&["db", "status", "--json"]).assert(3, "run `postrider db migrate`").json();
+    assert_eq!(rows[0]["state"], "missing");
+    folder.run(&["publish", "a.b", "--data", "{}"]).assert(1, "run `postrider db migrate`");
+    folder.run(&["serve"]).assert(1, "run `postrider db migrate`");
+    folder.run(&["doctor"]).assert(3, "run `postrider db migrate`");
+    folder.run(&["db", "migrate", "--dry-run"]).assert(3, "foundation");
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    folder.run(&["db", "migrate"]).assert(0, "the schema is up to date");
+    folder.run(&["db", "status"]).assert(0, "applied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_publishes_on_real_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "using PostgreSQL");
+    folder.run(&["publish", "shop.order.placed", "--data", "{}", "--id", "evt_1"]).assert(0, "evt_1");
+    folder
+        .run(&["publish", "shop.order.placed", "--data", "{}", "--id", "evt_1"])
+        .assert(1, "committed before");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let (status, _) = serving.post_event(&[], r#"{"type":"shop.order.paid","data":{}}"#);
+    assert_eq!(status, 202);
+    serving.wait_for_metric("postrider_relay_published_total 2");
+    assert_eq!(serving.http("GET", "/v1/health", &[], "").0, 200);
+    folder.run(&["doctor"]).assert(0, "all 3 queues are there");
+    let report = folder.run(&["audit", "--json"]).assert(0, "").json();
+    assert_eq!(
+        (&report["consumers"][0]["committed"], &report["consumers"][0]["waiting"]),
+        (&2.into(), &2.into())
+    );
+
+    let made = folder
+        .run(&["token", "create", "--role", "operator", "--expires", "1d", "--json"])
+        .assert(0, "")
+        .json();
+    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let event = r#"{"type":"shop.order.paid","data":{}}"#;
+    assert_eq!(serving.post_event(&[], event).0, 401);
+    assert_eq!(serving.post_event(&[("authorization", &bearer)], event).0, 202);
+    folder.run(&["token", "revoke", made["id"].as_str().unwrap(), "--yes"]).assert(0, "revoked");
+    assert_eq!(serving.post_event(&[("authorization", &bearer)], event).0, 401);
+    assert_eq!(folder.run(&["token", "ls", "--json"]).json()[0]["state"], "revoked");
+
+    serving.signal(Signal::INT);
+    let (code, said) = serving.ended();
+    assert_eq!((code, said.last().map(String::as_str)), (0, Some("stopped")), "{said:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_are_exit_4_and_not_shown() {
+    let (_, database, vhost) = servers().await;
+    let nobody = database.url.replacen("://", "://nobody:hunter2@", 1);
+    let nobody = match nobody.rsplit_once('@') {
+        Some((_, place)) => format!("postgres://nobody:hunter2@{place}"),
+        None => nobody,
+    };
+    let folder = Folder::new().with("DATABASE_URL", &nobody).with("RABBITMQ_URL", &vhost.amqp_url);
+    let ran =
+        folder.run(&["publish", "a.b", "--data", "{}"]).assert(4, "check user, password and pg_hba.conf");
+    assert!(!ran.err.contains("hunter2"), "{ran:?}");
+
+    let place = vhost.amqp_url.rsplit_once('@').unwrap().1;
+    let intruder = format!("amqp://guest:hunter2@{place}");
+    let folder = Folder::new().with("DATABASE_URL", &database.url).with("RABBITMQ_URL", &intruder);
+    folder.run(&["db", "migrate"]).assert(0, "");
+    let ran = folder.run(&["audit"]).assert(4, "RabbitMQ");
+    assert!(!ran.err.contains("hunter2"), "{ran:?}");
+    let ran = folder.run(&["doctor"]).assert(3, "FAIL");
+    assert!(!ran.out.contains("hunter2") && !ran.err.contains("hunter2"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_starts_without_a_broker_and_keeps_events() {
+    let (_, database, _vhost) = servers().await;
+    let folder = Folder::new()
+        .with("DATABASE_URL", &database.url)
+        .with("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:1/")
+        .with("POSTRIDER_BROKER__CONNECT_TIMEOUT_MS", "500");
+    folder.run(&["db", "migrate"]).assert(0, "");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("events wait in the outbox");
+    assert_eq!(serving.post_event(&[], r#"{"type":"a.b","data":{}}"#).0, 202);
+    assert_eq!(serving.http("GET", "/v1/health/ready", &[], "").0, 200);
+    assert_eq!(serving.http("GET", "/v1/health", &[], "").0, 503);
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.ended().0, 0);
+}
