@@ -284,7 +284,9 @@ impl QueueState {
         };
         let mut requeued = Vec::new();
         for (seq, verdict) in verdicts {
-            let Some(taken) = self.taken.get_mut(&seq).filter(|taken| taken.owner == number) else { continue };
+            let Some(taken) = self.taken.get_mut(&seq).filter(|taken| taken.owner == number) else {
+                continue;
+            };
             taken.owner = SETTLING;
             consumer.unsettled -= 1;
             match verdict {
