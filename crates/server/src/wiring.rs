@@ -7,7 +7,8 @@ use std::time::Duration;
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
 use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
+use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{Backend, StoreError, Tokens, Upkeep};
 
@@ -119,7 +120,23 @@ pub(crate) fn postgres(config: &Config, database: &Server) -> PostgresConfig {
 
 pub(crate) fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
     let limits = limits(&config.settings);
-    RabbitMqConfig { url: broker.url.to_secret_string(), limits, ..RabbitMqConfig::new("") }
+    let files = &config.settings.broker.tls;
+    let tls = RabbitMqTls {
+        ca_file: files.ca_file(),
+        client_cert_file: files.client_cert_file(),
+        client_key_file: files.client_key_file(),
+    };
+    RabbitMqConfig { url: broker.url.to_secret_string(), limits, tls, ..RabbitMqConfig::new("") }
+}
+
+pub(crate) fn redis(config: &Config, server: &Server) -> RedisConfig {
+    let files = &config.settings.redis.tls;
+    let tls = RedisTls {
+        ca_file: files.ca_file(),
+        client_cert_file: files.client_cert_file(),
+        client_key_file: files.client_key_file(),
+    };
+    RedisConfig { url: server.url.to_secret_string(), tls, limit: Duration::from_secs(5) }
 }
 
 fn limits(settings: &Settings) -> BrokerLimits {
