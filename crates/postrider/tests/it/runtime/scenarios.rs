@@ -64,7 +64,8 @@ pub(super) async fn a_panic_and_a_slow_handler_fail_their_attempt_alone<S: Effec
     let account = stage.account(&running, |account| account.applied == 3).await;
     assert!(account.holds(), "{account:?}");
     assert_eq!(stage.effects().await, 3);
-    assert_eq!(stage.calls().len(), 5);
+    // On SQLite the one that hangs keeps the writer, and a neighbour may run out of time while it waits.
+    assert!(stage.calls().len() >= 5, "{:?}", stage.calls());
 }
 
 pub(super) async fn what_is_no_event_or_nobodys_becomes_a_dead_letter<S: Effects>(stage: Stage<S>) {
@@ -107,16 +108,21 @@ pub(super) async fn a_duplicate_is_absorbed_and_a_conflict_is_told<S: Effects>(s
 
 pub(super) async fn a_deferred_event_comes_again_as_the_same_attempt<S: Effects>(mut stage: Stage<S>) {
     stage.retry = RetryPolicy { max_retries: 0, delays: vec![Duration::from_millis(50)] };
-    let clock = stage.clock.clone();
-    let due = clock.now().saturating_add(Duration::from_millis(400)).unwrap();
+    let (clock, early) = (stage.clock.clone(), Arc::new(AtomicBool::new(true)));
     let running = stage
-        .start(move |_| if clock.now() < due { Err(Failure::deferred(due)) } else { Ok(Vec::new()) })
+        .start(move |_| {
+            if early.swap(false, Ordering::SeqCst) {
+                let due = clock.now().saturating_add(Duration::from_millis(100))?;
+                return Err(Failure::deferred(due));
+            }
+            Ok(Vec::new())
+        })
         .await;
     stage.commit(placed()).await;
+    // With no retries at all: to be deferred is not to fail.
     stage.account(&running, |account| account.applied == 1).await;
-    let calls = stage.calls();
-    assert!(calls.len() > 1, "it was not early: {calls:?}");
-    assert!(calls.iter().all(|(_, attempt)| *attempt == 1), "{calls:?}");
+    let attempts: Vec<_> = stage.calls().into_iter().map(|(_, attempt)| attempt).collect();
+    assert_eq!(attempts, [1, 1]);
 }
 
 pub(super) async fn a_failed_handler_leaves_no_effect<S: Effects>(stage: Stage<S>) {
