@@ -57,8 +57,9 @@ CREATE TABLE postrider.event_outbox (
     CONSTRAINT ordering_key_has_600_bytes_at_most CHECK (octet_length(ordering_key) <= 600),
     CONSTRAINT type_has_255_bytes_at_most        CHECK (octet_length(aggregate_type) + octet_length(event_type) < 255),
     -- No empty word; no space, control character or wildcard, in any script. The last word alone has no dot.
+    -- (?:…) because a group that captures makes the test four times as slow.
     CONSTRAINT aggregate_type_is_words_with_dots CHECK (aggregate_type ~
-        '^[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+(\.[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)*$'),
+        '^[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+(?:\.[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)*$'),
     CONSTRAINT event_type_is_one_word            CHECK (event_type ~
         '^[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+$'),
     CONSTRAINT either_payload_or_body            CHECK (num_nonnulls(payload, body) = 1),

@@ -1,6 +1,7 @@
 //! The first event: an order and its event are committed together, and a mail is sent for it once.
 //!
 //! Everything runs in this process, on one SQLite file: `cargo run -p postrider --example 01_first_event`
+#![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use std::sync::Arc;
 use std::time::Duration;

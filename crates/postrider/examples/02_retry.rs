@@ -1,6 +1,7 @@
 //! A flaky handler: tried again by a ladder of delays, and its effect happens once. Time is moved by hand.
 //!
 //! `cargo run -p postrider --example 02_retry`
+#![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ async fn main() -> Result<(), HarnessError> {
         })
     });
     let ladder =
-        RetryPolicy { max_retries: 10, delays: vec![Duration::from_secs(5), Duration::from_secs(60)] };
+        RetryPolicy { max_retries: 10, delays: vec![Duration::from_secs(5), Duration::from_mins(1)] };
     let harness = Harness::new()
         .consumer("mail", "order.*", ladder, Registry::new().on("#", send_mail))?
         .start()
@@ -41,7 +42,7 @@ async fn main() -> Result<(), HarnessError> {
     println!("after the first attempt:  {}", summary(&harness).await?);
     harness.advance(Duration::from_secs(5)).await?;
     println!("after five seconds:       {}", summary(&harness).await?);
-    harness.advance(Duration::from_secs(60)).await?;
+    harness.advance(Duration::from_mins(1)).await?;
     println!("after another minute:     {}", summary(&harness).await?);
 
     let account = harness.account("mail").await?;

@@ -1,6 +1,7 @@
 //! What cannot be handled becomes a dead letter with its reason: poison, a panic, no handler, no event at all.
 //!
 //! `cargo run -p postrider --example 03_dead_letters`
+#![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use std::time::Duration;
 

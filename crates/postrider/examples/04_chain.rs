@@ -1,6 +1,7 @@
 //! An event caused by an event: the invoice and the event that tells of it commit with the mark that the order is billed.
 //!
 //! `cargo run -p postrider --example 04_chain`
+#![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use postrider::handler::handler_fn;
 use postrider::harness::{Harness, HarnessError};

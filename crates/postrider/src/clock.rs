@@ -48,6 +48,11 @@ impl Clock {
         self.0.monotonic()
     }
 
+    /// How long ago a reading of [`Self::monotonic`] was.
+    pub fn since(&self, start: Duration) -> Duration {
+        self.monotonic().saturating_sub(start)
+    }
+
     /// Waits.
     pub async fn sleep(&self, duration: Duration) {
         self.0.sleep(duration).await;

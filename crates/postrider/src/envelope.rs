@@ -9,7 +9,7 @@ mod id;
 mod payload;
 pub mod wire;
 
-pub use event::{Event, Ordering};
+pub use event::{Event, MAX_PAYLOAD_BYTES, Ordering};
 pub use id::{AggregateId, EventId, EventType, OrderingKey, TenantId};
 pub use payload::{Payload, PayloadHash};
 pub use wire::WireFormat;

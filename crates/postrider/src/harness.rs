@@ -27,6 +27,7 @@ use std::time::Duration;
 use crate::audit::Account;
 use crate::broker::{Broker, Message, Outgoing};
 use crate::clock::{Clock, ManualClock};
+use crate::consumer::ConsumerConfig;
 use crate::embedded::EmbeddedBroker;
 use crate::envelope::{Event, EventId};
 use crate::registry::Registry;
@@ -76,7 +77,7 @@ impl Setup {
             .relay(Some(RelayConfig { lanes: 1, ..RelayConfig::default() }))
             .exchange(ExchangeName::new(EXCHANGE)?, ExchangeKind::Topic);
         for (name, service, handlers) in self.consumers {
-            runtime = runtime.consumer_with(name, service, handlers, Default::default());
+            runtime = runtime.consumer_with(name, service, handlers, ConsumerConfig::default());
         }
         let running = runtime.start().await?;
         Ok(Harness { store, broker, hands, running, _folder: folder })
@@ -125,7 +126,7 @@ impl Harness {
         let mut quiet = 0;
         while quiet < 2 {
             quiet = if self.is_quiet().await? { quiet + 1 } else { 0 };
-            if real.monotonic() - start > PATIENCE {
+            if real.since(start) > PATIENCE {
                 return Err(
                     format!("still busy after {PATIENCE:?}: {:?}", self.running.accounts().await?).into()
                 );

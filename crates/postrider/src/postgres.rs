@@ -52,6 +52,8 @@ pub struct PostgresConfig {
     pub statement_limit: Duration,
     /// How the connections are called in `pg_stat_activity`.
     pub application_name: String,
+    /// The largest payload that may be appended, in bytes.
+    pub max_payload_bytes: usize,
 }
 
 impl PostgresConfig {
@@ -64,6 +66,7 @@ impl PostgresConfig {
             acquire_limit: Duration::from_secs(10),
             statement_limit: Duration::from_secs(30),
             application_name: "postrider".to_owned(),
+            max_payload_bytes: crate::envelope::MAX_PAYLOAD_BYTES,
         }
     }
 }
@@ -86,6 +89,7 @@ struct Inner {
     /// Where it is, for messages: no user, no password.
     place: String,
     statement_limit: Duration,
+    max_payload_bytes: usize,
 }
 
 /// How long an answer may be late beyond the statement limit before the connection counts as lost.
@@ -122,7 +126,8 @@ impl Postgres {
         let pool = pool(&config, config.max_connections, limits.clone()).connect_lazy_with(options.clone());
         let relays = pool_for_relays(&config, &limits).connect_lazy_with(options.clone());
         let wake = Wake::new(options, clock.clone());
-        let inner = Inner { clock, pool, relays, place, statement_limit: config.statement_limit };
+        let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
+        let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes };
         Ok(Self { inner: Arc::new(inner), wake })
     }
 

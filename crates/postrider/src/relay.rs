@@ -143,9 +143,11 @@ impl<S: Outbox> Relay<S> {
     }
 
     async fn run_lane(&self, lane: Lane, stop: &CancellationToken) {
+        // Every clone of a store remembers for itself what news it has heard, so that no lane misses another's.
+        let store = self.store.clone();
         let mut pause = Pause::default();
         while !stop.is_cancelled() {
-            let wait = match self.pass(lane).await {
+            let wait = match self.pass(&store, lane).await {
                 Ok(0) => None,
                 Ok(_) => {
                     pause = Pause::default();
@@ -159,21 +161,21 @@ impl<S: Outbox> Relay<S> {
             };
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = self.idle(wait) => {}
+                () = self.idle(&store, wait) => {}
             }
         }
     }
 
-    async fn idle(&self, pause: Option<Duration>) {
+    async fn idle(&self, store: &S, pause: Option<Duration>) {
         match pause {
             Some(pause) => self.clock.sleep(pause).await,
-            None => self.store.wait(self.config.poll_interval).await,
+            None => store.wait(self.config.poll_interval).await,
         }
     }
 
     /// Claims a batch, publishes it wave by wave, and records what became of it. Returns how many rows were settled.
-    async fn pass(&self, lane: Lane) -> Result<usize, Outage> {
-        let rows = self.store.claim(&self.id, lane, self.config.batch_size).await?;
+    async fn pass(&self, store: &S, lane: Lane) -> Result<usize, Outage> {
+        let rows = store.claim(&self.id, lane, self.config.batch_size).await?;
         let mut waves = Waves::new(rows);
         let mut results = Vec::new();
         let mut outage = None;
@@ -183,7 +185,7 @@ impl<S: Outbox> Relay<S> {
         {
             let started = self.clock.monotonic();
             let answers = self.broker.publish(wave.iter().map(|row| self.outgoing(row)).collect()).await;
-            let took = self.clock.monotonic().saturating_sub(started);
+            let took = self.clock.since(started);
             metrics::histogram!("event_publish_duration_seconds").record(took.as_secs_f64());
             for (row, answer) in wave.into_iter().zip(answers) {
                 match self.judge(&row, answer) {

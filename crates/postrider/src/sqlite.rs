@@ -50,6 +50,8 @@ pub struct SqliteConfig {
     pub durability: Durability,
     /// How many connections read at the same time.
     pub readers: u32,
+    /// The largest payload that may be appended, in bytes.
+    pub max_payload_bytes: usize,
 }
 
 /// What a commit waits for.
@@ -71,6 +73,7 @@ impl SqliteConfig {
             busy_timeout: Duration::from_secs(5),
             durability: Durability::Disk,
             readers: 4,
+            max_payload_bytes: crate::envelope::MAX_PAYLOAD_BYTES,
         }
     }
 }
@@ -170,7 +173,8 @@ impl Store for Sqlite {
 
     /// Does nothing to the file: the transaction opens at its first write.
     async fn begin(&self) -> Result<SqliteTx, StoreError> {
-        Ok(SqliteTx::new(self.writer().clone(), self.clock().clone(), self.shared.config.tx_limit))
+        let SqliteConfig { tx_limit, max_payload_bytes, .. } = self.shared.config;
+        Ok(SqliteTx::new(self.writer().clone(), self.clock().clone(), tx_limit, max_payload_bytes))
     }
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {

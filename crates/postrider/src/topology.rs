@@ -73,6 +73,9 @@ pub struct Queue {
     pub dead_letter: Option<DeadLetterTarget>,
     /// One consumer at a time, the next one takes over.
     pub single_active_consumer: bool,
+    /// Dead letters stay until their target has confirmed them. Without it a target that is away for a moment, as after
+    /// a restart, loses them. Quorum queues only; the embedded broker never loses them.
+    pub safe_dead_lettering: bool,
 }
 
 /// How a queue is kept.
@@ -116,7 +119,7 @@ pub struct Binding {
 }
 
 impl Queue {
-    /// A quorum queue without TTL or dead-letter target.
+    /// A quorum queue without TTL or dead-letter target; if it gets one, its dead letters are safe.
     pub fn quorum(name: QueueName) -> Self {
         Self {
             name,
@@ -124,6 +127,7 @@ impl Queue {
             message_ttl: None,
             dead_letter: None,
             single_active_consumer: false,
+            safe_dead_lettering: true,
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) async fn run<S: ShopStore>(
     stop: CancellationToken,
 ) -> anyhow::Result<End> {
     store.create_tables().await?;
-    let running = shop::open(store.clone(), broker, clock.clone(), options.seed)?.start().await?;
+    let running = shop::open(&store, broker, clock.clone(), options.seed)?.start().await?;
     let placed = Arc::new(AtomicU64::new(0));
     let placing = tokio::spawn(place_orders(
         store.clone(),
@@ -111,7 +111,7 @@ async fn place_orders<S: ShopStore>(
                 clippy::cast_sign_loss,
                 reason = "time and rate are positive"
             )]
-            let due = ((clock.monotonic() - start).as_secs_f64() * rate) as u64 + 1;
+            let due = (clock.since(start).as_secs_f64() * rate) as u64 + 1;
             due.min(options.events)
         };
         if due <= number {
@@ -139,7 +139,7 @@ async fn settled_accounts<S: ShopStore>(running: &Running<S>, clock: &Clock) -> 
     let start = clock.monotonic();
     loop {
         let accounts = running.accounts().await?;
-        if accounts.iter().all(Account::holds) || clock.monotonic() - start > Duration::from_secs(10) {
+        if accounts.iter().all(Account::holds) || clock.since(start) > Duration::from_secs(10) {
             return Ok(accounts);
         }
         clock.sleep(Duration::from_millis(50)).await;

@@ -8,10 +8,11 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
 
-/// What is logged: the level that was asked for, and never the AMQP driver, which logs bodies of messages.
+/// What is logged: the level that was asked for, never the AMQP driver, which logs bodies of messages, and of the SQL
+/// driver only errors, because a slow statement is told by our own metrics.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let silent = format!("{}=off", postrider::rabbitmq::DRIVER_LOG_TARGET);
-    Ok(EnvFilter::try_new(level)?.add_directive(silent.parse()?))
+    Ok(EnvFilter::try_new(level)?.add_directive(silent.parse()?).add_directive("sqlx=error".parse()?))
 }
 
 /// The running log, whose level can change.

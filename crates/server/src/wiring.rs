@@ -7,7 +7,8 @@ use std::time::Duration;
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
 use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
+use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{Backend, StoreError, Tokens, Upkeep};
 
@@ -50,7 +51,9 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
     let (config, clock) = (&context.config, context.clock.clone());
     match &config.backends {
         Backends::Embedded { path } => {
-            let store = Sqlite::open(SqliteConfig::new(path), clock.clone()).await?;
+            let max_payload_bytes = config.settings.limits.max_payload_bytes;
+            let file = SqliteConfig { max_payload_bytes, ..SqliteConfig::new(path) };
+            let store = Sqlite::open(file, clock.clone()).await?;
             let broker = BrokerDoor::Embedded(store.clone(), clock);
             command.run(Wired { store, broker, file: Some(path.clone()) }).await
         }
@@ -110,13 +113,30 @@ pub(crate) fn postgres(config: &Config, database: &Server) -> PostgresConfig {
         url: database.url.to_secret_string(),
         max_connections: store.max_connections,
         acquire_limit: Duration::from_millis(store.connect_timeout_ms),
+        max_payload_bytes: config.settings.limits.max_payload_bytes,
         ..PostgresConfig::new("")
     }
 }
 
 pub(crate) fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
     let limits = limits(&config.settings);
-    RabbitMqConfig { url: broker.url.to_secret_string(), limits, ..RabbitMqConfig::new("") }
+    let files = &config.settings.broker.tls;
+    let tls = RabbitMqTls {
+        ca_file: files.ca_file(),
+        client_cert_file: files.client_cert_file(),
+        client_key_file: files.client_key_file(),
+    };
+    RabbitMqConfig { url: broker.url.to_secret_string(), limits, tls, ..RabbitMqConfig::new("") }
+}
+
+pub(crate) fn redis(config: &Config, server: &Server) -> RedisConfig {
+    let files = &config.settings.redis.tls;
+    let tls = RedisTls {
+        ca_file: files.ca_file(),
+        client_cert_file: files.client_cert_file(),
+        client_key_file: files.client_key_file(),
+    };
+    RedisConfig { url: server.url.to_secret_string(), tls, limit: Duration::from_secs(5) }
 }
 
 fn limits(settings: &Settings) -> BrokerLimits {

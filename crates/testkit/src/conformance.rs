@@ -102,6 +102,7 @@ macro_rules! store_conformance {
             two_transactions_with_one_id_commit_once, a_large_batch_keeps_its_order,
             // carrying
             every_field_comes_back, json_keeps_its_bytes, any_bytes_come_back, unicode_comes_back,
+            a_payload_too_large_is_refused,
             aggregates_order_their_events, destinations_come_back, absent_fields_stay_absent,
             // claiming
             rows_are_claimed_in_the_order_of_positions, a_claim_takes_no_more_than_its_limit,

@@ -52,7 +52,7 @@ impl Catalog {
         self.ids.get(queue).copied()
     }
 
-    /// Takes up what was added to the tables; the queues get the numbers from `first` on.
+    /// Takes up what was added to the tables, with the numbers of its queues.
     pub(super) fn add(&mut self, added: Topology, numbers: impl IntoIterator<Item = QueueId>) {
         self.ids.extend(added.queues.iter().map(|queue| queue.name.clone()).zip(numbers));
         self.topology.exchanges.extend(added.exchanges);

@@ -130,6 +130,7 @@ fn queue(row: &SqliteRow) -> Result<Queue, Misread> {
         message_ttl: ttl.map(|micros| Duration::from_micros(micros.unsigned_abs())),
         dead_letter: exchange.map(|exchange| DeadLetterTarget { exchange, routing_key }),
         single_active_consumer: row.try_get(5)?,
+        safe_dead_lettering: true,
     })
 }
 

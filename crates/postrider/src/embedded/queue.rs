@@ -1,4 +1,4 @@
-//! One queue in memory: what is ready, who holds what, and whose turn it is. Pure: no I/O, no clock.
+//! One queue in memory: what is ready, who has what, and whose turn it is. Pure: no I/O, no clock.
 //!
 //! The tables are the authority on which messages the queue has. Here is only a window on its head, and which messages
 //! are delivered and unsettled; a crash forgets that, and they are delivered again.
@@ -57,10 +57,10 @@ pub(super) struct QueueState {
     ready: BTreeMap<i64, Entry>,
     ready_bytes: usize,
     /// Delivered and unsettled, or being settled or expired.
-    held: HashMap<i64, Held>,
+    taken: HashMap<i64, Taken>,
     /// Those that nothing could be done with: no delivery, and their dead-letter target reaches no queue.
     pub(super) stranded: BTreeSet<i64>,
-    /// Up to here every message of the queue is in the window, held, stranded or gone.
+    /// Up to here every message of the queue is in the window, taken, stranded or gone.
     pub(super) read_to: i64,
     /// There may be more in the tables.
     pub(super) more: bool,
@@ -71,7 +71,7 @@ pub(super) struct QueueState {
     turn: usize,
 }
 
-struct Held {
+struct Taken {
     owner: u64,
     entry: Entry,
 }
@@ -113,7 +113,7 @@ impl QueueState {
             found: last,
             ready: BTreeMap::new(),
             ready_bytes: 0,
-            held: HashMap::new(),
+            taken: HashMap::new(),
             stranded: BTreeSet::new(),
             read_to: 0,
             more: last > 0,
@@ -137,7 +137,7 @@ impl QueueState {
             if consumer.arrived.len() == 1 {
                 consumer.wake.notify_one();
             }
-            self.held.insert(seq, Held { owner: consumer.number, entry });
+            self.taken.insert(seq, Taken { owner: consumer.number, entry });
             self.turn = turn + 1;
         }
     }
@@ -219,7 +219,7 @@ impl QueueState {
         for seq in due {
             if let Some(entry) = self.take_ready(seq) {
                 taken.push(entry.clone());
-                self.held.insert(seq, Held { owner: EXPIRING, entry });
+                self.taken.insert(seq, Taken { owner: EXPIRING, entry });
             }
         }
         taken
@@ -233,7 +233,7 @@ impl QueueState {
 
     /// How many are delivered and unsettled.
     pub(super) fn unsettled(&self) -> usize {
-        self.held.values().filter(|held| held.owner != EXPIRING).count()
+        self.taken.values().filter(|taken| taken.owner != EXPIRING).count()
     }
 
     /// A new consumer, last in turn.
@@ -241,11 +241,11 @@ impl QueueState {
         self.consumers.push(Consumer { number, prefetch, unsettled: 0, arrived: VecDeque::new(), wake });
     }
 
-    /// A consumer is gone: what it held goes back to its place.
+    /// A consumer is gone: what it had goes back to its place.
     pub(super) fn leave(&mut self, number: u64) {
         self.consumers.retain(|consumer| consumer.number != number);
         let theirs: Vec<_> =
-            self.held.iter().filter(|(_, held)| held.owner == number).map(|(seq, _)| *seq).collect();
+            self.taken.iter().filter(|(_, taken)| taken.owner == number).map(|(seq, _)| *seq).collect();
         self.give_back(&theirs);
     }
 
@@ -268,10 +268,10 @@ impl QueueState {
         };
         let many = max.max(1).min(consumer.arrived.len());
         let fetched = consumer.arrived.drain(..many);
-        fetched.filter_map(|seq| self.held.get(&seq).map(|held| held.entry.clone())).collect()
+        fetched.filter_map(|seq| self.taken.get(&seq).map(|taken| taken.entry.clone())).collect()
     }
 
-    /// Takes verdicts from a consumer. Those on what it does not hold are void. What is returned stays held until it is
+    /// Takes verdicts from a consumer. Those on what it does not have are void. What is returned stays taken until it is
     /// carried out ([`Self::settled`]) or was not ([`Self::give_back`]).
     pub(super) fn settle(
         &mut self,
@@ -284,15 +284,17 @@ impl QueueState {
         };
         let mut requeued = Vec::new();
         for (seq, verdict) in verdicts {
-            let Some(held) = self.held.get_mut(&seq).filter(|held| held.owner == number) else { continue };
-            held.owner = SETTLING;
+            let Some(taken) = self.taken.get_mut(&seq).filter(|taken| taken.owner == number) else {
+                continue;
+            };
+            taken.owner = SETTLING;
             consumer.unsettled -= 1;
             match verdict {
                 Verdict::Requeue => requeued.push(seq),
                 Verdict::Reject if self.settings.dead_letter.is_some() => {
-                    settling.rejected.push(held.entry.clone());
+                    settling.rejected.push(taken.entry.clone());
                 }
-                Verdict::Ack | Verdict::Reject => settling.done.push(held.entry.clone()),
+                Verdict::Ack | Verdict::Reject => settling.done.push(taken.entry.clone()),
             }
         }
         self.give_back(&requeued);
@@ -302,14 +304,14 @@ impl QueueState {
     /// These are gone from the tables.
     pub(super) fn settled(&mut self, seqs: &[i64]) {
         for seq in seqs {
-            self.held.remove(seq);
+            self.taken.remove(seq);
         }
     }
 
     /// These go back to their places, and may have been delivered.
     pub(super) fn give_back(&mut self, seqs: &[i64]) {
         for seq in seqs {
-            if let Some(Held { mut entry, .. }) = self.held.remove(seq) {
+            if let Some(Taken { mut entry, .. }) = self.taken.remove(seq) {
                 entry.redelivered = true;
                 self.put_ready(entry);
             }
@@ -319,7 +321,7 @@ impl QueueState {
     /// These stay in the queue and are not delivered.
     pub(super) fn strand(&mut self, seqs: &[i64]) {
         for seq in seqs {
-            self.held.remove(seq);
+            self.taken.remove(seq);
             self.stranded.insert(*seq);
         }
     }

@@ -6,6 +6,7 @@ use super::{
     AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
 };
 use crate::clock::Clock;
+use crate::store::{StoreError, StoreErrorKind};
 use crate::text::InvalidText;
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
@@ -51,6 +52,9 @@ pub struct Event {
     /// Not before this time; at once when absent.
     pub available_at: Option<Timestamp>,
 }
+
+/// A payload larger than this is refused when an event is appended, unless the store is configured otherwise.
+pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 
 /// What an event keeps its order with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -168,6 +172,20 @@ impl Event {
             trace: self.trace,
             payload: self.payload,
         }
+    }
+
+    /// Refuses a payload that is too large to be an event.
+    pub(crate) fn check_size(&self, max: usize) -> Result<(), StoreError> {
+        let bytes = self.payload.bytes().len();
+        if bytes <= max {
+            return Ok(());
+        }
+        let text = format!(
+            "the payload of this {} has {bytes} bytes, more than the {max} allowed; store the body elsewhere and send a \
+             reference to it",
+            self.event_type
+        );
+        Err(StoreError::new(StoreErrorKind::Invalid, text))
     }
 
     fn ordering_key(&self) -> Option<OrderingKey> {

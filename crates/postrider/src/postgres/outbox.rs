@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use super::error::failed;
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
-use crate::envelope::{Envelope, Event, EventId, Ordering};
+use crate::envelope::{Envelope, Event, EventId, MAX_PAYLOAD_BYTES, Ordering};
 use crate::store::{Backlog, Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
@@ -62,6 +62,7 @@ pub async fn append_in(
     clock: &Clock,
     events: Vec<Event>,
 ) -> Result<Vec<EventId>, StoreError> {
+    events.iter().try_for_each(|event| event.check_size(MAX_PAYLOAD_BYTES))?;
     append(connection, clock, events, "the caller's connection").await
 }
 

@@ -26,6 +26,8 @@ impl PostgresTx {
     ///
     /// After an error the transaction cannot go on.
     pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        let max = self.database.max_payload_bytes;
+        events.iter().try_for_each(|event| event.check_size(max))?;
         append(&mut self.transaction, &self.database.clock, events, &self.database.place).await
     }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::line::Line;
 use super::{fault, lanes};
 use crate::broker::{BrokerError, BrokerErrorKind};
-use crate::topology::{Exchange, ExchangeKind, Queue, QueueName, Topology};
+use crate::topology::{Exchange, ExchangeKind, Queue, QueueKind, QueueName, Topology};
 
 /// Declares exchanges and queues, then binds. All that cannot be declared is reported together, and then nothing is bound.
 pub(super) async fn declare(line: &Line, topology: &Topology, limit: Duration) -> Result<(), BrokerError> {
@@ -151,6 +151,11 @@ fn queue_arguments(queue: &Queue) -> FieldTable {
         arguments.insert("x-dead-letter-exchange".into(), text(target.exchange.as_str()));
         if let Some(key) = &target.routing_key {
             arguments.insert("x-dead-letter-routing-key".into(), text(key.as_str()));
+        }
+        if queue.safe_dead_lettering && queue.kind == QueueKind::Quorum {
+            // Without the overflow setting the strategy is taken and not kept to.
+            arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+            arguments.insert("x-overflow".into(), text("reject-publish"));
         }
     }
     if queue.single_active_consumer {

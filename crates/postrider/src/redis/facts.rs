@@ -1,10 +1,6 @@
 //! What a Redis server says of itself, for `postrider doctor`.
 
-use std::time::Duration;
-
-use secrecy::SecretString;
-
-use super::config::{RedisConfig, RedisTls};
+use super::config::RedisConfig;
 use super::error::RedisError;
 use super::server::Redis;
 
@@ -38,9 +34,8 @@ impl RedisFacts {
     }
 }
 
-/// Asks a server, on a connection of its own, within a time limit.
-pub async fn facts(url: &SecretString, limit: Duration) -> Result<RedisFacts, RedisError> {
-    let config = RedisConfig { url: url.clone(), tls: RedisTls::default(), limit };
+/// Asks a server, on a connection of its own.
+pub async fn facts(config: RedisConfig) -> Result<RedisFacts, RedisError> {
     Redis::connect(config).await?.facts().await
 }
 

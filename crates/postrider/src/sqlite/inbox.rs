@@ -1,4 +1,8 @@
 //! The inbox on SQLite: who has the writer is alone, so looking and marking need no lock between them.
+//!
+//! A transaction that has written nothing yet only looks; its marks are written when it opens, at its first write or at its
+//! commit, so that a handler keeps nobody waiting while it thinks. If the same event was applied meanwhile, that fails,
+//! and the next attempt finds a duplicate.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,7 +13,7 @@ use super::bulk::Insert;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::PayloadHash;
-use crate::store::{Admission, Arrival, Inbox, StoreError};
+use crate::store::{Admission, Arrival, Inbox, StoreError, StoreErrorKind};
 use crate::topology::ConsumerName;
 
 impl Inbox for Sqlite {
@@ -19,6 +23,13 @@ impl Inbox for Sqlite {
         consumer: &ConsumerName,
         arrivals: &[Arrival],
     ) -> Result<Vec<Admission>, StoreError> {
+        if !tx.is_open() {
+            let mut reader = self.readers().acquire().await.map_err(from_sqlite)?;
+            let known = known(&mut reader, consumer, arrivals).await?;
+            let (admissions, new) = judge(known, arrivals);
+            tx.mark_later(Marks::new(consumer, new));
+            return Ok(admissions);
+        }
         let now = self.clock().now().as_microsecond();
         let connection = tx.connection().await?;
         let admitted = match arrivals {
@@ -30,6 +41,32 @@ impl Inbox for Sqlite {
             tx.fail();
         }
         admitted
+    }
+}
+
+/// Marks that are still to be written.
+pub(super) struct Marks {
+    consumer: ConsumerName,
+    arrivals: Vec<Arrival>,
+}
+
+impl Marks {
+    fn new(consumer: &ConsumerName, new: Vec<&Arrival>) -> Self {
+        Self { consumer: consumer.clone(), arrivals: new.into_iter().cloned().collect() }
+    }
+
+    /// Writes them. Fails if one is there by now: its event was applied by somebody else.
+    pub(super) async fn write(self, connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
+        let admissions = match self.arrivals.as_slice() {
+            [] => Vec::new(),
+            [arrival] => vec![admit_one(connection, &self.consumer, arrival, now).await?],
+            arrivals => admit_many(connection, &self.consumer, arrivals, now).await?,
+        };
+        if admissions.iter().all(|admission| *admission == Admission::New) {
+            return Ok(());
+        }
+        let text = "the event was applied by another transaction meanwhile; nothing of this one was written";
+        Err(StoreError::new(StoreErrorKind::Contended, text))
     }
 }
 
@@ -70,7 +107,23 @@ async fn admit_many(
             "INSERT INTO event_inbox (consumer_name, event_id, group_id, payload_hash, processed_at) VALUES";
         Insert::new(head, 5)
     });
-    let mut known = known(connection, consumer, arrivals).await?;
+    let (admissions, new) = judge(known(connection, consumer, arrivals).await?, arrivals);
+    let mark = MARK.execute(connection, new, |arrival, row| {
+        row.add(consumer.as_str().to_owned())?;
+        row.add(arrival.event_id.as_str().to_owned())?;
+        row.add(arrival.tenant.as_ref().map(|tenant| tenant.as_str().to_owned()))?;
+        row.add(arrival.payload_hash.as_bytes().to_vec())?;
+        row.add(now)
+    });
+    mark.await?;
+    Ok(admissions)
+}
+
+/// What each arrival is, and those that are new. The second of two with the same id is judged by the first.
+fn judge(
+    mut known: HashMap<String, Option<PayloadHash>>,
+    arrivals: &[Arrival],
+) -> (Vec<Admission>, Vec<&Arrival>) {
     let (mut admissions, mut new) = (Vec::with_capacity(arrivals.len()), Vec::new());
     for arrival in arrivals {
         let id = arrival.event_id.as_str();
@@ -83,15 +136,7 @@ async fn admit_many(
             admissions.push(compare(before.as_ref(), arrival.payload_hash));
         }
     }
-    let mark = MARK.execute(connection, new, |arrival, row| {
-        row.add(consumer.as_str().to_owned())?;
-        row.add(arrival.event_id.as_str().to_owned())?;
-        row.add(arrival.tenant.as_ref().map(|tenant| tenant.as_str().to_owned()))?;
-        row.add(arrival.payload_hash.as_bytes().to_vec())?;
-        row.add(now)
-    });
-    mark.await?;
-    Ok(admissions)
+    (admissions, new)
 }
 
 /// What the inbox has of these, by id. A hash that nobody can read is absent, and equal to none.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
+use super::inbox::Marks;
 use super::outbox::append;
 use super::writer::{Lease, Writer};
 use crate::clock::Clock;
@@ -19,13 +20,15 @@ pub struct SqliteTx {
     writer: Writer,
     clock: Clock,
     limit: Duration,
+    max_payload_bytes: usize,
     state: State,
     /// Whether it appended events, so that relays are woken after the commit.
     appended: bool,
 }
 
 enum State {
-    Untouched,
+    /// Nothing is written; these marks are to be, before anything else.
+    Untouched(Vec<Marks>),
     Open {
         lease: Lease,
         since: Duration,
@@ -40,22 +43,21 @@ const FAILED: &str =
     "a statement of this transaction failed before, and it is rolled back; nothing of it was written";
 
 impl SqliteTx {
-    pub(super) fn new(writer: Writer, clock: Clock, limit: Duration) -> Self {
-        Self { writer, clock, limit, state: State::Untouched, appended: false }
+    pub(super) fn new(writer: Writer, clock: Clock, limit: Duration, max_payload_bytes: usize) -> Self {
+        Self { writer, clock, limit, max_payload_bytes, state: State::Untouched(Vec::new()), appended: false }
     }
 
     /// The connection to write with; the first call opens the transaction. Leave `BEGIN`, `COMMIT` and `ROLLBACK` to the
     /// store: a commit by hand is refused.
     pub async fn connection(&mut self) -> Result<&mut SqliteConnection, StoreError> {
-        if matches!(self.state, State::Untouched) {
-            let lease = self.writer.lease().await?;
-            self.state = State::Open { lease, since: self.clock.monotonic() };
-        }
+        self.open().await?;
         self.keep_limit();
         match &mut self.state {
             State::Open { lease, .. } => lease.connection(),
             State::Over(why) => Err(StoreError::new(StoreErrorKind::Contended, *why)),
-            State::Untouched => Err(StoreError::new(StoreErrorKind::Other, "the transaction did not open")),
+            State::Untouched(_) => {
+                Err(StoreError::new(StoreErrorKind::Other, "the transaction did not open"))
+            }
         }
     }
 
@@ -64,6 +66,7 @@ impl SqliteTx {
     /// After an error the transaction cannot go on.
     pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         let clock = self.clock.clone();
+        events.iter().try_for_each(|event| event.check_size(self.max_payload_bytes))?;
         let appended = append(self.connection().await?, events, &clock).await;
         match &appended {
             Ok(ids) => self.appended |= !ids.is_empty(),
@@ -77,11 +80,41 @@ impl SqliteTx {
         self.state = State::Over(FAILED);
     }
 
+    /// Whether it has the writer, or had it.
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self.state, State::Untouched(_))
+    }
+
+    /// Marks to be written when it opens.
+    pub(super) fn mark_later(&mut self, marks: Marks) {
+        if let State::Untouched(later) = &mut self.state {
+            later.push(marks);
+        }
+    }
+
+    /// Takes the writer and writes the marks, unless that is done.
+    async fn open(&mut self) -> Result<(), StoreError> {
+        let State::Untouched(marks) = &mut self.state else { return Ok(()) };
+        let marks = std::mem::take(marks);
+        // Until it is open it counts as failed: whoever is cancelled here must not commit without the marks.
+        self.state = State::Over(FAILED);
+        let mut lease = self.writer.lease().await?;
+        let (since, now) = (self.clock.monotonic(), self.clock.now().as_microsecond());
+        for mark in marks {
+            mark.write(lease.connection()?, now).await?;
+        }
+        self.state = State::Open { lease, since };
+        Ok(())
+    }
+
     /// Commits, and says whether it appended events.
     pub(super) async fn commit(mut self) -> Result<bool, StoreError> {
+        if matches!(&self.state, State::Untouched(marks) if !marks.is_empty()) {
+            self.open().await?;
+        }
         self.keep_limit();
         match self.state {
-            State::Untouched => Ok(false),
+            State::Untouched(_) => Ok(false),
             State::Open { lease, .. } => {
                 lease.finish()?.committed().await?;
                 Ok(self.appended)

@@ -10,7 +10,8 @@ use crate::topology::ConsumerName;
 pub trait Inbox: Store {
     /// Marks arrivals as applied by this consumer, and says of each whether it was new. One statement a batch.
     ///
-    /// The marks commit with the effects. If another transaction holds a mark for the same event, this waits for it.
+    /// The marks commit with the effects. Of two transactions that mark the same event one commits: the other waits for
+    /// it here, or fails as [`Contended`](super::StoreErrorKind::Contended) when it writes and finds a duplicate next time.
     fn admit(
         &self,
         tx: &mut Self::Tx,

@@ -96,14 +96,13 @@ impl ServiceQueue {
     pub fn queues(&self) -> Vec<Queue> {
         let kind = self.queue.kind;
         let waits = self.wait_queues.iter().map(|wait| Queue {
-            name: wait.name.clone(),
             kind,
             message_ttl: Some(wait.delay),
             dead_letter: Some(DeadLetterTarget {
                 exchange: ExchangeName::default_exchange(),
                 routing_key: Some(RoutingKey::to_queue(&self.queue.name)),
             }),
-            single_active_consumer: false,
+            ..Queue::quorum(wait.name.clone())
         });
         let dead = Queue { kind, ..Queue::quorum(self.dead_letter_queue.clone()) };
         std::iter::once(self.queue.clone()).chain(waits).chain(std::iter::once(dead)).collect()

@@ -6,4 +6,5 @@ mod embedded;
 mod postgres;
 mod rabbitmq;
 mod redis;
+mod runtime;
 mod sqlite;

@@ -84,7 +84,7 @@ impl Raw for RabbitRaw {
         while let Some(answer) = under_way.next().await {
             confirmed(Some(answer))?;
         }
-        Ok(clock.monotonic() - start)
+        Ok(clock.since(start))
     }
 
     async fn empty(&mut self) -> anyhow::Result<()> {
@@ -144,7 +144,7 @@ impl Raw for EmbeddedRaw {
             let answers = self.broker.publish(batch.to_vec()).await;
             anyhow::ensure!(answers.iter().all(|answer| *answer == Published::Confirmed), "not confirmed");
         }
-        Ok(clock.monotonic() - start)
+        Ok(clock.since(start))
     }
 
     /// The file is thrown away afterwards.

@@ -85,7 +85,7 @@ async fn drain<S: Backend>(
         anyhow::ensure!(status.failed() == 0, "the broker refuses the benchmark's messages");
         clock.sleep(Duration::from_millis(2)).await;
     }
-    let took = clock.monotonic() - start;
+    let took = clock.since(start);
     stop.cancel();
     running.await?;
     Ok(took)

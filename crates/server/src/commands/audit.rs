@@ -1,6 +1,7 @@
 //! `postrider audit`: whether every committed event was found again, for every consumer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use postrider::audit::{self, Account};
@@ -14,12 +15,15 @@ use crate::exit::Exit;
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
+/// How long an account may take to hold.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
-    configuration.\nExit code 3 and the ids where the account does not hold. Deliveries in hand at this \
-    moment are counted\nnowhere yet: ask again when it is quiet."
+    configuration.\nExit code 3 and the ids where the account does not hold. Deliveries that are being handled are counted\n\
+    nowhere yet, so an account that does not hold is drawn up again for five seconds."
 )]
 pub(crate) struct AuditArgs {}
 
@@ -39,7 +43,7 @@ impl OnStore for DrawUp<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
         let broker = wired.broker.look().await?;
-        let report = report(&wired.store, &broker, &self.context.config.own).await;
+        let report = settled(&wired.store, &broker, self.context).await;
         broker.close().await;
         let report = report?;
         self.context.output.one(&report, &report.for_people())?;
@@ -47,6 +51,23 @@ impl OnStore for DrawUp<'_> {
             self.context.output.note("no consumer has started on this store yet, so nobody has an account");
         }
         Ok(if report.holds { Exit::Ok } else { Exit::Unhealthy })
+    }
+}
+
+/// Deliveries that are being handled at this moment are counted nowhere yet, so an account that does not hold is drawn up
+/// again for a while.
+async fn settled<S: WholeStore>(
+    store: &S,
+    broker: &Arc<dyn Broker>,
+    context: &Context,
+) -> anyhow::Result<Report> {
+    let start = context.clock.monotonic();
+    loop {
+        let report = report(store, broker, &context.config.own).await?;
+        if report.holds || context.clock.since(start) > PATIENCE {
+            return Ok(report);
+        }
+        context.clock.sleep(Duration::from_millis(250)).await;
     }
 }
 

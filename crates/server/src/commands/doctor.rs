@@ -174,8 +174,7 @@ async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Rep
 /// Redis may be lost at any moment, so nothing about it is a failure.
 async fn examine_redis(context: &Context, report: &mut Report) {
     let Some(server) = &context.config.redis else { return };
-    let limit = Duration::from_secs(5);
-    match postrider::redis::facts(&server.url.to_secret_string(), limit).await {
+    match postrider::redis::facts(wiring::redis(&context.config, server)).await {
         Ok(facts) => {
             report.ok("redis", format!("Redis {} at {} answers", facts.version, server.shown));
             if facts.may_evict() {

@@ -61,6 +61,7 @@ pub(crate) struct Broker {
         reason = "read once `postrider topology drift` exists; the variable is accepted already"
     )]
     pub(crate) management_url: Secret,
+    pub(crate) tls: Certificates,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) confirm_timeout_ms: u64,
     pub(crate) call_timeout_ms: u64,
@@ -75,6 +76,38 @@ pub(crate) struct Redis {
     pub(crate) port: u16,
     pub(crate) password: Secret,
     pub(crate) state_db: u32,
+    pub(crate) tls: Certificates,
+}
+
+/// Certificates as PEM files; an empty path is none.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(clippy::struct_field_names, reason = "the settings are named so")]
+pub(crate) struct Certificates {
+    ca_file: PathBuf,
+    client_cert_file: PathBuf,
+    client_key_file: PathBuf,
+}
+
+impl Certificates {
+    /// Whom to trust instead of the system's authorities.
+    pub(crate) fn ca_file(&self) -> Option<PathBuf> {
+        given(&self.ca_file)
+    }
+
+    /// Our own certificate, for servers that ask for one.
+    pub(crate) fn client_cert_file(&self) -> Option<PathBuf> {
+        given(&self.client_cert_file)
+    }
+
+    /// The key to it.
+    pub(crate) fn client_key_file(&self) -> Option<PathBuf> {
+        given(&self.client_key_file)
+    }
+}
+
+fn given(path: &std::path::Path) -> Option<PathBuf> {
+    (!path.as_os_str().is_empty()).then(|| path.to_owned())
 }
 
 /// What every event shares.

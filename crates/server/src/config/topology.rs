@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use postrider::envelope::wire::{Identity, Place};
 use postrider::settlement::RetryPolicy;
 use postrider::store::Registration;
 use postrider::topology::{
@@ -36,6 +37,30 @@ pub(crate) struct QueueShort {
     kind: QueueWord,
     #[serde(default)]
     single_active_consumer: bool,
+    #[serde(default)]
+    identity: IdentityShort,
+}
+
+/// Where foreign producers put identity: `/pointer` into the body, `message_id`, or a header.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct IdentityShort {
+    event_id: Vec<String>,
+    tenant: Vec<String>,
+    event_type: Vec<String>,
+    aggregate_id: Vec<String>,
+}
+
+impl From<&IdentityShort> for Identity {
+    fn from(short: &IdentityShort) -> Self {
+        let places = |places: &[String]| places.iter().map(|place| Place::parse(place)).collect();
+        Self {
+            event_id: places(&short.event_id),
+            tenant: places(&short.tenant),
+            event_type: places(&short.event_type),
+            aggregate_id: places(&short.aggregate_id),
+        }
+    }
 }
 
 /// `[[consumer]]`
@@ -195,6 +220,7 @@ impl QueueShort {
             QueueWord::Classic => QueueKind::Classic,
         });
         service.queue.single_active_consumer = self.single_active_consumer;
+        service.identity = Identity::from(&self.identity);
         for BindShort(bind) in &self.bind {
             let exchange = bind.exchange.as_ref().unwrap_or(own);
             service = service.bind(exchange, bind.key.as_str()).map_err(|error| error.to_string())?;

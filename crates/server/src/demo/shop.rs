@@ -61,7 +61,8 @@ impl Order {
     pub(super) fn make(seed: u64, number: u64, clock: &Clock) -> Self {
         const CUSTOMERS: [&str; 6] = ["ada", "bola", "chen", "dina", "emre", "femi"];
         let dice = Dice { seed, number };
-        let customer = CUSTOMERS[dice.below("customer", CUSTOMERS.len() as u64) as usize];
+        let customer =
+            usize::try_from(dice.below("customer", CUSTOMERS.len() as u64)).map_or("", |at| CUSTOMERS[at]);
         Self {
             id: format!("order-{}", clock.new_id()),
             number,
@@ -118,7 +119,7 @@ fn mix(value: u64) -> u64 {
 
 /// The shop's four services, ready to start.
 pub(super) fn open<S: ShopStore>(
-    store: S,
+    store: &S,
     broker: Arc<dyn Broker>,
     clock: Clock,
     seed: u64,
@@ -136,19 +137,19 @@ pub(super) fn open<S: ShopStore>(
         .consumer(
             "billing",
             queue("billing", "shop.order.*")?,
-            service(&store, "shop.order.placed", bill::<S>),
+            service(store, "shop.order.placed", bill::<S>),
         )?
         .consumer(
             "email",
             queue("email", "shop.order.*")?,
-            service(&store, "shop.order.placed", move |_, event| send_mail(seed, event)),
+            service(store, "shop.order.placed", move |_, event| send_mail(seed, event)),
         )?
         .consumer(
             "warehouse",
             queue("warehouse", "shop.order.*")?,
-            service(&store, "shop.order.placed", |_, event| ship(event)),
+            service(store, "shop.order.placed", |_, event| ship(event)),
         )?
-        .consumer("analytics", queue("analytics", "shop.#")?, service(&store, "#", |_, _| Ok(Vec::new())))
+        .consumer("analytics", queue("analytics", "shop.#")?, service(store, "#", |_, _| Ok(Vec::new())))
 }
 
 /// A service: its own work decides, then its effect and what follows are written in the one transaction.

@@ -49,27 +49,24 @@ pub(super) async fn watch<S: ShopStore>(
     let mut said = Duration::ZERO;
     let mut finished = None;
     loop {
-        let moment = look(running, placed, options, (clock.monotonic() - start).as_secs_f64()).await?;
+        let moment = look(running, placed, options, clock.since(start).as_secs_f64()).await?;
         if moment.done && finished.is_none() {
             finished = Some(clock.monotonic());
         }
-        let left = match &mut screen {
-            Some(screen) => screen.draw(&moment, options)?,
-            None => {
-                if !options.quiet && (clock.monotonic() - said >= Duration::from_secs(2) || moment.done) {
-                    said = clock.monotonic();
-                    eprintln!("{}", one_line(&moment, options));
-                }
-                false
-            }
-        };
+        let mut left = false;
+        if let Some(screen) = &mut screen {
+            left = screen.draw(&moment, options)?;
+        } else if !options.quiet && (moment.done || clock.since(said) >= Duration::from_secs(2)) {
+            said = clock.monotonic();
+            eprintln!("{}", one_line(&moment, options));
+        }
         if moment.done && (options.exit || screen.is_none()) {
             return Ok(Left::Done);
         }
         if left || stop.is_cancelled() {
             return Ok(if moment.done { Left::Done } else { Left::Early });
         }
-        let late = clock.monotonic() - start;
+        let late = clock.since(start);
         if finished.is_none() && moment.placed == options.events && late > PATIENCE + expected(options) {
             anyhow::bail!(
                 "not everything took effect within {PATIENCE:?}; the account below says what is where"
@@ -162,7 +159,7 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
         Constraint::Length(2),
         Constraint::Length(3),
         Constraint::Length(height),
-        Constraint::Length(4),
+        Constraint::Length(5),
         Constraint::Min(1),
     ])
     .areas(frame.area());
@@ -187,9 +184,11 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
         ));
     frame.render_widget(gauge, orders);
 
-    let header = ["consumer", "committed", "= applied", "+ waiting", "+ dead", "retried", ""];
+    let header =
+        ["consumer", "committed", "= applied", "+ waiting", "   + dead", "  in hand", "  retried", ""];
+    let header = header.map(|title| Cell::from(format!("{title:>9}")));
     let rows = moment.rows.iter().map(|(account, retried)| account_row(account, *retried));
-    let widths = [12, 11, 11, 11, 8, 9, 12].map(Constraint::Length);
+    let widths = [10, 10, 10, 10, 10, 10, 10, 12].map(Constraint::Length);
     let table = Table::new(rows, widths)
         .header(Row::new(header).style(Style::new().bold()))
         .block(Block::bordered().title(" accounts, counted from what is stored "));
@@ -200,6 +199,7 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
             "billing issues invoices (events caused by events), email is flaky and retried, warehouse gets",
         ),
         Line::from("poisoned orders that become dead letters, analytics wants everything."),
+        Line::from("In hand: being handled right now, in no queue and not yet applied.").dim(),
         Line::from("kill -9 this process and run the demo again: the account still holds.").dim(),
     ];
     frame.render_widget(Paragraph::new(text), legend);
@@ -223,6 +223,7 @@ fn account_row(account: &Account, retried: u64) -> Row<'static> {
         number(account.applied, Color::Green),
         number(account.waiting, Color::Yellow),
         number(account.dead, Color::Red),
+        number(account.unaccounted, Color::Cyan),
         number(retried, Color::Magenta),
         state,
     ])

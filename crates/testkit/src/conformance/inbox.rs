@@ -167,6 +167,7 @@ pub async fn a_waiting_transaction_is_new_after_a_rollback<F: StoreFixture>(fixt
     let one = [arrival("one")];
     let mut first = store.begin().await.unwrap();
     assert_eq!(store.admit(&mut first, &mail(), &one).await.unwrap(), [Admission::New]);
+    fixture.insert_effect(&mut first, "mail", &one[0].event_id).await.unwrap();
     let second = apply(fixture, &store, &one);
     tokio::pin!(second);
     let waits = tokio::time::timeout(Duration::from_millis(300), &mut second).await.is_err();

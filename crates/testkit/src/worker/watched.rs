@@ -40,7 +40,7 @@ impl Broker for Watched {
     ) -> Result<Box<dyn Subscription>, BrokerError> {
         let subscription = self.0.subscribe(queue, prefetch).await?;
         // The collectors' queues hold dead letters, which are not counted.
-        Ok(if queue.as_str().ends_with(".dlq") {
+        Ok(if queue.as_str().rsplit('.').next() == Some("dlq") {
             subscription
         } else {
             Box::new(WatchedSubscription(subscription))

@@ -19,7 +19,7 @@ const EVENTS: usize = 10_000;
 /// The kill falls when so many were through, and not all.
 const MIDDLE: usize = 3_000;
 /// A generous limit for everything to take effect.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_mins(3);
 
 const WORKER: &str = env!("CARGO_BIN_EXE_postrider-worker");
 
@@ -39,7 +39,7 @@ async fn judge<S: Effects>(store: &S, broker: std::sync::Arc<dyn Broker>, log: &
     let clock = Clock::system();
     let start = clock.monotonic();
     loop {
-        assert!(clock.monotonic() - start < LIMIT, "not everything took effect within {LIMIT:?}");
+        assert!(clock.since(start) < LIMIT, "not everything took effect within {LIMIT:?}");
         // The database may still be coming back.
         let accounts = accounts(store, &broker).await.unwrap_or_default();
         let all = |account: &Account| account.applied == EVENTS as u64;

@@ -1,3 +1,5 @@
+//! PostgreSQL for tests: real queries, crash, pause, TLS.
+
 use anyhow::Result;
 use postrider_testkit::servers::{Postgres, processes_in};
 use tokio::time::timeout;

@@ -1,3 +1,5 @@
+//! RabbitMQ for tests: one node and three, crash, pause, TLS.
+
 use anyhow::{Context, Result, bail, ensure};
 use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};

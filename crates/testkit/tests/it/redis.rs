@@ -1,3 +1,5 @@
+//! Redis for tests: real commands, crash, pause, TLS.
+
 use anyhow::Result;
 use postrider_testkit::servers::Redis;
 use tokio::time::timeout;

@@ -1,3 +1,5 @@
+//! The servers of a test run: a corner of its own for every test.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -165,7 +165,7 @@ async fn a_transaction_over_its_limit_is_rolled_back() {
     let store = Sqlite::open(SqliteConfig::new(folder.path().join("test.db")), clock).await.unwrap();
     store.writer().run(|c| execute(c, "CREATE TABLE note (text TEXT)").boxed()).await.unwrap();
     let mut tx = store.begin().await.unwrap();
-    hands.advance(Duration::from_secs(60));
+    hands.advance(Duration::from_mins(1));
     insert(tx.connection().await.unwrap(), "slow".to_owned()).await.unwrap();
     hands.advance(Duration::from_secs(6));
     let error = tx.connection().await.unwrap_err();

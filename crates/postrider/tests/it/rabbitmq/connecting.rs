@@ -1,3 +1,5 @@
+//! Connecting: wrong credentials, absent vhosts and hosts, TLS, each told apart.
+
 use super::*;
 use postrider::broker::{BrokerError, BrokerErrorKind};
 use postrider::rabbitmq::RabbitMqTls;

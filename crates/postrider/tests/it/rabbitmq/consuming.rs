@@ -1,3 +1,5 @@
+//! Consuming: prefetch, redelivery, a queue that is deleted, a channel that is closed.
+
 use super::*;
 use postrider::broker::{BrokerErrorKind, HeaderValue, Headers, Properties};
 

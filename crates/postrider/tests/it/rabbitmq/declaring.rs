@@ -1,3 +1,5 @@
+//! Declaring: idempotent, and a difference is named.
+
 use super::*;
 use postrider::broker::BrokerErrorKind;
 use postrider::topology::{DeadLetterTarget, QueueKind};
@@ -19,6 +21,7 @@ fn everything() -> Topology {
             routing_key: Some(RoutingKey::new("orders").unwrap()),
         }),
         single_active_consumer: true,
+        safe_dead_lettering: false,
     });
     topology.bindings.push(Binding {
         exchange: exchange_name("unrouted"),

@@ -1,3 +1,5 @@
+//! Losing the server: kill -9, restart, blocked connections.
+
 use super::*;
 use postrider_testkit::servers::{RabbitCluster, RabbitMq as Server};
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! Publishing: returns and refusals are charged to the right message.
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use postrider::envelope::{AggregateId, Ordering, OrderingKey, Tenant, TenantId, TraceContext};
-use postrider::store::OutboxRow;
+use postrider::envelope::{
+    AggregateId, MAX_PAYLOAD_BYTES, Ordering, OrderingKey, Tenant, TenantId, TraceContext,
+};
+use postrider::store::{OutboxRow, StoreErrorKind};
 use postrider::topology::{ExchangeName, QueueName, RoutingKey};
-use postrider::{Event, Payload};
+use postrider::{Event, Outbox as _, Payload, Store as _};
 
 use super::super::store::{Desk, StoreFixture, free, id, keyed};
 
@@ -62,13 +64,25 @@ pub async fn any_bytes_come_back<F: StoreFixture>(fixture: &F) {
         Payload::new("application/json", every),
         Payload::new("application/json", "not JSON"),
         Payload::new("text/plain; charset=utf-8", Bytes::new()),
-        Payload::new("", vec![0_u8; 300_000]),
+        Payload::new("", vec![0_u8; MAX_PAYLOAD_BYTES]),
     ];
     let event = |(n, payload): (usize, &Payload)| free(&format!("event-{n}")).payload(payload.clone());
     let ids = desk.commit(payloads.iter().enumerate().map(event)).await;
     for (row, payload) in desk.expect_due(&ids).await.iter().zip(payloads) {
         assert!(row.envelope.payload == payload, "{} was changed", row.envelope.id);
     }
+}
+
+/// One byte more than the limit is refused where it is appended, with what to do instead.
+pub async fn a_payload_too_large_is_refused<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let mut tx = desk.store.begin().await.unwrap();
+    let large = free("large").payload(Payload::new("", vec![0_u8; MAX_PAYLOAD_BYTES + 1]));
+    let error = desk.store.append(&mut tx, vec![large]).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Invalid, "{error}");
+    assert!(error.message.contains("send a reference"), "{error}");
+    drop(tx);
+    assert!(desk.claim().await.is_empty());
 }
 
 /// In every text.
