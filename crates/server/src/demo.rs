@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use postrider::audit::Account;
 use postrider::runtime::Running;
+use postrider::store::StoreError;
 use postrider::{Broker, Clock};
 use tokio_util::sync::CancellationToken;
 
@@ -73,13 +74,17 @@ pub(crate) async fn run<S: ShopStore>(
     store.create_tables().await?;
     let running = shop::open(&store, broker, clock.clone(), options.seed)?.start().await?;
     let placed = Arc::new(AtomicU64::new(0));
-    let placing = tokio::spawn(place_orders(
-        store.clone(),
-        clock.clone(),
-        options.clone(),
-        placed.clone(),
-        stop.clone(),
-    ));
+    let placing = tokio::spawn({
+        let (store, clock, options) = (store.clone(), clock.clone(), options.clone());
+        let (placed, stop) = (placed.clone(), stop.clone());
+        async move {
+            let ended = place_orders(&store, &clock, &options, &placed, &stop).await;
+            if ended.is_err() {
+                stop.cancel();
+            }
+            ended
+        }
+    });
 
     let watched = view::watch(&running, &clock, &options, &placed, &stop).await;
     stop.cancel();
@@ -91,47 +96,68 @@ pub(crate) async fn run<S: ShopStore>(
     Ok(End { accounts, doubled, interrupted })
 }
 
-/// Places orders at the asked rate, each with its event in one transaction.
+/// Places orders at the asked rate, each with its event in one transaction. While the store is away the shop waits.
 async fn place_orders<S: ShopStore>(
-    store: S,
-    clock: Clock,
-    options: Options,
-    placed: Arc<AtomicU64>,
-    stop: CancellationToken,
+    store: &S,
+    clock: &Clock,
+    options: &Options,
+    placed: &AtomicU64,
+    stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let start = clock.monotonic();
     let mut number = 0;
     while number < options.events && !stop.is_cancelled() {
-        let due = if options.rate == 0 {
-            options.events
-        } else {
-            let rate = f64::from(u32::try_from(options.rate).unwrap_or(u32::MAX));
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "time and rate are positive"
-            )]
-            let due = (clock.since(start).as_secs_f64() * rate) as u64 + 1;
-            due.min(options.events)
-        };
+        let due = due(options, clock.since(start));
         if due <= number {
             clock.sleep(Duration::from_millis(5)).await;
             continue;
         }
         let upto = due.min(number + MOST_AT_ONCE);
-        let mut tx = store.begin().await?;
-        let mut events = Vec::new();
-        for number in number..upto {
-            let order = Order::make(options.seed, number, &clock);
-            store.insert_order(&mut tx, &order).await?;
-            events.push(order.placed().map_err(|failure| anyhow::anyhow!(failure.message))?);
+        match place(store, clock, options.seed, number..upto).await {
+            Ok(()) => {
+                number = upto;
+                placed.store(number, Ordering::Relaxed);
+            }
+            Err(error) if is_transient(&error) => {
+                tracing::warn!(%error, "the shop waits for its database");
+                clock.sleep(Duration::from_millis(500)).await;
+            }
+            Err(error) => return Err(error),
         }
-        store.append(&mut tx, events).await?;
-        store.commit(tx).await?;
-        number = upto;
-        placed.store(number, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// How many orders should have been placed by now.
+fn due(options: &Options, elapsed: Duration) -> u64 {
+    if options.rate == 0 {
+        return options.events;
+    }
+    let rate = f64::from(u32::try_from(options.rate).unwrap_or(u32::MAX));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "time and rate are positive")]
+    let due = (elapsed.as_secs_f64() * rate) as u64 + 1;
+    due.min(options.events)
+}
+
+async fn place<S: ShopStore>(
+    store: &S,
+    clock: &Clock,
+    seed: u64,
+    numbers: std::ops::Range<u64>,
+) -> anyhow::Result<()> {
+    let mut tx = store.begin().await?;
+    let mut events = Vec::new();
+    for number in numbers {
+        let order = Order::make(seed, number, clock);
+        store.insert_order(&mut tx, &order).await?;
+        events.push(order.placed().map_err(|failure| anyhow::anyhow!(failure.message))?);
+    }
+    store.append(&mut tx, events).await?;
+    Ok(store.commit(tx).await?)
+}
+
+fn is_transient(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<StoreError>().is_some_and(StoreError::is_transient)
 }
 
 /// The accounts, drawn up again while deliveries are still in somebody's hands.

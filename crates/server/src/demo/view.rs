@@ -47,9 +47,20 @@ pub(super) async fn watch<S: ShopStore>(
     let mut screen = if options.live { Some(Screen::open()) } else { None };
     let start = clock.monotonic();
     let mut said = Duration::ZERO;
+    let mut seen = start;
     let mut finished = None;
     loop {
-        let moment = look(running, placed, options, clock.since(start).as_secs_f64()).await?;
+        let moment = match look(running, placed, options, clock.since(start).as_secs_f64()).await {
+            Ok(moment) => moment,
+            // A server that is away comes back; the shop goes on by itself.
+            Err(error) if clock.since(seen) < PATIENCE && !stop.is_cancelled() => {
+                tracing::warn!(%error, "cannot count for a moment");
+                clock.sleep(Duration::from_millis(500)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        seen = clock.monotonic();
         if moment.done && finished.is_none() {
             finished = Some(clock.monotonic());
         }
@@ -92,9 +103,7 @@ async fn look<S: ShopStore>(
     let placed = placed.load(Ordering::Relaxed);
     let accounts = running.accounts().await?;
     let retried = running.consumers().iter().map(|consumer| consumer.status.retried());
-    let settled = accounts
-        .iter()
-        .all(|account| account.committed > 0 && account.committed == account.applied + account.dead);
+    let settled = accounts.iter().all(|account| account.committed == account.applied + account.dead);
     let relay = running.relay();
     Ok(Moment {
         placed,

@@ -7,7 +7,7 @@ use super::process::Folder;
 
 const QUEUES: &str = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n";
 
-async fn servers() -> (Folder, TestDatabase, TestVhost) {
+pub(crate) async fn servers() -> (Folder, TestDatabase, TestVhost) {
     let shared = shared().unwrap();
     let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
     let folder = Folder::new()

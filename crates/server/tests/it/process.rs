@@ -63,12 +63,17 @@ impl Folder {
         Ran { code: status.code().unwrap_or(-1), out, err }
     }
 
+    /// Starts a command that goes on.
+    pub(crate) fn start(&self, args: &[&str]) -> Serving {
+        let mut child = self.command(args).spawn().unwrap();
+        let lines = read_lines(child.stderr.take().unwrap());
+        Serving { child, lines, said: Vec::new(), address: String::new() }
+    }
+
     /// Starts `serve` on a free port and waits until it listens.
     pub(crate) fn serve(&self, more: &[&str]) -> Serving {
         let args = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
-        let mut child = self.command(&args).spawn().unwrap();
-        let lines = read_lines(child.stderr.take().unwrap());
-        let mut serving = Serving { child, lines, said: Vec::new(), address: String::new() };
+        let mut serving = self.start(&args);
         let line = serving.wait_for("listening on http://");
         serving.address = line.rsplit('/').next().map(str::to_owned).unwrap();
         serving
