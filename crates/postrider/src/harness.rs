@@ -17,7 +17,7 @@
 //! harness.advance(Duration::from_secs(5)).await?;
 //! harness.advance(Duration::from_secs(5)).await?;
 //! assert_eq!(harness.account("mail").await?.applied, 1);
-//! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+//! # Ok::<(), postrider::harness::HarnessError>(()) }).unwrap();
 //! ```
 
 use std::path::PathBuf;

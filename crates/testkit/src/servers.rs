@@ -5,7 +5,7 @@
 //! - **Private**: [`Postgres::start`], [`Redis::start`], [`RabbitMq::start`], [`RabbitCluster::start`]. The test owns the
 //!   server and may kill, pause and restart it. It has ports and a data folder of its own, ends with the value that owns
 //!   it, and ends with the test process even when that process is killed.
-//! - **Shared**: [`shared`]. Servers started once for a whole test run (`scripts/servers up`); a test takes a database,
+//! - **Shared**: [`shared()`]. Servers started once for a whole test run (`scripts/servers up`); a test takes a database,
 //!   a vhost and a key prefix of its own from them. A missing server fails the test; nothing is ever skipped.
 //!
 //! Nothing here touches a server that the machine itself runs: ports are picked free, folders are new.
