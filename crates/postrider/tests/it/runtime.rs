@@ -43,7 +43,7 @@ scenarios!(
     a_duplicate_is_absorbed_and_a_conflict_is_told,
     a_deferred_event_comes_again_as_the_same_attempt,
     a_failed_handler_leaves_no_effect,
-    stopping_finishes_what_was_begun_and_loses_nothing,
+    stopping_finishes_what_was_begun,
     an_unroutable_event_fails_alone_and_is_dead_in_the_end,
     follow_up_events_commit_with_the_effects,
 );

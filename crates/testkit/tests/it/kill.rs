@@ -1,7 +1,8 @@
 //! kill -9 in the middle of 10,000 events, of every process there is: each event takes effect once.
 //!
-//! Every test proves that its kill landed: messages were unconfirmed or unsettled at that moment. Effects go to a table
-//! without a unique key, so that a double would show.
+//! A killed worker's lines are read to the last one, so what it had in its hands when it died is known. Where a server is
+//! killed the worker lives on, and its hands are looked at right after the kill: near the moment, not at it. Effects go to a
+//! table without a unique key, so that a double would show.
 
 use std::time::Duration;
 

@@ -141,7 +141,7 @@ pub(super) async fn a_failed_handler_leaves_no_effect<S: Effects>(stage: Stage<S
     assert_eq!((account.committed, stage.effects().await, stage.calls().len()), (2, 2, 4));
 }
 
-pub(super) async fn stopping_finishes_what_was_begun_and_loses_nothing<S: Effects>(stage: Stage<S>) {
+pub(super) async fn stopping_finishes_what_was_begun<S: Effects>(stage: Stage<S>) {
     let events = 200;
     for _ in 0..events {
         stage.commit(placed()).await;
