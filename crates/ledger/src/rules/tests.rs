@@ -1,0 +1,139 @@
+//! Events become drafts, or are refused by name.
+
+use jiff::civil::date;
+use postrider::{Clock, Event, Payload};
+use proptest::prelude::*;
+
+use super::*;
+
+fn envelope(event_type: &str, payload: &str) -> Envelope {
+    let event = Event::new(event_type).unwrap().id("evt_1").unwrap().tenant("acme").unwrap();
+    let event = event.occurred_at("2026-03-01T00:30:00Z".parse().unwrap());
+    event.payload(Payload::new("application/json", payload.to_owned())).into_envelope(&Clock::system())
+}
+
+fn map(rules: &str, event_type: &str, payload: &str) -> Result<Draft, Refusal> {
+    let envelope = envelope(event_type, payload);
+    let hash = envelope.payload.hash();
+    Rules::parse(7, rules).unwrap().map(&envelope, hash, Currency::new("EUR").unwrap())
+}
+
+fn shown(draft: &Draft) -> Vec<String> {
+    let line = |line: &DraftLine| {
+        let amount = line.currency.show(line.amount.minor().into());
+        format!("{} {} {amount} {}", line.side.as_str(), line.account, line.currency)
+    };
+    draft.lines.iter().map(line).collect()
+}
+
+#[test]
+fn the_ready_rules_cover_the_three_examples() {
+    let order =
+        r#"{"orderId": "o-1", "customerId": "alice", "total": "119.00", "tax": 19, "currency": "NGN"}"#;
+    let draft = map(ready::RULES, "ecommerce.order.completed", order).unwrap();
+    assert_eq!(
+        shown(&draft),
+        ["debit receivable:alice 119.00 NGN", "credit tax-payable 19.00 NGN", "credit sales 100.00 NGN"]
+    );
+    assert_eq!((draft.source.rule.as_str(), draft.description.as_str()), ("order completed@7", "Order o-1"));
+    assert_eq!(draft.effective_on, date(2026, 3, 1));
+
+    let salary = r#"{"employeeId": "e-1", "gross": 5000.5, "currency": "USD", "paidOn": "2024-02-29"}"#;
+    let draft = map(ready::RULES, "payroll.salary.disbursed", salary).unwrap();
+    assert_eq!(shown(&draft), ["debit salaries 5000.50 USD", "credit bank 5000.50 USD"]);
+    assert_eq!(draft.effective_on, date(2024, 2, 29));
+
+    let paid =
+        r#"{"invoiceId": "i-1", "customerId": "alice", "amount": 119, "fee": "1.19", "currency": "NGN"}"#;
+    let draft = map(ready::RULES, "billing.invoice.paid", paid).unwrap();
+    assert_eq!(
+        shown(&draft),
+        ["debit bank 117.81 NGN", "debit fees 1.19 NGN", "credit receivable:alice 119.00 NGN"]
+    );
+}
+
+#[test]
+fn every_bad_event_has_its_refusal() {
+    let order =
+        |rest: &str| format!(r#"{{"orderId": "o-1", "customerId": "alice", "currency": "EUR" {rest}}}"#);
+    for (payload, code) in [
+        (order(""), "missing_amount"),
+        (order(r#", "total": null"#), "missing_amount"),
+        (order(r#", "total": 1.005"#), "too_many_digits"),
+        (order(r#", "total": -1"#), "amount_not_positive"),
+        (order(r#", "total": 0"#), "amount_not_positive"),
+        (order(r#", "total": 1e30"#), "amount_too_large"),
+        (order(r#", "total": 1e300"#), "rule_failed"),
+        (order(r#", "total": "a lot""#), "rule_failed"),
+        (order(r#", "total": 1, "tax": 2"#), "amount_not_positive"),
+        (order(r#", "total": 1, "completedAt": "2025-02-29""#), "bad_date"),
+        (order(r#", "total": 1, "completedAt": "0001-01-01""#), "bad_date"),
+        (order(r#", "total": 1, "completedAt": "2026-01-01garbage""#), "bad_date"),
+        (order(r#", "total": 1"#).replace("EUR", "EURO"), "unknown_currency"),
+        (order(r#", "total": 1"#).replace("alice", "al ice"), "bad_account"),
+        ("{\"orderId\":".to_owned(), "malformed"),
+        ("[]".to_owned(), "rule_failed"),
+    ] {
+        let refusal = map(ready::RULES, "ecommerce.order.completed", &payload).unwrap_err();
+        assert_eq!(refusal.code(), code, "{payload}: {refusal}");
+    }
+    assert_eq!(map(ready::RULES, "other.thing.happened", "{}").unwrap_err().code(), "no_rule");
+    let zero =
+        "[[rule]]\nname='z'\nmatch='#'\nline=[{account='a',debit='1/payload.x'},{account='b',credit='rest'}]";
+    assert_eq!(map(zero, "a.b", r#"{"x": 0}"#).unwrap_err().code(), "rule_failed");
+}
+
+#[test]
+fn rules_that_could_never_work_are_refused_when_they_are_read() {
+    for (rules, says) in [
+        ("[[rule]]\nname='a'\nmatch='#'\nline=[]", "fewer than two lines"),
+        (
+            "[[rule]]\nname='a'\nmatch='#'\nline=[{account='a',debit='1'},{account='b'}]",
+            "either a debit or a credit",
+        ),
+        (
+            "[[rule]]\nname='a'\nmatch='#'\nline=[{account='a',debit='rest'},{account='b',credit='rest'}]",
+            "the rest",
+        ),
+        (
+            "[[rule]]\nname='a'\nmatch='#'\nline=[{account='{x',debit='1'},{account='b',credit='1'}]",
+            "not closed",
+        ),
+        (
+            "[[rule]]\nname='a'\nmatch='#'\nline=[{account='a',debit='f('},{account='b',credit='1'}]",
+            "amount of line 1",
+        ),
+        ("[[rule]]\nnme='a'", "unknown field"),
+        ("nonsense", "cannot be read"),
+    ] {
+        let said = Rules::parse(1, rules).unwrap_err().to_string();
+        assert!(said.contains(says), "{rules}: {said}");
+    }
+}
+
+#[test]
+fn a_time_counts_for_the_day_where_it_was_written() {
+    for (text, on) in [
+        ("2026-12-31", date(2026, 12, 31)),
+        ("2026-12-31T23:59:59Z", date(2026, 12, 31)),
+        ("2026-12-31T23:30:00-05:00", date(2026, 12, 31)),
+        ("2024-02-29T00:00:00", date(2024, 2, 29)),
+    ] {
+        assert_eq!(day(text), Ok(on), "{text}");
+    }
+}
+
+proptest! {
+    /// However an amount is split, the line that takes the rest makes the entry balance.
+    #[test]
+    fn splits_always_balance(total in 2_i64..MAX_AMOUNT, rate in 0_u32..100) {
+        let rules = "[[rule]]\nname='s'\nmatch='#'\nline=[{account='a',debit='payload.total'},\
+            {account='t',credit='round(payload.total * payload.rate / 100, 2)',when='round(payload.total * payload.rate / 100, 2) > 0'},\
+            {account='n',credit='rest'}]";
+        let euro = Currency::new("EUR").unwrap();
+        let payload = format!(r#"{{"total": {}, "rate": {rate}}}"#, euro.show(total.into()));
+        let draft = map(rules, "a.b", &payload).unwrap();
+        let sum: i128 = draft.lines.iter().map(|line| line.side.sign() * i128::from(line.amount.minor())).sum();
+        prop_assert_eq!(sum, 0);
+    }
+}
