@@ -8,8 +8,8 @@ use std::str::FromStr;
 use crate::decimal::{Decimal, DecimalError};
 use crate::refusal::Refusal;
 
-/// The largest amount of one line, in minor units: a hundred million million where there are two digits.
-pub const MAX_AMOUNT: i64 = 10_000_000_000_000_000;
+/// The largest amount of one line, in minor units: ten million million where there are two digits.
+pub const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 /// Codes of ISO 4217 whose minor unit is not a hundredth. Every other code has two digits.
 const DIGITS: [(&str, u32); 4] = [
@@ -113,11 +113,14 @@ impl<'de> serde::Deserialize<'de> for Currency {
     }
 }
 
-/// Minor units, more than none and at most [`MAX_AMOUNT`].
+/// Minor units, more than none and at most [`MAX_AMOUNT`], wherever it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Amount(i64);
 
 impl Amount {
+    /// No amount, in a line that carries a base amount alone: what rounding or a closing leaves over.
+    pub(crate) const NONE: Self = Self(0);
+
     /// So many minor units.
     pub fn new(minor: i64) -> Option<Self> {
         (1..=MAX_AMOUNT).contains(&minor).then_some(Self(minor))

@@ -77,6 +77,9 @@ pub enum Refusal {
     /// Not a calendar day.
     #[error("{0:?} is not a date; write 2026-02-28 or 2026-02-28T12:00:00Z")]
     BadDate(String),
+    /// A text that cannot be kept.
+    #[error("the description or the metadata {0}; shorten or mend it in the rule")]
+    BadText(&'static str),
     /// Not in the chart of accounts.
     #[error("there is no account {0}; add it to the chart, then replay the event")]
     UnknownAccount(AccountCode),
@@ -190,6 +193,7 @@ impl Refusal {
             Self::AmountTooLarge { .. } => "amount_too_large",
             Self::UnknownCurrency(_) => "unknown_currency",
             Self::BadDate(_) => "bad_date",
+            Self::BadText(_) => "bad_text",
             Self::UnknownAccount(_) => "unknown_account",
             Self::BadAccount(_) => "bad_account",
             Self::InactiveAccount(_) => "inactive_account",

@@ -5,4 +5,5 @@ mod marks;
 
 pub use collector::Collector;
 pub use marks::names as header;
-pub(crate) use marks::{Death, outgoing, remember_first_failure, remember_origin};
+pub use marks::{Death, outgoing};
+pub(crate) use marks::{remember_first_failure, remember_origin};

@@ -136,6 +136,11 @@ impl Postgres {
         &self.inner.pool
     }
 
+    /// What an error of a statement of your own means, in the words of the store.
+    pub fn error(&self, doing: &str, cause: sqlx::Error) -> StoreError {
+        failed(doing, &self.inner.place, cause)
+    }
+
     /// Closes every connection. What is still in a transaction is rolled back.
     pub async fn close(&self) {
         self.wake.stop();

@@ -130,8 +130,13 @@ impl Sqlite {
         &self.shared.writer
     }
 
+    /// What an error of a statement of your own means, in the words of the store.
+    pub fn error(&self, cause: sqlx::Error) -> StoreError {
+        from_sqlite(cause)
+    }
+
     /// Connections that only read, and see what is committed.
-    pub(crate) fn readers(&self) -> &SqlitePool {
+    pub fn readers(&self) -> &SqlitePool {
         &self.shared.readers
     }
 

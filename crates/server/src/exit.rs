@@ -2,6 +2,7 @@
 
 use postrider::broker::{BrokerError, BrokerErrorKind};
 use postrider::store::{StoreError, StoreErrorKind};
+use postrider_ledger::LedgerError;
 
 use crate::config::ConfigError;
 
@@ -21,7 +22,6 @@ pub(crate) enum Exit {
     /// Somebody said no at the prompt.
     Declined = 5,
     /// Some of it is done, some is not.
-    #[allow(dead_code, reason = "bulk commands end so; none is here yet")]
     Partly = 6,
     /// Ctrl-C.
     Interrupted = 130,
@@ -59,6 +59,11 @@ fn of_one(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     if cause.is::<Declined>() {
         return Some(Exit::Declined);
+    }
+    match cause.downcast_ref::<LedgerError>() {
+        Some(LedgerError::Invalid(_)) => return Some(Exit::Usage),
+        Some(LedgerError::Store(error)) => return of_one(error),
+        _ => {}
     }
     let store = cause.downcast_ref::<StoreError>().map(|error| error.kind == StoreErrorKind::Denied);
     let broker = cause.downcast_ref::<BrokerError>().map(|error| error.kind == BrokerErrorKind::Denied);

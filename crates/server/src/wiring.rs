@@ -11,6 +11,7 @@ use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{Backend, StoreError, Tokens, Upkeep};
+use postrider_ledger::books::Books;
 
 use crate::commands::Context;
 use crate::config::{Backends, Config, Server, Settings};
@@ -18,9 +19,9 @@ use crate::demo::ShopStore;
 use crate::exit::Exit;
 
 /// All that commands ask of a store.
-pub(crate) trait WholeStore: Backend + Tokens + Upkeep + ShopStore {}
+pub(crate) trait WholeStore: Backend + Books + Tokens + Upkeep + ShopStore {}
 
-impl<S: Backend + Tokens + Upkeep + ShopStore> WholeStore for S {}
+impl<S: Backend + Books + Tokens + Upkeep + ShopStore> WholeStore for S {}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {

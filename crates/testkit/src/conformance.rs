@@ -12,6 +12,7 @@
 #![allow(clippy::must_use_candidate, clippy::missing_errors_doc, reason = "read by tests alone")]
 
 pub mod audit;
+pub mod books;
 pub mod broker;
 pub mod dead_letters;
 pub mod inbox;
@@ -142,6 +143,31 @@ macro_rules! store_conformance {
     };
 }
 
+/// The suite of the books. Takes one fixture.
+#[macro_export]
+macro_rules! books_conformance {
+    ($fixture:expr $(,)?) => {
+        $crate::conformance_cases!($fixture, books: [
+            // posting
+            an_event_becomes_a_balanced_entry, an_event_is_posted_once, another_payload_of_an_event_is_a_conflict,
+            a_bad_event_leaves_its_neighbours_alone, a_refused_event_is_posted_once_the_cause_is_mended,
+            ids_may_be_any_text, tenants_are_apart, processes_side_by_side_leave_no_gap,
+            a_balance_that_would_overflow_is_refused, every_entry_is_told_of_once,
+            // changing
+            new_rules_count_from_the_next_batch_on, accounts_are_closed_for_every_process,
+            children_are_opened_by_their_first_entry, foreign_amounts_are_kept_in_base_with_the_residue_as_a_line,
+            a_closed_period_is_sealed_and_refuses_events, back_dated_events_move_on_where_the_tenant_wants_it,
+            a_quota_is_kept,
+            // correcting
+            a_reversal_undoes_an_entry_once, a_key_makes_a_reversal_once, a_correction_is_both_or_neither,
+            promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings,
+            // verifying
+            entries_and_lines_are_final, whatever_is_changed_is_found_and_named, checkpoints_prove_entries,
+            a_statement_ends_in_the_balance,
+        ]);
+    };
+}
+
 /// One test per case, in the area of the suite that is named.
 #[doc(hidden)]
 #[macro_export]
@@ -193,6 +219,10 @@ mod tests {
         let listed: Vec<&str> = suites.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
         for file in [
             include_str!("conformance/audit.rs"),
+            include_str!("conformance/books/changing.rs"),
+            include_str!("conformance/books/correcting.rs"),
+            include_str!("conformance/books/posting.rs"),
+            include_str!("conformance/books/verifying.rs"),
             include_str!("conformance/broker/carrying.rs"),
             include_str!("conformance/broker/crashing.rs"),
             include_str!("conformance/broker/dead_lettering.rs"),

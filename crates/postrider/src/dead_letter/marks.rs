@@ -41,21 +41,27 @@ pub mod names {
 const MAX_ERROR_BYTES: usize = 4096;
 
 /// How a delivery died.
-pub(crate) struct Death<'a> {
-    pub(crate) consumer: &'a ConsumerName,
-    pub(crate) reason: DeadReason,
-    pub(crate) error: &'a str,
-    pub(crate) class: Option<&'a str>,
-    pub(crate) status: Option<u16>,
+pub struct Death<'a> {
+    /// Who could not handle it.
+    pub consumer: &'a ConsumerName,
+    /// Why it was given up.
+    pub reason: DeadReason,
+    /// What went wrong, for people.
+    pub error: &'a str,
+    /// A stable word for the kind of error.
+    pub class: Option<&'a str>,
+    /// The HTTP status, where one was the answer.
+    pub status: Option<u16>,
     /// The last attempt, counted from 1.
-    pub(crate) attempt: u32,
-    pub(crate) at: Timestamp,
+    pub attempt: u32,
+    /// When it died.
+    pub at: Timestamp,
     /// The event, if the message could be read as one.
-    pub(crate) event_id: Option<&'a EventId>,
+    pub event_id: Option<&'a EventId>,
 }
 
 /// The dead letter, addressed to where the queue's dead letters go.
-pub(crate) fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Death<'_>) -> Outgoing {
+pub fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Death<'_>) -> Outgoing {
     let mut message = delivery.message.clone();
     remember_origin(&mut message, delivery);
     remember_first_failure(&mut message, death.at);

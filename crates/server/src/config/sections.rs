@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     pub(crate) http: Http,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
+    pub(crate) ledger: Ledger,
     #[allow(
         dead_code,
         reason = "read once `postrider migration` exists; the seed's variable is accepted already"
@@ -183,6 +184,14 @@ pub(crate) enum LogFormat {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shutdown {
     pub(crate) drain_ms: u64,
+}
+
+/// The financial ledger.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ledger {
+    pub(crate) announce_exchange: String,
+    pub(crate) signing_key_file: PathBuf,
 }
 
 /// From an old bus to a new one.

@@ -5,5 +5,6 @@ mod bad_input;
 mod demo;
 mod embedded;
 mod http;
+mod ledger;
 mod networked;
 mod process;

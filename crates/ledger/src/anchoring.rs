@@ -1,0 +1,79 @@
+//! Making checkpoints, and proving entries by them.
+
+use postrider::Event;
+use postrider::envelope::{Ordering, TenantId};
+use serde_json::json;
+
+use crate::books::Books;
+use crate::chain::Hash;
+use crate::checkpoint::{Checkpoint, Key, Proof};
+use crate::error::LedgerError;
+use crate::ledger::Ledger;
+use crate::verify::hashes;
+
+/// The most entries of one checkpoint.
+const MOST: u64 = 100_000;
+
+/// That an entry is in a signed checkpoint.
+#[derive(Debug, Clone)]
+pub struct Proven {
+    /// The hash of the entry.
+    pub hash: Hash,
+    /// The way from it to the root.
+    pub proof: Proof,
+    /// The checkpoint with that root.
+    pub checkpoint: Checkpoint,
+}
+
+impl<B: Books> Ledger<B> {
+    /// Signs the entries since the last checkpoint, and tells of it on the journal's exchange. Nothing if there are none.
+    ///
+    /// The books stay locked while it reads the hashes, so that two processes never sign the same run.
+    pub async fn checkpoint(&self, tenant: &TenantId, key: &Key) -> Result<Option<Checkpoint>, LedgerError> {
+        let (mut tx, head, _) = self.locked(tenant).await?;
+        let first = self.books.checkpoints(tenant).await?.last().map_or(1, |newest| newest.last + 1);
+        let last = head.number.min(first + MOST - 1);
+        let run = if first > last { Vec::new() } else { hashes(&self.books, tenant, first, last).await? };
+        let Some(checkpoint) = Checkpoint::sign(key, tenant, first, &run, self.clock.now()) else {
+            return Ok(None);
+        };
+        self.books.keep_checkpoint(&mut tx, tenant, &checkpoint).await?;
+        if let Some(exchange) = &self.announce
+            && let Some(event) = told(tenant, &checkpoint)
+        {
+            self.books.append(&mut tx, vec![event.exchange(exchange.clone())]).await?;
+        }
+        self.books.commit(tx).await?;
+        Ok(Some(checkpoint))
+    }
+
+    /// The proof that an entry is in a checkpoint; nothing if none has it yet.
+    pub async fn prove(&self, tenant: &TenantId, entry: u64) -> Result<Option<Proven>, LedgerError> {
+        let all = self.books.checkpoints(tenant).await?;
+        let covers = |checkpoint: &Checkpoint| (checkpoint.first..=checkpoint.last).contains(&entry);
+        let Some(checkpoint) = all.into_iter().find(covers) else { return Ok(None) };
+        let run = hashes(&self.books, tenant, checkpoint.first, checkpoint.last).await?;
+        let place = usize::try_from(entry - checkpoint.first).unwrap_or(usize::MAX);
+        let proof = run.get(place).zip(Proof::of(&run, place));
+        Ok(proof.map(|(hash, proof)| Proven { hash: *hash, proof, checkpoint }))
+    }
+}
+
+fn told(tenant: &TenantId, checkpoint: &Checkpoint) -> Option<Event> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut event = Event::new("fis.journal.checkpointed").ok()?.ordering(Ordering::Free);
+    event.tenant.group = Some(tenant.clone());
+    event
+        .occurred_at(checkpoint.made_at)
+        .json(&json!({
+            "tenantId": tenant.as_str(),
+            "first": checkpoint.first.to_string(),
+            "last": checkpoint.last.to_string(),
+            "root": checkpoint.root.to_string(),
+            "head": checkpoint.head.to_string(),
+            "madeAt": checkpoint.made_at.to_string(),
+            "publicKey": hex(&checkpoint.public_key),
+            "signature": hex(&checkpoint.signature),
+        }))
+        .ok()
+}

@@ -1,0 +1,275 @@
+//! The port to the books: what the ledger asks of a database.
+//!
+//! Two implementations keep this contract and pass one suite: `postgres` and `sqlite`. What has to be atomic takes the
+//! caller's transaction. Everything that changes a tenant's books first locks them ([`Books::lock`]), so that there is one
+//! writer a tenant at a time, however many processes there are; what is read after the lock holds until the commit.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use postrider::envelope::{PayloadHash, TenantId};
+use postrider::store::StoreError;
+use postrider::{EventId, Outbox};
+use serde::Serialize;
+
+use crate::account::{Account, AccountCode};
+use crate::chain::Hash;
+use crate::chart::{Book, Chart, DayRate};
+use crate::checkpoint::Checkpoint;
+use crate::entry::Sealed;
+use crate::money::Currency;
+use crate::period::Period;
+
+/// The books of all tenants in one database.
+pub trait Books: Outbox {
+    /// Locks a tenant's books until the transaction ends, and says where its chain stands. Nothing if it has none.
+    fn lock(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+    ) -> impl Future<Output = Result<Option<Head>, StoreError>> + Send;
+
+    /// What entries are made by, as of now. Call it with the books locked.
+    fn chart(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+    ) -> impl Future<Output = Result<Chart, StoreError>> + Send;
+
+    /// Which of these events are in the books already.
+    fn known(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        events: &[EventId],
+    ) -> impl Future<Output = Result<Vec<Known>, StoreError>> + Send;
+
+    /// The entries with these numbers, and by which entry each was reversed, settled or voided.
+    fn referred(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        numbers: &[u64],
+    ) -> impl Future<Output = Result<Vec<Referred>, StoreError>> + Send;
+
+    /// Writes sealed entries and what follows from them, in a few statements however many there are. A unique key says
+    /// no if an event is in the books already; then nothing of the transaction may be committed.
+    fn write(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        page: &Page,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Opens books. False if the tenant has some already; they are left as they are.
+    fn open(
+        &self,
+        tx: &mut Self::Tx,
+        book: &Book,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Changes what entries are made by, and gives the books a new version. Call it with the books locked.
+    fn change(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        change: &Change,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Keeps a checkpoint.
+    fn keep_checkpoint(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        checkpoint: &Checkpoint,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Who keeps books here.
+    fn tenants(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;
+
+    /// Where a tenant's chain stands.
+    fn head(&self, tenant: &TenantId) -> impl Future<Output = Result<Option<Head>, StoreError>> + Send;
+
+    /// What entries are made by, to be read.
+    fn read_chart(&self, tenant: &TenantId)
+    -> impl Future<Output = Result<Option<Chart>, StoreError>> + Send;
+
+    /// The next entries after a number, in order.
+    fn entries(
+        &self,
+        tenant: &TenantId,
+        after: u64,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Sealed>, StoreError>> + Send;
+
+    /// Entries with a line on an account, the next after a number, in order.
+    fn entries_of(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        after: u64,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Sealed>, StoreError>> + Send;
+
+    /// Every balance as it is kept, by account and currency.
+    fn balances(&self, tenant: &TenantId) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
+
+    /// What was posted on the days of a range, added up from the totals by day. Pending amounts are left out.
+    fn movements(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
+
+    /// The same in a transaction that has the books locked.
+    fn movements_in(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
+
+    /// All checkpoints, oldest first.
+    fn checkpoints(
+        &self,
+        tenant: &TenantId,
+    ) -> impl Future<Output = Result<Vec<Checkpoint>, StoreError>> + Send;
+}
+
+/// Where a tenant's chain stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The number of the newest entry; 0 before the first.
+    pub number: u64,
+    /// Its hash.
+    pub hash: Hash,
+    /// The version of what entries are made by.
+    pub version: u64,
+}
+
+/// An event that is in the books.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Which event.
+    pub event: EventId,
+    /// What it said.
+    pub payload_hash: PayloadHash,
+    /// Which entry it is.
+    pub receipt: Receipt,
+}
+
+/// What one gets for an event that was posted, the first time and every time after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Receipt {
+    /// The number of the entry.
+    #[serde(serialize_with = "as_text")]
+    pub entry: u64,
+    /// Its hash.
+    pub hash: Hash,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+pub(crate) fn as_text<S: serde::Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(number)
+}
+
+#[allow(clippy::ref_option, reason = "serde asks for it")]
+pub(crate) fn as_maybe_text<S: serde::Serializer>(
+    number: &Option<u64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match number {
+        Some(number) => serializer.collect_str(number),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// An entry that another one wants to reverse, settle or void.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referred {
+    /// The entry.
+    pub entry: Sealed,
+    /// What did so before.
+    pub by: Option<u64>,
+}
+
+/// What a batch writes.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The entries, in the order of their numbers.
+    pub entries: Vec<Sealed>,
+    /// What they add to the balances, one row per account and currency, sorted.
+    pub changes: Vec<Balance>,
+    /// What they add to the totals by day, sorted.
+    pub days: Vec<(Date, Balance)>,
+    /// Accounts that are opened by these entries.
+    pub opened: Vec<Account>,
+}
+
+/// Sums of one account in one currency, in minor units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Balance {
+    /// Which account.
+    pub account: AccountCode,
+    /// Which currency.
+    pub currency: Currency,
+    /// The sums.
+    pub sums: Sums,
+}
+
+/// Debits and credits, apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sums {
+    /// Debits.
+    pub debits: i64,
+    /// Credits.
+    pub credits: i64,
+    /// Debits in the base currency.
+    pub base_debits: i64,
+    /// Credits in the base currency.
+    pub base_credits: i64,
+    /// Debits that are promised.
+    pub pending_debits: i64,
+    /// Credits that are promised.
+    pub pending_credits: i64,
+}
+
+impl Sums {
+    /// Both together; nothing when one of the sums leaves its range.
+    pub fn plus(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            debits: self.debits.checked_add(other.debits)?,
+            credits: self.credits.checked_add(other.credits)?,
+            base_debits: self.base_debits.checked_add(other.base_debits)?,
+            base_credits: self.base_credits.checked_add(other.base_credits)?,
+            pending_debits: self.pending_debits.checked_add(other.pending_debits)?,
+            pending_credits: self.pending_credits.checked_add(other.pending_credits)?,
+        })
+    }
+}
+
+/// A change of what entries are made by.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// The settings; the base currency stays.
+    Settings(Book),
+    /// Adds accounts, or changes those with the same code.
+    Accounts(Vec<Account>),
+    /// The next version of the rules.
+    Rules {
+        /// Its number.
+        version: u32,
+        /// The document.
+        document: String,
+        /// When.
+        at: Timestamp,
+    },
+    /// Adds rates, or changes those of the same day and source.
+    Rates(Vec<DayRate>),
+    /// Adds a period, or changes the state of the one with its name.
+    Period(Period),
+}

@@ -1,0 +1,190 @@
+//! Closing: periods change their state, and a year's result is carried to retained earnings.
+//!
+//! Closing a period writes a seal into the chain: an entry without lines whose payload hash is that of the trial balance up to
+//! the period's last day. It locks the books as posting does, so every entry is either in that trial balance or refused.
+
+use jiff::civil::Date;
+use postrider::EventId;
+use postrider::envelope::TenantId;
+
+use crate::account::{AccountCode, AccountType, Side};
+use crate::books::{Balance, Books, Change, Receipt};
+use crate::correcting::{hash_of, receipt};
+use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
+use crate::error::LedgerError;
+use crate::ledger::Ledger;
+use crate::money::{Amount, Currency, MAX_AMOUNT};
+use crate::period::{Period, PeriodState};
+use crate::pipeline::{Answer, Arrival};
+use crate::refusal::Refusal;
+
+/// Pairs of account and currency in one closing entry.
+const PAIRS: usize = 400;
+
+/// The trial balance as the text that is hashed: a line for each account and currency in their order, with tabs between account,
+/// currency, debits, credits, base debits and base credits, in minor units.
+pub fn trial_balance_text(balances: &[Balance]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for Balance { account, currency, sums } in balances {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{account}\t{currency}\t{}\t{}\t{}\t{}",
+            sums.debits, sums.credits, sums.base_debits, sums.base_credits
+        );
+    }
+    text
+}
+
+impl<B: Books> Ledger<B> {
+    /// Opens, closes or locks a period, which is made if it is not there. Closing it returns the receipt of its seal.
+    pub async fn set_period(
+        &self,
+        tenant: &TenantId,
+        period: &Period,
+    ) -> Result<Option<Receipt>, LedgerError> {
+        let (mut tx, head, chart) = self.locked(tenant).await?;
+        let there = chart.periods.iter().find(|there| there.name == period.name);
+        let before = there.map_or(PeriodState::Open, |there| there.state);
+        if there.is_some() && before == period.state {
+            return Ok(None);
+        }
+        if there.is_some() && !before.may_become(period.state)
+            || there.is_none() && period.state == PeriodState::Locked
+        {
+            let (name, from, to) = (&period.name, before.as_str(), period.state.as_str());
+            return Err(LedgerError::Invalid(format!("the period {name} is {from} and cannot become {to}")));
+        }
+        let clash = chart.periods.iter().find(|other| other.name != period.name && other.overlaps(period));
+        if let Some(other) = clash {
+            let text = format!("the period {} shares days with {}", period.name, other.name);
+            return Err(LedgerError::Invalid(text));
+        }
+        // The seal first: it is posted by the chart of before, which the version still names.
+        let mut sealed = None;
+        if period.state == PeriodState::Closed {
+            let seal = self.seal(&mut tx, tenant, period, head.number + 1).await?;
+            let arrivals = [Arrival::Draft(Box::new(seal))];
+            let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
+            sealed = Some(receipt(answers.pop())?);
+        }
+        self.books.change(&mut tx, tenant, &Change::Period(period.clone())).await?;
+        self.books.commit(tx).await?;
+        Ok(sealed)
+    }
+
+    async fn seal(
+        &self,
+        tx: &mut B::Tx,
+        tenant: &TenantId,
+        period: &Period,
+        number: u64,
+    ) -> Result<Draft, LedgerError> {
+        let balances = self.books.movements_in(tx, tenant, None, Some(period.ends_on)).await?;
+        let hash = hash_of(&trial_balance_text(&balances));
+        let id = format!("seal:{}:{number}", period.name);
+        let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        let metadata = [
+            ("period", period.name.clone()),
+            ("starts_on", period.starts_on.to_string()),
+            ("ends_on", period.ends_on.to_string()),
+            ("trial_balance", hash.to_string()),
+        ];
+        Ok(Draft {
+            source: Source { event, payload_hash: hash, rule: String::new() },
+            kind: EntryKind::Seal,
+            effective_on: period.ends_on,
+            description: format!("Period {} closed", period.name),
+            metadata: metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            refers_to: None,
+            lines: Vec::new(),
+        })
+    }
+
+    /// Carries what income and expense accounts hold at the end of a day to retained earnings. Does nothing the second time.
+    pub async fn close_year(&self, tenant: &TenantId, last_day: Date) -> Result<Vec<Receipt>, LedgerError> {
+        let (mut tx, head, chart) = self.locked(tenant).await?;
+        let none = || LedgerError::Invalid("the books name no account for retained earnings".to_owned());
+        let retained = chart.book.retained_account.clone().ok_or_else(none)?;
+        let is_result = |account: &AccountCode| {
+            let kind = chart.accounts.get(account).map(|account| account.kind);
+            matches!(kind, Some(AccountType::Income | AccountType::Expense))
+        };
+        let balances = self.books.movements_in(&mut tx, tenant, None, Some(last_day)).await?;
+        let results: Vec<Balance> =
+            balances.into_iter().filter(|balance| is_result(&balance.account)).collect();
+        let mut arrivals = Vec::new();
+        for (part, pairs) in (1..).zip(results.chunks(PAIRS)) {
+            let lines = closing_lines(pairs, &retained)?;
+            if lines.is_empty() {
+                continue;
+            }
+            let id = format!("close:{last_day}:{}:{part}", head.number);
+            let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+            arrivals.push(Arrival::Draft(Box::new(Draft {
+                source: Source {
+                    event,
+                    payload_hash: hash_of(&trial_balance_text(pairs)),
+                    rule: String::new(),
+                },
+                kind: EntryKind::Closing,
+                effective_on: last_day,
+                description: format!("Result of the year to {last_day}"),
+                metadata: Metadata::new(),
+                refers_to: None,
+                lines,
+            })));
+        }
+        let answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
+        let receipts =
+            answers.into_iter().map(|answer: Answer| receipt(Some(answer))).collect::<Result<_, _>>()?;
+        if !arrivals.is_empty() {
+            self.books.commit(tx).await?;
+        }
+        Ok(receipts)
+    }
+}
+
+/// Lines that bring every account to zero, against retained earnings, one currency at a time.
+fn closing_lines(pairs: &[Balance], retained: &AccountCode) -> Result<Vec<DraftLine>, Refusal> {
+    let mut lines = Vec::new();
+    let mut totals: std::collections::BTreeMap<Currency, (i128, i128)> = std::collections::BTreeMap::new();
+    for Balance { account, currency, sums } in pairs {
+        let net = i128::from(sums.credits) - i128::from(sums.debits);
+        let base_net = i128::from(sums.base_credits) - i128::from(sums.base_debits);
+        put(&mut lines, account, *currency, net, base_net)?;
+        let (total, base_total) = totals.entry(*currency).or_default();
+        (*total, *base_total) = (*total + net, *base_total + base_net);
+    }
+    for (currency, (total, base_total)) in totals {
+        put(&mut lines, retained, currency, -total, -base_total)?;
+    }
+    Ok(lines)
+}
+
+/// Debits a positive net, credits a negative one. Where the base amount has the other sign it gets a line of its own.
+fn put(
+    lines: &mut Vec<DraftLine>,
+    account: &AccountCode,
+    currency: Currency,
+    net: i128,
+    base_net: i128,
+) -> Result<(), Refusal> {
+    let mut push = |net: i128, base_net: i128| {
+        let side = if net + base_net > 0 { Side::Debit } else { Side::Credit };
+        let fits = |amount: i128| {
+            let amount = i64::try_from(amount.abs()).ok().filter(|amount| *amount <= MAX_AMOUNT);
+            amount.ok_or_else(|| Refusal::AmountTooLarge { amount: currency.show(net) })
+        };
+        let amount = Amount::new(fits(net)?).unwrap_or(Amount::NONE);
+        let base = Some((fits(base_net)?, None));
+        lines.push(DraftLine { account: account.clone(), side, amount, currency, base });
+        Ok(())
+    };
+    match (net.signum(), base_net.signum()) {
+        (0, 0) => Ok(()),
+        (one, other) if one * other < 0 => push(net, 0).and_then(|()| push(0, base_net)),
+        _ => push(net, base_net),
+    }
+}

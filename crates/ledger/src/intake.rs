@@ -1,0 +1,219 @@
+//! From a queue into the books: delivery, sequencer, commit; then, and only then, the delivery is settled.
+//!
+//! Posted and known events are acked. A refused one is published to the queue's dead letters with the refusal's code and text, with
+//! confirm, and then acked; nothing of it is in the books, and a replay after the cause is mended posts it. A crash before the
+//! commit leaves nothing, and the broker delivers again; after it, the books know the event. There is no inbox: the books are one
+//! that never forgets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use postrider::Clock;
+use postrider::broker::{
+    Broker, BrokerError, Delivery, Outgoing, Published, Receipt, Settler, Subscription, Verdict,
+};
+use postrider::dead_letter::{self, Death};
+use postrider::envelope::{TenantId, wire};
+use postrider::settlement::DeadReason;
+use postrider::topology::{ConsumerName, ServiceQueue};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::books::Books;
+use crate::pipeline::{Answer, Arrival};
+use crate::refusal::Refusal;
+use crate::sequencer::{NoAnswer, Sequencer};
+
+/// Deliveries settled at once.
+const SETTLE: usize = 512;
+/// The pause before a publish or a subscription is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Takes a queue's events into the books.
+pub struct Intake<B> {
+    /// Where they are posted.
+    pub sequencer: Sequencer<B>,
+    /// Where they come from.
+    pub broker: Arc<dyn Broker>,
+    /// The queue, where identity stands in its messages, and where its dead letters go.
+    pub service: ServiceQueue,
+    /// The name under which dead letters say who refused them.
+    pub name: ConsumerName,
+    /// The tenant of events that name none; such an event is refused when absent.
+    pub tenant: Option<TenantId>,
+    /// Unsettled deliveries the broker may hand out.
+    pub prefetch: u16,
+    /// Tells the time.
+    pub clock: Clock,
+    /// What it has done.
+    pub status: Arc<IntakeStatus>,
+}
+
+/// What an intake has done since it was started.
+#[derive(Debug, Default)]
+pub struct IntakeStatus {
+    posted: AtomicU64,
+    duplicates: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl IntakeStatus {
+    /// Events that it posted.
+    pub fn posted(&self) -> u64 {
+        self.posted.load(Ordering::Relaxed)
+    }
+
+    /// Deliveries of events that were in the books before.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates.load(Ordering::Relaxed)
+    }
+
+    /// Events that it refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl<B: Books> Intake<B> {
+    /// Works until told to stop, then settles what is posted. The rest goes back to the queue.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
+        let mut subscription = self.subscribe(&stop).await?;
+        let (settled, to_settle) = mpsc::channel(usize::from(self.prefetch.max(1)));
+        let settling = tokio::spawn(settle(subscription.settler(), to_settle));
+        let tasks = TaskTracker::new();
+        let ended = loop {
+            let deliveries = tokio::select! {
+                () = stop.cancelled() => break Ok(()),
+                deliveries = subscription.next(usize::from(self.prefetch.max(1))) => deliveries,
+            };
+            match deliveries {
+                Err(error) => break Err(error),
+                Ok(deliveries) => {
+                    for delivery in deliveries {
+                        let (this, settled, stop) = (self.clone(), settled.clone(), stop.clone());
+                        tasks.spawn(async move {
+                            let verdict = this.take(&delivery, &stop).await;
+                            let _closing = settled.send((delivery.receipt, verdict)).await;
+                        });
+                    }
+                }
+            }
+        };
+        tasks.close();
+        tasks.wait().await;
+        drop(settled);
+        let _panicked = settling.await;
+        ended
+    }
+
+    async fn subscribe(&self, stop: &CancellationToken) -> Result<Box<dyn Subscription>, BrokerError> {
+        loop {
+            match self.broker.subscribe(self.service.name(), self.prefetch).await {
+                Err(error) if error.is_transient() && !stop.is_cancelled() => {
+                    tracing::warn!(intake = %self.name, %error, "cannot subscribe yet; trying again");
+                    tokio::select! {
+                        () = stop.cancelled() => return Err(error),
+                        () = self.clock.sleep(PAUSE) => {}
+                    }
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// One delivery, to the verdict on it.
+    async fn take(&self, delivery: &Delivery, stop: &CancellationToken) -> Verdict {
+        let identity = &self.service.identity;
+        let envelope =
+            match wire::decode(&delivery.message, &delivery.routing_key, identity, self.clock.now()) {
+                Ok(envelope) => envelope,
+                Err(malformed) => {
+                    return self.bury(delivery, None, &Refusal::Malformed(malformed.0), stop).await;
+                }
+            };
+        let event = envelope.id.clone();
+        let Some(tenant) = envelope.tenant.group.clone().or_else(|| self.tenant.clone()) else {
+            return self.bury(delivery, Some(&event), &Refusal::NoTenant, stop).await;
+        };
+        let count = |counter: &AtomicU64| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        match self.sequencer.submit(&tenant, Arrival::event(envelope)).await {
+            Ok(Answer::Posted(_)) => count(&self.status.posted),
+            Ok(Answer::Duplicate(_)) => count(&self.status.duplicates),
+            Ok(Answer::Refused(refusal)) => return self.bury(delivery, Some(&event), &refusal, stop).await,
+            Err(NoAnswer::Stopped) => return Verdict::Requeue,
+            Err(NoAnswer::Store(error)) => {
+                tracing::error!(intake = %self.name, %event, %error, "the books cannot be written; the event goes back to its queue");
+                // Not at once again: whatever is wrong needs a person.
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = self.clock.sleep(PAUSE) => {}
+                }
+                return Verdict::Requeue;
+            }
+        }
+        Verdict::Ack
+    }
+
+    /// Makes a refused delivery a dead letter: published until confirmed, then acked.
+    async fn bury(
+        &self,
+        delivery: &Delivery,
+        event: Option<&postrider::EventId>,
+        refusal: &Refusal,
+        stop: &CancellationToken,
+    ) -> Verdict {
+        let reason = match refusal {
+            Refusal::Malformed(_) => DeadReason::Malformed,
+            Refusal::Conflict { .. } => DeadReason::Conflict,
+            _ => DeadReason::Rejected,
+        };
+        let death = Death {
+            consumer: &self.name,
+            reason,
+            error: &refusal.to_string(),
+            class: Some(refusal.code()),
+            status: None,
+            attempt: 1,
+            at: self.clock.now(),
+            event_id: event,
+        };
+        let letter = dead_letter::outgoing(delivery, &self.service, &death);
+        if self.publish(letter, stop).await {
+            self.status.refused.fetch_add(1, Ordering::Relaxed);
+            Verdict::Ack
+        } else {
+            Verdict::Requeue
+        }
+    }
+
+    /// False only when told to stop before the confirm.
+    async fn publish(&self, letter: Outgoing, stop: &CancellationToken) -> bool {
+        loop {
+            match self.broker.publish(vec![letter.clone()]).await.pop() {
+                Some(Published::Confirmed) => return true,
+                answer => {
+                    tracing::error!(intake = %self.name, to = %letter.routing_key, ?answer,
+                        "a refused event cannot be sent to the dead letters; it is kept and tried again");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return false,
+                () = self.clock.sleep(PAUSE) => {}
+            }
+        }
+    }
+}
+
+/// Settles whatever is ready in one go. A lost connection needs nothing: the broker delivers again.
+async fn settle(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<(Receipt, Verdict)>) {
+    let mut batch = Vec::new();
+    while ready.recv_many(&mut batch, SETTLE).await > 0 {
+        if let Err(error) = settler.settle(std::mem::take(&mut batch)).await {
+            tracing::warn!(%error, "deliveries could not be settled; the broker delivers them again");
+        }
+    }
+}

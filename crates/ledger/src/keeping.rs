@@ -1,0 +1,102 @@
+//! Keeping the books: opening them, and changing what entries are made by.
+//!
+//! Each of these locks the books, so none can slip between the steps of a batch that is being posted.
+
+use postrider::envelope::TenantId;
+
+use crate::account::Account;
+use crate::books::{Books, Change, Head};
+use crate::chart::{Book, Chart, DayRate};
+use crate::error::LedgerError;
+use crate::ledger::Ledger;
+use crate::refusal::Refusal;
+use crate::rules::Rules;
+
+impl<B: Books> Ledger<B> {
+    /// Opens the books of a tenant with these accounts and rules. False if it has some already; they are left as they are.
+    pub async fn open_books(
+        &self,
+        book: &Book,
+        accounts: &[Account],
+        rules: &str,
+    ) -> Result<bool, LedgerError> {
+        Rules::parse(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        let (now, tenant) = (self.clock.now(), &book.tenant);
+        let mut tx = self.books.begin().await?;
+        if !self.books.open(&mut tx, book, now).await? {
+            return Ok(false);
+        }
+        self.books.change(&mut tx, tenant, &Change::Accounts(accounts.to_vec())).await?;
+        if !rules.trim().is_empty() {
+            let change = Change::Rules { version: 1, document: rules.to_owned(), at: now };
+            self.books.change(&mut tx, tenant, &change).await?;
+        }
+        self.books.commit(tx).await?;
+        Ok(true)
+    }
+
+    /// Changes settings. The base currency is fixed.
+    pub async fn set_book(&self, book: &Book) -> Result<(), LedgerError> {
+        let (mut tx, _, chart) = self.locked(&book.tenant).await?;
+        if chart.book.base_currency != book.base_currency {
+            let text =
+                format!("the base currency is {} for good: amounts are kept in it", chart.book.base_currency);
+            return Err(LedgerError::Invalid(text));
+        }
+        for account in [&book.rounding_account, &book.retained_account].into_iter().flatten() {
+            chart.account(account)?;
+        }
+        self.books.change(&mut tx, &book.tenant, &Change::Settings(book.clone())).await?;
+        Ok(self.books.commit(tx).await?)
+    }
+
+    /// Adds accounts, renames them, opens and closes them for entries. What an account is stays.
+    pub async fn set_accounts(&self, tenant: &TenantId, accounts: &[Account]) -> Result<(), LedgerError> {
+        let (mut tx, _, chart) = self.locked(tenant).await?;
+        for account in accounts {
+            let Some(there) = chart.accounts.get(&account.code) else { continue };
+            if (there.kind, there.currency, there.normal_side())
+                != (account.kind, account.currency, account.normal_side())
+            {
+                let text = format!(
+                    "account {} is there with another type, side or currency, which entries rely on; open a new account",
+                    account.code
+                );
+                return Err(LedgerError::Invalid(text));
+            }
+        }
+        self.books.change(&mut tx, tenant, &Change::Accounts(accounts.to_vec())).await?;
+        Ok(self.books.commit(tx).await?)
+    }
+
+    /// Makes these the rules from now on, and returns their version. The same document again is the same version.
+    pub async fn set_rules(&self, tenant: &TenantId, document: &str) -> Result<u32, LedgerError> {
+        let (mut tx, _, chart) = self.locked(tenant).await?;
+        let version = chart.rules.version() + 1;
+        Rules::parse(version, document).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        let change = Change::Rules { version, document: document.to_owned(), at: self.clock.now() };
+        self.books.change(&mut tx, tenant, &change).await?;
+        self.books.commit(tx).await?;
+        Ok(version)
+    }
+
+    /// Adds rates, or mends those of the same day. Entries that used the old ones keep them.
+    pub async fn set_rates(&self, tenant: &TenantId, rates: &[DayRate]) -> Result<(), LedgerError> {
+        if let Some(bad) = rates.iter().find(|rate| rate.rate.is_zero() || rate.rate.is_negative()) {
+            let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
+            return Err(LedgerError::Invalid(text));
+        }
+        let (mut tx, ..) = self.locked(tenant).await?;
+        self.books.change(&mut tx, tenant, &Change::Rates(rates.to_vec())).await?;
+        Ok(self.books.commit(tx).await?)
+    }
+
+    /// A transaction that has the books locked, and what entries are made by.
+    pub(crate) async fn locked(&self, tenant: &TenantId) -> Result<(B::Tx, Head, Chart), LedgerError> {
+        let mut tx = self.books.begin().await?;
+        let head = self.books.lock(&mut tx, tenant).await?;
+        let head = head.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()))?;
+        let chart = self.books.chart(&mut tx, tenant).await?;
+        Ok((tx, head, chart))
+    }
+}

@@ -1,0 +1,198 @@
+//! The ledger at work: batches in, entries out, one transaction each.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postrider::envelope::TenantId;
+use postrider::store::{StoreError, StoreErrorKind};
+use postrider::topology::ExchangeName;
+use postrider::{Clock, EventId};
+
+use crate::account::AccountCode;
+use crate::books::{Books, Head};
+use crate::chart::Chart;
+use crate::journal_event;
+use crate::pipeline::{self, Answer, Arrival, Outcome, Standing};
+use crate::refusal::Refusal;
+
+/// A ledger on a database. Cheap to clone.
+pub struct Ledger<B> {
+    pub(crate) books: B,
+    pub(crate) clock: Clock,
+    /// Where journal events go; nowhere when absent.
+    pub(crate) announce: Option<ExchangeName>,
+    charts: Arc<Mutex<HashMap<TenantId, Cached>>>,
+}
+
+/// A chart as of a version of the books. Good as long as the locked books have the same version.
+#[derive(Clone)]
+struct Cached {
+    version: u64,
+    chart: Arc<Chart>,
+    /// Children that we opened since; others may have opened more, which does no harm.
+    opened: Arc<HashSet<AccountCode>>,
+}
+
+impl<B: Books> Ledger<B> {
+    /// A ledger that tells nobody of its entries.
+    pub fn new(books: B, clock: Clock) -> Self {
+        Self { books, clock, announce: None, charts: Arc::default() }
+    }
+
+    /// Tells of every entry with `fis.journal.posted` or `fis.journal.reverted` on this exchange, through the outbox, in the
+    /// commit that posts it.
+    #[must_use]
+    pub fn announcing(mut self, exchange: ExchangeName) -> Self {
+        self.announce = Some(exchange);
+        self
+    }
+
+    /// The books.
+    pub fn books(&self) -> &B {
+        &self.books
+    }
+
+    /// Posts a tenant's batch, and says of each arrival what became of it, in their order.
+    ///
+    /// All of it is one transaction: after an error nothing was posted, or everything was and the answers were lost; posting
+    /// the same batch again tells, because what was posted is a duplicate then.
+    pub async fn post(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
+        match self.post_together(tenant, arrivals).await {
+            Err(error) if error.kind == StoreErrorKind::Invalid && arrivals.len() > 1 => {
+                tracing::warn!(%tenant, %error, "a batch was refused by the database; posting its events one by one");
+                let mut answers = Vec::with_capacity(arrivals.len());
+                for arrival in arrivals {
+                    answers.extend(self.post_alone(tenant, arrival).await?);
+                }
+                Ok(answers)
+            }
+            Err(error) if error.kind == StoreErrorKind::Invalid => {
+                Ok(vec![Answer::Refused(refused_by_store(&error))])
+            }
+            answers => answers,
+        }
+    }
+
+    async fn post_alone(&self, tenant: &TenantId, arrival: &Arrival) -> Result<Vec<Answer>, StoreError> {
+        match self.post_together(tenant, std::slice::from_ref(arrival)).await {
+            Err(error) if error.kind == StoreErrorKind::Invalid => {
+                Ok(vec![Answer::Refused(refused_by_store(&error))])
+            }
+            answers => answers,
+        }
+    }
+
+    async fn post_together(
+        &self,
+        tenant: &TenantId,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Answer>, StoreError> {
+        if arrivals.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.books.begin().await?;
+        let Some(head) = self.books.lock(&mut tx, tenant).await? else {
+            let refusal = Refusal::UnknownTenant(tenant.to_string());
+            return Ok(vec![Answer::Refused(refusal); arrivals.len()]);
+        };
+        let outcome = self.post_locked(&mut tx, tenant, head, arrivals).await?;
+        let opened: Vec<AccountCode> =
+            outcome.page.opened.iter().map(|account| account.code.clone()).collect();
+        if outcome.page.entries.is_empty() {
+            self.books.rollback(tx).await?;
+        } else {
+            self.books.commit(tx).await?;
+        }
+        self.remember(tenant, head.version, opened);
+        Ok(outcome.answers)
+    }
+
+    /// Takes a batch through the pipeline and writes it, in a transaction that has the books locked.
+    pub(crate) async fn post_locked(
+        &self,
+        tx: &mut B::Tx,
+        tenant: &TenantId,
+        head: Head,
+        arrivals: &[Arrival],
+    ) -> Result<Outcome, StoreError> {
+        let cached = self.chart(tx, tenant, head.version).await?;
+        let ids: Vec<EventId> = arrivals.iter().map(|arrival| arrival.id().0.clone()).collect();
+        let known = self.books.known(tx, tenant, &ids).await?;
+        let numbers = references(arrivals);
+        let referred =
+            if numbers.is_empty() { Vec::new() } else { self.books.referred(tx, tenant, &numbers).await? };
+        let standing = Standing {
+            chart: &cached.chart,
+            head,
+            opened: &cached.opened,
+            known: &known,
+            referred: &referred,
+        };
+        let outcome = pipeline::run(tenant, arrivals, &standing, self.clock.now());
+        if !outcome.page.entries.is_empty() {
+            self.books.write(tx, tenant, &outcome.page).await?;
+            if let Some(exchange) = &self.announce {
+                let base = cached.chart.book.base_currency;
+                let events =
+                    outcome.page.entries.iter().filter_map(|entry| journal_event::of(entry, base, exchange));
+                self.books.append(tx, events.collect()).await?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn chart(&self, tx: &mut B::Tx, tenant: &TenantId, version: u64) -> Result<Cached, StoreError> {
+        let cached = self.charts().get(tenant).filter(|cached| cached.version == version).cloned();
+        if let Some(cached) = cached {
+            return Ok(cached);
+        }
+        let chart = Arc::new(self.books.chart(tx, tenant).await?);
+        let cached = Cached { version, chart, opened: Arc::default() };
+        self.charts().insert(tenant.clone(), cached.clone());
+        Ok(cached)
+    }
+
+    /// After the commit: these accounts need not be opened again.
+    fn remember(&self, tenant: &TenantId, version: u64, opened: Vec<AccountCode>) {
+        if opened.is_empty() {
+            return;
+        }
+        if let Some(cached) = self.charts().get_mut(tenant).filter(|cached| cached.version == version) {
+            Arc::make_mut(&mut cached.opened).extend(opened);
+        }
+    }
+
+    fn charts(&self) -> std::sync::MutexGuard<'_, HashMap<TenantId, Cached>> {
+        self.charts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Clone> Clone for Ledger<B> {
+    fn clone(&self) -> Self {
+        Self {
+            books: self.books.clone(),
+            clock: self.clock.clone(),
+            announce: self.announce.clone(),
+            charts: self.charts.clone(),
+        }
+    }
+}
+
+fn references(arrivals: &[Arrival]) -> Vec<u64> {
+    let mut numbers: Vec<u64> = arrivals
+        .iter()
+        .filter_map(|arrival| match arrival {
+            Arrival::Draft(draft) => draft.refers_to,
+            Arrival::Event { .. } => None,
+        })
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// All else was checked before: what the database still refuses is a sum that leaves its range.
+fn refused_by_store(error: &StoreError) -> Refusal {
+    tracing::warn!(%error, "the database refused an entry");
+    Refusal::BalanceOverflow
+}

@@ -1,0 +1,160 @@
+//! From an event to a sealed entry: the steps, in their order, on one tenant's batch in one transaction.
+//!
+//! lock the books → [`idempotency`] → [`mapping`] → [`period`] → [`validation`] → [`currency`] → [`reference`] → [`sealing`]
+//! → write → commit. Only then is anything acked. Whatever dies before the commit leaves nothing; after it, the entries, their
+//! place in the chain, the balances and the outgoing events are all there, and a repeat is a duplicate.
+//!
+//! A refusal is about one event: it leaves the batch, its neighbours are posted.
+
+pub mod currency;
+pub mod idempotency;
+pub mod mapping;
+pub mod period;
+pub mod reference;
+pub mod sealing;
+pub mod validation;
+
+use std::collections::{HashMap, HashSet};
+
+use postrider::envelope::{PayloadHash, TenantId};
+use postrider::{Envelope, EventId};
+
+use crate::account::{Account, AccountCode};
+use crate::books::{Head, Known, Page, Receipt, Referred};
+use crate::chart::Chart;
+use crate::entry::{Balanced, Draft};
+use crate::refusal::Refusal;
+
+/// Something to be posted.
+#[derive(Debug, Clone)]
+pub enum Arrival {
+    /// An event, for the rules.
+    Event {
+        /// The event.
+        envelope: Envelope,
+        /// The hash of its payload.
+        hash: PayloadHash,
+    },
+    /// An entry that somebody wrote by hand.
+    Draft(Box<Draft>),
+}
+
+impl Arrival {
+    /// An event, for the rules.
+    pub fn event(envelope: Envelope) -> Self {
+        let hash = envelope.payload.hash();
+        Self::Event { envelope, hash }
+    }
+
+    /// What makes it the same as another.
+    pub fn id(&self) -> (&EventId, PayloadHash) {
+        match self {
+            Self::Event { envelope, hash } => (&envelope.id, *hash),
+            Self::Draft(draft) => (&draft.source.event, draft.source.payload_hash),
+        }
+    }
+}
+
+/// What became of an arrival.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is in the books now.
+    Posted(Receipt),
+    /// It was in the books before, with the same payload.
+    Duplicate(Receipt),
+    /// It is not in the books.
+    Refused(Refusal),
+}
+
+/// What the pure steps need to know: all of it read after the books were locked.
+pub struct Standing<'a> {
+    /// What entries are made by.
+    pub chart: &'a Chart,
+    /// Where the chain stands.
+    pub head: Head,
+    /// Children that were opened since the chart was read.
+    pub opened: &'a HashSet<AccountCode>,
+    /// Arrivals that are in the books.
+    pub known: &'a [Known],
+    /// Entries that arrivals refer to.
+    pub referred: &'a [Referred],
+}
+
+/// What a batch comes to: an answer each, and a page to be written.
+pub struct Outcome {
+    /// In the order of the arrivals.
+    pub answers: Vec<Answer>,
+    /// What is to be written.
+    pub page: Page,
+}
+
+/// Takes a batch through all steps. Pure: the same batch on the same books comes to the same page.
+pub fn run(
+    tenant: &TenantId,
+    arrivals: &[Arrival],
+    standing: &Standing<'_>,
+    now: jiff::Timestamp,
+) -> Outcome {
+    let mut seen = idempotency::Seen::new(standing.known);
+    let mut references = reference::References::new(standing.referred);
+    let mut sealer = sealing::Sealer::new(tenant.clone(), standing.head, now);
+    let mut opened: HashMap<AccountCode, Account> = HashMap::new();
+    let mut answers = Vec::with_capacity(arrivals.len());
+    for arrival in arrivals {
+        let (event, hash) = arrival.id();
+        let answer = match seen.check(event, hash) {
+            Err(refusal) => Answer::Refused(refusal),
+            Ok(Some(receipt)) => Answer::Duplicate(receipt),
+            Ok(None) => match one(arrival, standing, &mut references, &mut sealer) {
+                Err(refusal) => Answer::Refused(refusal),
+                Ok(balanced) => {
+                    note_children(&balanced, standing, &mut opened);
+                    let released = references.released(&balanced);
+                    let receipt = sealer.seal(balanced, released.as_deref());
+                    seen.add(event.clone(), hash, receipt);
+                    Answer::Posted(receipt)
+                }
+            },
+        };
+        answers.push(answer);
+    }
+    let mut page = sealer.into_page();
+    page.opened = opened.into_values().collect();
+    page.opened.sort_by(|left, right| left.code.cmp(&right.code));
+    Outcome { answers, page }
+}
+
+fn one(
+    arrival: &Arrival,
+    standing: &Standing<'_>,
+    references: &mut reference::References<'_>,
+    sealer: &mut sealing::Sealer,
+) -> Result<Balanced, Refusal> {
+    let (chart, number) = (standing.chart, sealer.next_number());
+    if chart.book.max_entries.is_some_and(|most| number > most) {
+        return Err(Refusal::QuotaExceeded("entries"));
+    }
+    let (draft, poster) = mapping::draft(arrival, chart)?;
+    let draft = period::place(draft, chart, poster)?;
+    validation::check(&draft, chart)?;
+    let balanced = currency::convert(draft, chart)?;
+    sealer.has_room(&balanced)?;
+    references.claim(&balanced, number)?;
+    Ok(balanced)
+}
+
+/// Remembers the accounts that this entry opens.
+fn note_children(balanced: &Balanced, standing: &Standing<'_>, opened: &mut HashMap<AccountCode, Account>) {
+    for line in balanced.lines() {
+        let code = &line.account;
+        if standing.chart.accounts.contains_key(code)
+            || standing.opened.contains(code)
+            || opened.contains_key(code)
+        {
+            continue;
+        }
+        if let Ok(found) = standing.chart.account(code) {
+            opened.insert(code.clone(), found.account().clone());
+        }
+    }
+}

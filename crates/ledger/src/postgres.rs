@@ -1,0 +1,157 @@
+//! The books on PostgreSQL.
+//!
+//! Every transaction first names its tenant (`postrider.tenant`, for this transaction alone), and row-level security shows it
+//! that tenant's rows and no others.
+
+mod changing;
+mod posting;
+mod reading;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use postrider::EventId;
+use postrider::Store as _;
+use postrider::envelope::TenantId;
+use postrider::postgres::{Postgres, PostgresTx};
+use postrider::store::StoreError;
+
+use crate::account::AccountCode;
+use crate::books::{Balance, Books, Change, Head, Known, Page, Referred};
+use crate::chart::{Book, Chart};
+use crate::checkpoint::Checkpoint;
+use crate::entry::Sealed;
+
+/// Names the tenant of a transaction. The other settings keep plans that were made on empty tables from reading whole ones.
+const SCOPE: &str = "SELECT set_config('postrider.tenant', $1, true), set_config('enable_seqscan', 'off', true), \
+     set_config('jit', 'off', true)";
+
+async fn scope(store: &Postgres, tx: &mut PostgresTx, tenant: &TenantId) -> Result<(), StoreError> {
+    let named = sqlx::query(SCOPE).bind(tenant.as_str()).execute(tx.connection()).await;
+    named.map(|_| ()).map_err(|cause| store.error("naming the tenant", cause))
+}
+
+/// A transaction to read in, with one tenant's rows.
+async fn reading(store: &Postgres, tenant: &TenantId) -> Result<PostgresTx, StoreError> {
+    let mut tx = store.begin().await?;
+    scope(store, &mut tx, tenant).await?;
+    Ok(tx)
+}
+
+impl Books for Postgres {
+    async fn lock(&self, tx: &mut PostgresTx, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
+        scope(self, tx, tenant).await?;
+        posting::lock(self, tx.connection(), tenant).await
+    }
+
+    async fn chart(&self, tx: &mut PostgresTx, tenant: &TenantId) -> Result<Chart, StoreError> {
+        reading::chart(self, tx.connection(), tenant).await
+    }
+
+    async fn known(
+        &self,
+        tx: &mut PostgresTx,
+        tenant: &TenantId,
+        events: &[EventId],
+    ) -> Result<Vec<Known>, StoreError> {
+        posting::known(self, tx.connection(), tenant, events).await
+    }
+
+    async fn referred(
+        &self,
+        tx: &mut PostgresTx,
+        tenant: &TenantId,
+        numbers: &[u64],
+    ) -> Result<Vec<Referred>, StoreError> {
+        reading::referred(self, tx.connection(), tenant, numbers).await
+    }
+
+    async fn write(&self, tx: &mut PostgresTx, tenant: &TenantId, page: &Page) -> Result<(), StoreError> {
+        posting::write(self, tx.connection(), tenant, page).await
+    }
+
+    async fn open(&self, tx: &mut PostgresTx, book: &Book, at: Timestamp) -> Result<bool, StoreError> {
+        scope(self, tx, &book.tenant).await?;
+        changing::open(self, tx.connection(), book, at).await
+    }
+
+    async fn change(
+        &self,
+        tx: &mut PostgresTx,
+        tenant: &TenantId,
+        change: &Change,
+    ) -> Result<(), StoreError> {
+        changing::change(self, tx.connection(), tenant, change).await
+    }
+
+    async fn keep_checkpoint(
+        &self,
+        tx: &mut PostgresTx,
+        tenant: &TenantId,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), StoreError> {
+        changing::keep_checkpoint(self, tx.connection(), tenant, checkpoint).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantId>, StoreError> {
+        reading::tenants(self).await
+    }
+
+    async fn head(&self, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::head(self, tx.connection(), tenant).await
+    }
+
+    async fn read_chart(&self, tenant: &TenantId) -> Result<Option<Chart>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        match reading::head(self, tx.connection(), tenant).await? {
+            None => Ok(None),
+            Some(_) => reading::chart(self, tx.connection(), tenant).await.map(Some),
+        }
+    }
+
+    async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::entries(self, tx.connection(), tenant, after, limit).await
+    }
+
+    async fn entries_of(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Sealed>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::entries_of(self, tx.connection(), tenant, account, after, limit).await
+    }
+
+    async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::balances(self, tx.connection(), tenant).await
+    }
+
+    async fn movements(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Vec<Balance>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::movements(self, tx.connection(), tenant, from, to).await
+    }
+
+    async fn movements_in(
+        &self,
+        tx: &mut PostgresTx,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Vec<Balance>, StoreError> {
+        reading::movements(self, tx.connection(), tenant, from, to).await
+    }
+
+    async fn checkpoints(&self, tenant: &TenantId) -> Result<Vec<Checkpoint>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::checkpoints(self, tx.connection(), tenant).await
+    }
+}

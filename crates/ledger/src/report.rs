@@ -1,0 +1,268 @@
+//! What people read: trial balance, balance sheet, income statement, the statement of an account.
+
+use std::collections::BTreeMap;
+
+use jiff::civil::Date;
+use postrider::envelope::TenantId;
+use serde::Serialize;
+
+use crate::account::{AccountCode, AccountType, Side};
+use crate::books::{Balance, Books, Sums};
+use crate::chart::Chart;
+use crate::entry::Effect;
+use crate::error::LedgerError;
+use crate::ledger::Ledger;
+use crate::money::Currency;
+use crate::refusal::Refusal;
+
+/// One account in one currency, in minor units and as people write it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Which account.
+    pub account: AccountCode,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: AccountType,
+    /// Which currency.
+    pub currency: Currency,
+    /// Debits.
+    pub debits: String,
+    /// Credits.
+    pub credits: String,
+    /// What is left, on the side on which the account grows.
+    pub balance: String,
+    /// The same in the base currency.
+    pub base_balance: String,
+}
+
+/// Debits and credits of every account.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialBalance {
+    /// Whose.
+    pub tenant: TenantId,
+    /// At the end of which day; now, when absent.
+    pub as_of: Option<Date>,
+    /// The base currency.
+    pub base_currency: Currency,
+    /// The accounts.
+    pub rows: Vec<Row>,
+    /// The sums by currency: debits and credits are equal in each.
+    pub totals: Vec<Total>,
+}
+
+/// All debits and credits in one currency.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Total {
+    /// Which currency; the base currency of all lines when absent.
+    pub currency: Option<Currency>,
+    /// Debits.
+    pub debits: String,
+    /// Credits.
+    pub credits: String,
+    /// Whether they are equal.
+    pub balanced: bool,
+}
+
+/// Sums by type, in the base currency.
+#[derive(Debug, Clone, Serialize)]
+pub struct Statement {
+    /// Whose.
+    pub tenant: TenantId,
+    /// From which day; from the first, when absent.
+    pub from: Option<Date>,
+    /// To which day; to now, when absent.
+    pub to: Option<Date>,
+    /// The base currency.
+    pub base_currency: Currency,
+    /// The accounts, with balances in base.
+    pub rows: Vec<Row>,
+    /// The sums that the statement ends in.
+    pub sums: BTreeMap<&'static str, String>,
+    /// Whether assets are what liabilities, equity and the result add up to. Always true of an income statement.
+    pub balanced: bool,
+}
+
+/// One line of an account's statement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Movement {
+    /// The entry.
+    pub entry: String,
+    /// The day it counts for.
+    pub effective_on: Date,
+    /// For people.
+    pub description: String,
+    /// Which side.
+    pub side: Side,
+    /// How much.
+    pub amount: String,
+    /// Of what.
+    pub currency: Currency,
+    /// What the account holds after it in this currency, in the order of posting.
+    pub balance: String,
+}
+
+impl<B: Books> Ledger<B> {
+    /// Debits and credits of every account, at the end of a day or now.
+    pub async fn trial_balance(
+        &self,
+        tenant: &TenantId,
+        as_of: Option<Date>,
+    ) -> Result<TrialBalance, LedgerError> {
+        let chart = self.read_chart(tenant).await?;
+        let balances = self.books.movements(tenant, None, as_of).await?;
+        let base = chart.book.base_currency;
+        let totals = totals(&balances, base);
+        let rows = rows(&chart, &balances, |_| true);
+        Ok(TrialBalance { tenant: tenant.clone(), as_of, base_currency: base, rows, totals })
+    }
+
+    /// What one has, owes and owns at the end of a day.
+    pub async fn balance_sheet(
+        &self,
+        tenant: &TenantId,
+        as_of: Option<Date>,
+    ) -> Result<Statement, LedgerError> {
+        let chart = self.read_chart(tenant).await?;
+        let balances = self.books.movements(tenant, None, as_of).await?;
+        let sum = |kind| base_sum(&chart, &balances, kind);
+        let (assets, liabilities, equity) =
+            (sum(AccountType::Asset), -sum(AccountType::Liability), -sum(AccountType::Equity));
+        let result = -sum(AccountType::Income) - sum(AccountType::Expense);
+        let base = chart.book.base_currency;
+        let sums = [("assets", assets), ("liabilities", liabilities), ("equity", equity), ("result", result)];
+        Ok(Statement {
+            tenant: tenant.clone(),
+            from: None,
+            to: as_of,
+            base_currency: base,
+            rows: rows(&chart, &balances, |kind| !matches!(kind, AccountType::Income | AccountType::Expense)),
+            sums: sums.map(|(name, sum)| (name, base.show(sum))).into(),
+            balanced: assets == liabilities + equity + result,
+        })
+    }
+
+    /// What was earned and spent from one day to another.
+    pub async fn income_statement(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Statement, LedgerError> {
+        let chart = self.read_chart(tenant).await?;
+        let balances = self.books.movements(tenant, from, to).await?;
+        let income = -base_sum(&chart, &balances, AccountType::Income);
+        let expenses = base_sum(&chart, &balances, AccountType::Expense);
+        let base = chart.book.base_currency;
+        let sums = [("income", income), ("expenses", expenses), ("result", income - expenses)];
+        Ok(Statement {
+            tenant: tenant.clone(),
+            from,
+            to,
+            base_currency: base,
+            rows: rows(&chart, &balances, |kind| matches!(kind, AccountType::Income | AccountType::Expense)),
+            sums: sums.map(|(name, sum)| (name, base.show(sum))).into(),
+            balanced: true,
+        })
+    }
+
+    /// Every movement of an account after an entry, with what it holds after each.
+    pub async fn statement(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        limit: usize,
+    ) -> Result<Vec<Movement>, LedgerError> {
+        let chart = self.read_chart(tenant).await?;
+        let there = chart.accounts.get(account).ok_or_else(|| Refusal::UnknownAccount(account.clone()))?;
+        let sign = there.normal_side().sign();
+        let mut held: BTreeMap<Currency, i128> = BTreeMap::new();
+        let (mut movements, mut after) = (Vec::new(), 0);
+        loop {
+            let entries = self.books.entries_of(tenant, account, after, 1000).await?;
+            let Some(last) = entries.last() else { break };
+            after = last.number;
+            for entry in entries.iter().filter(|entry| entry.kind.effect() == Effect::Post) {
+                for line in entry.lines.iter().filter(|line| line.account == *account && line.amount > 0) {
+                    let held = held.entry(line.currency).or_default();
+                    *held += sign * line.side.sign() * i128::from(line.amount);
+                    movements.push(Movement {
+                        entry: entry.number.to_string(),
+                        effective_on: entry.effective_on,
+                        description: entry.description.to_string(),
+                        side: line.side,
+                        amount: line.currency.show(line.amount.into()),
+                        currency: line.currency,
+                        balance: line.currency.show(*held),
+                    });
+                }
+            }
+        }
+        // The newest ones, if there are more than asked for.
+        let skip = movements.len().saturating_sub(limit);
+        Ok(movements.split_off(skip))
+    }
+
+    pub(crate) async fn read_chart(&self, tenant: &TenantId) -> Result<Chart, LedgerError> {
+        let chart = self.books.read_chart(tenant).await?;
+        chart.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()).into())
+    }
+}
+
+fn rows(chart: &Chart, balances: &[Balance], wanted: impl Fn(AccountType) -> bool) -> Vec<Row> {
+    let base = chart.book.base_currency;
+    let row = |Balance { account, currency, sums }: &Balance| {
+        let there = chart.accounts.get(account)?;
+        let sign = there.normal_side().sign();
+        wanted(there.kind).then(|| Row {
+            account: account.clone(),
+            kind: there.kind,
+            currency: *currency,
+            debits: currency.show(sums.debits.into()),
+            credits: currency.show(sums.credits.into()),
+            balance: currency.show(sign * net(sums.debits, sums.credits)),
+            base_balance: base.show(sign * net(sums.base_debits, sums.base_credits)),
+        })
+    };
+    let mut rows: Vec<Row> = balances.iter().filter_map(row).collect();
+    rows.sort_by(|left, right| {
+        (left.kind, &left.account, left.currency).cmp(&(right.kind, &right.account, right.currency))
+    });
+    rows
+}
+
+fn totals(balances: &[Balance], base: Currency) -> Vec<Total> {
+    let mut sums: BTreeMap<Option<Currency>, (i128, i128)> = BTreeMap::new();
+    for Balance { currency, sums: Sums { debits, credits, base_debits, base_credits, .. }, .. } in balances {
+        for (key, debits, credits) in
+            [(Some(*currency), *debits, *credits), (None, *base_debits, *base_credits)]
+        {
+            let (all_debits, all_credits) = sums.entry(key).or_default();
+            *all_debits += i128::from(debits);
+            *all_credits += i128::from(credits);
+        }
+    }
+    let total = |(currency, (debits, credits)): (Option<Currency>, (i128, i128))| {
+        let shown = currency.unwrap_or(base);
+        Total {
+            currency,
+            debits: shown.show(debits),
+            credits: shown.show(credits),
+            balanced: debits == credits,
+        }
+    };
+    sums.into_iter().map(total).collect()
+}
+
+fn base_sum(chart: &Chart, balances: &[Balance], kind: AccountType) -> i128 {
+    let of_kind =
+        |balance: &&Balance| chart.accounts.get(&balance.account).is_some_and(|there| there.kind == kind);
+    balances
+        .iter()
+        .filter(of_kind)
+        .map(|balance| net(balance.sums.base_debits, balance.sums.base_credits))
+        .sum()
+}
+
+fn net(debits: i64, credits: i64) -> i128 {
+    i128::from(debits) - i128::from(credits)
+}

@@ -1,0 +1,131 @@
+//! The books on SQLite: the same contract on one file. The file has one writer, so a transaction that writes has the books locked.
+
+mod changing;
+mod posting;
+mod reading;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use postrider::EventId;
+use postrider::envelope::TenantId;
+use postrider::sqlite::{Sqlite, SqliteTx};
+use postrider::store::StoreError;
+
+use crate::account::AccountCode;
+use crate::books::{Balance, Books, Change, Head, Known, Page, Referred};
+use crate::chart::{Book, Chart};
+use crate::checkpoint::Checkpoint;
+use crate::entry::Sealed;
+
+/// A connection that only reads.
+type Reader = sqlx::pool::PoolConnection<sqlx::Sqlite>;
+
+async fn reader(store: &Sqlite) -> Result<Reader, StoreError> {
+    store.readers().acquire().await.map_err(|cause| store.error(cause))
+}
+
+impl Books for Sqlite {
+    async fn lock(&self, tx: &mut SqliteTx, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
+        reading::head(self, tx.connection().await?, tenant).await
+    }
+
+    async fn chart(&self, tx: &mut SqliteTx, tenant: &TenantId) -> Result<Chart, StoreError> {
+        reading::chart(self, tx.connection().await?, tenant).await
+    }
+
+    async fn known(
+        &self,
+        tx: &mut SqliteTx,
+        tenant: &TenantId,
+        events: &[EventId],
+    ) -> Result<Vec<Known>, StoreError> {
+        posting::known(self, tx.connection().await?, tenant, events).await
+    }
+
+    async fn referred(
+        &self,
+        tx: &mut SqliteTx,
+        tenant: &TenantId,
+        numbers: &[u64],
+    ) -> Result<Vec<Referred>, StoreError> {
+        reading::referred(self, tx.connection().await?, tenant, numbers).await
+    }
+
+    async fn write(&self, tx: &mut SqliteTx, tenant: &TenantId, page: &Page) -> Result<(), StoreError> {
+        posting::write(self, tx.connection().await?, tenant, page).await
+    }
+
+    async fn open(&self, tx: &mut SqliteTx, book: &Book, at: Timestamp) -> Result<bool, StoreError> {
+        changing::open(self, tx.connection().await?, book, at).await
+    }
+
+    async fn change(&self, tx: &mut SqliteTx, tenant: &TenantId, change: &Change) -> Result<(), StoreError> {
+        changing::change(self, tx.connection().await?, tenant, change).await
+    }
+
+    async fn keep_checkpoint(
+        &self,
+        tx: &mut SqliteTx,
+        tenant: &TenantId,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), StoreError> {
+        changing::keep_checkpoint(self, tx.connection().await?, tenant, checkpoint).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantId>, StoreError> {
+        reading::tenants(self).await
+    }
+
+    async fn head(&self, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
+        reading::head(self, &mut *reader(self).await?, tenant).await
+    }
+
+    async fn read_chart(&self, tenant: &TenantId) -> Result<Option<Chart>, StoreError> {
+        let mut reader = reader(self).await?;
+        match reading::head(self, &mut reader, tenant).await? {
+            None => Ok(None),
+            Some(_) => reading::chart(self, &mut reader, tenant).await.map(Some),
+        }
+    }
+
+    async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {
+        reading::entries(self, &mut *reader(self).await?, tenant, after, limit).await
+    }
+
+    async fn entries_of(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Sealed>, StoreError> {
+        reading::entries_of(self, &mut *reader(self).await?, tenant, account, after, limit).await
+    }
+
+    async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
+        reading::balances(self, &mut *reader(self).await?, tenant).await
+    }
+
+    async fn movements(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Vec<Balance>, StoreError> {
+        reading::movements(self, &mut *reader(self).await?, tenant, from, to).await
+    }
+
+    async fn movements_in(
+        &self,
+        tx: &mut SqliteTx,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Vec<Balance>, StoreError> {
+        reading::movements(self, tx.connection().await?, tenant, from, to).await
+    }
+
+    async fn checkpoints(&self, tenant: &TenantId) -> Result<Vec<Checkpoint>, StoreError> {
+        reading::checkpoints(self, &mut *reader(self).await?, tenant).await
+    }
+}

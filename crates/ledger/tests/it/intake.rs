@@ -1,0 +1,177 @@
+//! From a queue into the books, on the embedded broker and on RabbitMQ: every event is posted once or a dead letter with its reason.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::broker::{Broker, Message, Outgoing, Published, Verdict};
+use postrider::embedded::EmbeddedBroker;
+use postrider::envelope::TenantId;
+use postrider::envelope::wire::Identity;
+use postrider::postgres::{Postgres, PostgresConfig};
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::settlement::RetryPolicy;
+use postrider::sqlite::{Sqlite, SqliteConfig};
+use postrider::topology::{
+    ConsumerName, Exchange, ExchangeKind, ExchangeName, RoutingKey, ServiceQueue, Topology,
+};
+use postrider::{Clock, dead_letter};
+use postrider_ledger::Ledger;
+use postrider_ledger::books::Books;
+use postrider_ledger::chart::Book;
+use postrider_ledger::intake::{Intake, IntakeStatus};
+use postrider_ledger::money::Currency;
+use postrider_ledger::rules::ready;
+use postrider_ledger::sequencer::Sequencer;
+use postrider_ledger::verify::verify;
+use postrider_testkit::conformance::books::chart;
+use postrider_testkit::servers::shared;
+use tokio_util::sync::CancellationToken;
+
+const TENANTS: usize = 5;
+const EVENTS: usize = 300;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_of_the_embedded_broker_ends_up_in_the_books() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::new(folder.path().join("books.db"));
+    let store = Sqlite::open(config, Clock::system()).await.unwrap();
+    let broker = EmbeddedBroker::open(store.clone(), Clock::system()).await.unwrap();
+    plays(store, Arc::new(broker)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_of_rabbitmq_ends_up_in_the_books() {
+    let servers = shared().unwrap();
+    let (database, vhost) = (servers.database().await.unwrap(), servers.vhost().await.unwrap());
+    let store = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
+    store.migrate().await.unwrap();
+    let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();
+    plays(store, Arc::new(broker)).await;
+}
+
+/// Each event is sent twice, every tenth has another payload the second time, every seventh is bad; and the intake is stopped and
+/// started again in the middle.
+async fn plays<B: Books>(books: B, broker: Arc<dyn Broker>) {
+    let ledger = Ledger::new(books, Clock::system());
+    for tenant in 0..TENANTS {
+        let book = Book::new(TenantId::new(format!("t{tenant}")).unwrap(), Currency::new("EUR").unwrap());
+        ledger.open_books(&book, &chart(), ready::RULES).await.unwrap();
+    }
+    let mut service = ServiceQueue::new("fis.ingestion.queue", RetryPolicy::default()).unwrap();
+    service.identity = Identity::fis();
+    service = service.bind(&exchange(), "*.*.*").unwrap();
+    let events = Exchange { name: exchange(), kind: ExchangeKind::Topic, alternate: None };
+    let topology =
+        Topology { exchanges: vec![events], queues: service.queues(), bindings: service.bindings.clone() };
+    broker.declare(&topology).await.unwrap();
+
+    let mut batch = Vec::new();
+    for round in 0..2 {
+        for n in 0..EVENTS {
+            let amount = if n % 7 == 0 {
+                "\"much\"".to_owned()
+            } else if n % 10 == 0 {
+                format!("{}", 10 + round)
+            } else {
+                "10".to_owned()
+            };
+            batch.push(message(n, &amount));
+        }
+    }
+    batch.push(Outgoing::to_queue(
+        service.name(),
+        Message { body: b"nonsense".to_vec().into(), ..Message::default() },
+    ));
+    assert!(broker.publish(batch).await.iter().all(|answer| *answer == Published::Confirmed));
+
+    let bad = (0..EVENTS).filter(|n| n % 7 == 0).count();
+    let conflicts = (0..EVENTS).filter(|n| n % 7 != 0 && n % 10 == 0).count();
+    let (good, status) = ((EVENTS - bad) as u64, Arc::<IntakeStatus>::default());
+    // The first life ends after a third of the deliveries, the others run until the queue is empty.
+    for life in 0.. {
+        let stop = CancellationToken::new();
+        let intake = Arc::new(Intake {
+            sequencer: Sequencer::new(ledger.clone(), 4, stop.clone()),
+            broker: broker.clone(),
+            service: service.clone(),
+            name: ConsumerName::new("ledger").unwrap(),
+            tenant: None,
+            prefetch: 50,
+            clock: Clock::system(),
+            status: status.clone(),
+        });
+        let running = tokio::spawn(intake.clone().run(stop.clone()));
+        let waiting = async {
+            let enough = if life == 0 { good / 3 } else { good };
+            while status.posted() < enough || life > 0 && broker.depth(service.name()).await.unwrap() > 0 {
+                Clock::system().sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), waiting).await.expect("the queue is emptied");
+        stop.cancel();
+        running.await.unwrap().unwrap();
+        intake.sequencer.finish().await;
+        // What was not begun is back in the queue.
+        if life > 0 && broker.depth(service.name()).await.unwrap() == 0 {
+            break;
+        }
+    }
+
+    assert_eq!(status.posted(), good, "each good event once");
+    let letters = dead_letters(broker.as_ref(), &service, bad + conflicts + 1).await;
+    let of_class = |wanted: &str| letters.values().filter(|class| *class == wanted).count();
+    let found = ["rule_failed", "conflict", "malformed"].map(of_class);
+    assert_eq!(
+        found,
+        [bad, conflicts, 1],
+        "one dead letter for each that was refused, whatever was sent twice"
+    );
+    let mut entries = 0;
+    for tenant in ledger.books().tenants().await.unwrap() {
+        let verification = verify(ledger.books(), &tenant, 0, 2).await.unwrap().unwrap();
+        assert!(verification.holds() && verification.balances_compared, "{verification:?}");
+        entries += verification.entries;
+    }
+    assert_eq!(entries, good);
+    broker.close().await;
+}
+
+/// An event as the seed's producers send it: identity in the body, the type in the routing key.
+fn message(n: usize, amount: &str) -> Outgoing {
+    let body = format!(
+        r#"{{"eventId": "evt_{n}", "tenantId": "t{}", "employeeId": "e", "gross": {amount}, "currency": "EUR", "paidOn": "2026-03-01"}}"#,
+        n % TENANTS
+    );
+    let message = Message { body: body.into_bytes().into(), ..Message::default() };
+    Outgoing {
+        exchange: exchange(),
+        routing_key: RoutingKey::new("payroll.salary.disbursed").unwrap(),
+        message,
+    }
+}
+
+fn exchange() -> ExchangeName {
+    ExchangeName::new("fis.events.exchange").unwrap()
+}
+
+/// The classes of all dead letters, by what makes each of them one.
+async fn dead_letters(broker: &dyn Broker, service: &ServiceQueue, count: usize) -> BTreeMap<String, String> {
+    let mut subscription = broker.subscribe(&service.dead_letter_queue, 1000).await.unwrap();
+    let settler = subscription.settler();
+    let mut classes = BTreeMap::new();
+    while classes.len() < count {
+        let mut settled = Vec::new();
+        let letters = tokio::time::timeout(Duration::from_secs(60), subscription.next(1000)).await;
+        for letter in letters.unwrap_or_else(|_| panic!("only {} of {count} came", classes.len())).unwrap() {
+            let header = |name| letter.message.header(name).unwrap().to_owned();
+            classes.insert(
+                header(dead_letter::header::DEAD_LETTER_ID),
+                header(dead_letter::header::ERROR_CLASS),
+            );
+            settled.push((letter.receipt, Verdict::Ack));
+        }
+        settler.settle(settled).await.unwrap();
+    }
+    classes
+}

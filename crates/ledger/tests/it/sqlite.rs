@@ -1,0 +1,58 @@
+//! The books on SQLite under the suite.
+
+use std::path::PathBuf;
+
+use postrider::Clock;
+use postrider::sqlite::{Sqlite, SqliteConfig};
+use postrider_testkit::conformance::books::BooksFixture;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
+use tempfile::TempDir;
+
+postrider_testkit::books_conformance!(File::new());
+
+struct File {
+    folder: TempDir,
+    store: Sqlite,
+}
+
+impl File {
+    async fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let config = SqliteConfig::new(folder.path().join("books.db"));
+        Self { store: Sqlite::open(config, Clock::system()).await.unwrap(), folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("books.db")
+    }
+
+    async fn connection(&self) -> SqliteConnection {
+        let url = format!("sqlite://{}", self.path().display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        connection.execute("PRAGMA busy_timeout = 5000").await.unwrap();
+        connection
+    }
+}
+
+impl BooksFixture for File {
+    type Books = Sqlite;
+
+    async fn books(&self) -> Sqlite {
+        self.store.clone()
+    }
+
+    async fn tamper(&self, statement: &str) {
+        let mut connection = self.connection().await;
+        let names = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'ledger_%'";
+        for row in connection.fetch_all(names).await.unwrap() {
+            let drop = format!("DROP TRIGGER {}", row.get::<&str, _>(0));
+            connection.execute(AssertSqlSafe(drop)).await.unwrap();
+        }
+        connection.execute(AssertSqlSafe(statement.replace("{}", ""))).await.unwrap();
+    }
+
+    async fn try_statement(&self, statement: &str) -> bool {
+        let mut connection = self.connection().await;
+        connection.execute(AssertSqlSafe(statement.replace("{}", ""))).await.is_ok()
+    }
+}

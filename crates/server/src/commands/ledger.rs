@@ -1,0 +1,153 @@
+//! `postrider ledger`: charts of accounts, rules, entries, periods, reports, verification. One file a group of commands.
+
+mod accounts;
+mod entries;
+mod ingest;
+mod keys;
+mod periods;
+mod rates;
+mod reports;
+mod rules;
+mod transfer;
+mod verify;
+
+use clap::{Args, Subcommand};
+use postrider::envelope::TenantId;
+use postrider::topology::ExchangeName;
+use postrider_ledger::Ledger;
+use postrider_ledger::books::Books;
+
+use super::Context;
+use crate::exit::{Exit, usage};
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// Whose books, and what to do with them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider ledger --tenant acme accounts init --base EUR\n  \
+    postrider ledger --tenant acme rules check rules.toml --events events.jsonl\n  \
+    postrider ledger ingest events.jsonl\n  \
+    postrider ledger --tenant acme trial-balance --at 2026-12-31\n  \
+    postrider ledger verify\n\n\
+    Amounts are exact decimals; in json, amounts and entry numbers are texts. Exit code 3: a verification does not hold.")]
+pub(crate) struct LedgerArgs {
+    /// Whose books [default: the only tenant there is]
+    #[arg(long, global = true)]
+    tenant: Option<String>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Open books, list accounts, add and close them
+    Accounts(accounts::AccountsArgs),
+    /// Show, check, dry-run and change the rules that make entries of events
+    Rules(rules::RulesArgs),
+    /// Add and list exchange rates
+    Rates(rates::RatesArgs),
+    /// Post events from a file
+    Ingest(ingest::IngestArgs),
+    /// List and show entries
+    Entries(entries::EntriesArgs),
+    /// Undo an entry with a new one
+    Reverse(entries::AboutArgs),
+    /// Post what a pending entry promised
+    Settle(entries::AboutArgs),
+    /// End the promise of a pending entry
+    Void(entries::AboutArgs),
+    /// List periods, open, close and lock them
+    Periods(periods::PeriodsArgs),
+    /// Carry a year's result to retained earnings
+    Close(periods::CloseArgs),
+    /// The balances of all accounts, or of one
+    Balance(reports::BalanceArgs),
+    /// Debits and credits of every account
+    TrialBalance(reports::AtArgs),
+    /// Assets, liabilities and equity
+    BalanceSheet(reports::AtArgs),
+    /// Income and expenses
+    IncomeStatement(reports::FromToArgs),
+    /// The movements of an account
+    Statement(reports::StatementArgs),
+    /// Sign the entries since the last checkpoint
+    Checkpoint(keys::CheckpointArgs),
+    /// Prove that an entry is in a signed checkpoint
+    Proof(keys::ProofArgs),
+    /// Check chain, checkpoints, sums and balances
+    Verify(verify::VerifyArgs),
+    /// Write the journal for other programs
+    Export(transfer::ExportArgs),
+    /// Post opening balances from a CSV file
+    Import(transfer::ImportArgs),
+}
+
+/// The command, on a store.
+pub(crate) struct Keep<'a> {
+    pub(crate) args: LedgerArgs,
+    pub(crate) context: &'a Context,
+}
+
+impl OnStore for Keep<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        wired.store.check().await?;
+        let desk = Desk::new(wired.store, self.args.tenant, self.context)?;
+        match self.args.what {
+            What::Accounts(args) => accounts::run(args, &desk).await,
+            What::Rules(args) => rules::run(args, &desk).await,
+            What::Rates(args) => rates::run(args, &desk).await,
+            What::Ingest(args) => ingest::run(args, &desk).await,
+            What::Entries(args) => entries::run(args, &desk).await,
+            What::Reverse(args) => entries::about(args, entries::About::Reverse, &desk).await,
+            What::Settle(args) => entries::about(args, entries::About::Settle, &desk).await,
+            What::Void(args) => entries::about(args, entries::About::Void, &desk).await,
+            What::Periods(args) => periods::run(args, &desk).await,
+            What::Close(args) => periods::close(&args, &desk).await,
+            What::Balance(args) => reports::balance(args, &desk).await,
+            What::TrialBalance(args) => reports::trial_balance(args, &desk).await,
+            What::BalanceSheet(args) => reports::balance_sheet(args, &desk).await,
+            What::IncomeStatement(args) => reports::income_statement(args, &desk).await,
+            What::Statement(args) => reports::statement(args, &desk).await,
+            What::Checkpoint(args) => keys::checkpoint(&args, &desk).await,
+            What::Proof(args) => keys::proof(&args, &desk).await,
+            What::Verify(args) => verify::run(&args, &desk).await,
+            What::Export(args) => transfer::export(args, &desk).await,
+            What::Import(args) => transfer::import(args, &desk).await,
+        }
+    }
+}
+
+/// What every one of these commands has at hand.
+struct Desk<'a, B> {
+    ledger: Ledger<B>,
+    tenant: Option<TenantId>,
+    context: &'a Context,
+}
+
+impl<'a, B: Books> Desk<'a, B> {
+    fn new(books: B, tenant: Option<String>, context: &'a Context) -> anyhow::Result<Self> {
+        let mut ledger = Ledger::new(books, context.clock.clone());
+        let exchange = &context.config.settings.ledger.announce_exchange;
+        if !exchange.is_empty() {
+            ledger = ledger.announcing(ExchangeName::new(exchange)?);
+        }
+        Ok(Self { ledger, tenant: tenant.map(TenantId::new).transpose()?, context })
+    }
+
+    /// The tenant that was named, or the only one.
+    async fn tenant(&self) -> anyhow::Result<TenantId> {
+        if let Some(tenant) = &self.tenant {
+            return Ok(tenant.clone());
+        }
+        match self.ledger.books().tenants().await?.as_slice() {
+            [only] => Ok(only.clone()),
+            [] => Err(usage(
+                "nobody keeps books here yet; open some: postrider ledger --tenant acme accounts init --base EUR",
+            )),
+            several => {
+                let names: Vec<_> = several.iter().take(5).map(ToString::to_string).collect();
+                Err(usage(format!("several tenants keep books here ({}, …); add --tenant", names.join(", "))))
+            }
+        }
+    }
+}

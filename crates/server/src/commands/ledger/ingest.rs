@@ -1,0 +1,139 @@
+//! `postrider ledger ingest`: posts events from a file, a JSON document a line. A repeat is safe: what is posted is a duplicate.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use postrider::Envelope;
+use postrider::envelope::TenantId;
+use postrider_ledger::books::Books;
+use postrider_ledger::pipeline::{Answer, Arrival};
+use serde::Serialize;
+
+use super::Desk;
+use crate::commands::Context;
+use crate::event_input::EventInput;
+use crate::exit::Exit;
+
+/// Events in one transaction.
+const BATCH: usize = 500;
+/// A line of progress as often as this.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Where the events are.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A line is {\"type\": …, \"id\": …, \"tenant\": …, \"data\": {…}}, with occurred_at where it matters.\n\
+    Events that are refused are printed with their reasons, and the rest is posted: exit code 6. Mend the cause and run it\n\
+    again: what is posted already is not posted twice."
+)]
+pub(crate) struct IngestArgs {
+    /// A file of events; - for stdin
+    file: PathBuf,
+}
+
+/// What became of the events that were not posted.
+#[derive(Debug, Serialize)]
+struct Refused {
+    line: usize,
+    id: String,
+    code: String,
+    why: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Count {
+    posted: usize,
+    duplicates: usize,
+    refused: usize,
+}
+
+pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let (mut count, mut refused) = (Count::default(), Vec::new());
+    let mut waiting: BTreeMap<TenantId, Vec<(usize, Arrival)>> = BTreeMap::new();
+    let mut told = desk.context.clock.monotonic();
+    for (number, line) in lines(&args.file)? {
+        let read = read(&line, desk.context).and_then(|envelope| {
+            let tenant = envelope.tenant.group.clone().or_else(|| desk.tenant.clone());
+            tenant
+                .map(|tenant| (tenant, envelope))
+                .ok_or_else(|| "it names no tenant; add --tenant".to_owned())
+        });
+        match read {
+            Err(why) => {
+                refused.push(Refused { line: number, id: String::new(), code: "malformed".to_owned(), why })
+            }
+            Ok((tenant, envelope)) => {
+                let batch = waiting.entry(tenant.clone()).or_default();
+                batch.push((number, Arrival::event(envelope)));
+                if batch.len() >= BATCH {
+                    let batch = std::mem::take(batch);
+                    post(&tenant, batch, desk, &mut count, &mut refused).await?;
+                }
+            }
+        }
+        if desk.context.clock.since(told) > PROGRESS {
+            told = desk.context.clock.monotonic();
+            desk.context.output.note(&format!("{number} lines read, {} posted", count.posted));
+        }
+    }
+    for (tenant, batch) in waiting {
+        post(&tenant, batch, desk, &mut count, &mut refused).await?;
+    }
+    count.refused = refused.len();
+    refused.sort_by_key(|refused| refused.line);
+    desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], &refused, |row| {
+        vec![row.line.to_string(), row.id.clone(), row.code.clone(), row.why.clone()]
+    })?;
+    let Count { posted, duplicates, refused } = count;
+    desk.context.output.note(&format!("{posted} posted, {duplicates} were posted before, {refused} refused"));
+    Ok(if refused == 0 { Exit::Ok } else { Exit::Partly })
+}
+
+async fn post<B: Books>(
+    tenant: &TenantId,
+    batch: Vec<(usize, Arrival)>,
+    desk: &Desk<'_, B>,
+    count: &mut Count,
+    refused: &mut Vec<Refused>,
+) -> anyhow::Result<()> {
+    let (numbers, arrivals): (Vec<usize>, Vec<Arrival>) = batch.into_iter().unzip();
+    let answers = desk.ledger.post(tenant, &arrivals).await?;
+    for ((line, arrival), answer) in numbers.into_iter().zip(&arrivals).zip(answers) {
+        match answer {
+            Answer::Posted(_) => count.posted += 1,
+            Answer::Duplicate(_) => count.duplicates += 1,
+            Answer::Refused(refusal) => {
+                let (id, code) = (arrival.id().0.to_string(), refusal.code().to_owned());
+                refused.push(Refused { line, id, code, why: refusal.to_string() });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lines of a file with their numbers, empty ones left out.
+pub(super) fn lines(file: &Path) -> anyhow::Result<impl Iterator<Item = (usize, String)> + use<>> {
+    let input: Box<dyn Read> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?)
+    };
+    let lines = BufReader::new(input).split(b'\n').map_while(Result::ok);
+    // What is not UTF-8 is shown as it is and refused as an event, line by line.
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+    Ok((1..).zip(lines).filter(|(_, line)| !line.trim().is_empty()))
+}
+
+/// One event, or in words why it is none.
+pub(super) fn read(line: &str, context: &Context) -> Result<Envelope, String> {
+    let input: EventInput = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    if input.id.is_none() {
+        return Err("it has no id, so a repeat could not be told; give it one".to_owned());
+    }
+    let event = input.into_event(context.config.settings.limits).map_err(|error| error.to_string())?;
+    Ok(event.into_envelope(&context.clock))
+}

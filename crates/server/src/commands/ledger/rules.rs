@@ -1,0 +1,131 @@
+//! `postrider ledger rules`: what makes entries of events, checked and tried before it counts.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use postrider_ledger::books::{Books, Head};
+use postrider_ledger::chain::Hash;
+use postrider_ledger::journal_event;
+use postrider_ledger::pipeline::{self, Answer, Standing};
+use postrider_ledger::rules::Rules;
+use serde_json::{Value, json};
+
+use super::{Desk, ingest};
+use crate::exit::{Exit, usage};
+
+/// What to do with rules.
+#[derive(Debug, Args)]
+pub(crate) struct RulesArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Check a file of rules; with --events show the entries that would result. Nothing is posted
+    #[command(after_help = "Exit code 3 if an event would be refused.")]
+    Check {
+        /// A TOML file of [[rule]]s
+        rules: PathBuf,
+        /// Events to try them on, a JSON document a line, as `ledger ingest` takes them
+        #[arg(long, value_name = "FILE")]
+        events: Option<PathBuf>,
+    },
+    /// Make a file of rules the tenant's next version
+    Set {
+        /// A TOML file of [[rule]]s
+        rules: PathBuf,
+        /// Check them, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let (What::Check { rules: file, .. } | What::Set { rules: file, .. }) = &args.what;
+    let document =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let rules = Rules::parse(0, &document).map_err(|error| usage(format!("{}: {error}", file.display())))?;
+    match args.what {
+        What::Check { events: None, .. } => {
+            desk.context.output.note(&format!("{} rules can be used", rules.len()));
+            Ok(Exit::Ok)
+        }
+        What::Check { events: Some(events), .. } => try_on(rules, &events, desk).await,
+        What::Set { dry_run: true, .. } => {
+            desk.context.output.note(&format!("{} rules can be used; nothing was changed", rules.len()));
+            Ok(Exit::Ok)
+        }
+        What::Set { .. } => {
+            let tenant = desk.tenant().await?;
+            let version = desk.ledger.set_rules(&tenant, &document).await?;
+            desk.context.output.note(&format!("these are version {version} of {tenant}'s rules from now on"));
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// Takes events through the whole pipeline on the tenant's books as they are, and writes nothing.
+async fn try_on<B: Books>(
+    rules: Rules,
+    events: &std::path::Path,
+    desk: &Desk<'_, B>,
+) -> anyhow::Result<Exit> {
+    let tenant = desk.tenant().await?;
+    let chart = desk.ledger.books().read_chart(&tenant).await?;
+    let mut chart = chart.with_context(|| format!("{tenant} keeps no books here; open them first"))?;
+    chart.rules = rules;
+    let base = chart.book.base_currency;
+    let (mut rows, mut refused): (Vec<Value>, usize) = (Vec::new(), 0);
+    for (number, line) in ingest::lines(events)? {
+        let row = match ingest::read(&line, desk.context) {
+            Err(why) => json!({"line": number, "refused": "malformed", "why": why}),
+            Ok(envelope) => {
+                let (opened, head) =
+                    (std::collections::HashSet::new(), Head { number: 0, hash: Hash::ZERO, version: 0 });
+                let standing = Standing { chart: &chart, head, opened: &opened, known: &[], referred: &[] };
+                let arrivals = [pipeline::Arrival::event(envelope)];
+                let outcome = pipeline::run(&tenant, &arrivals, &standing, desk.context.clock.now());
+                match (outcome.answers.first(), outcome.page.entries.first()) {
+                    (Some(Answer::Refused(refusal)), _) => {
+                        json!({"line": number, "refused": refusal.code(), "why": refusal.to_string()})
+                    }
+                    (_, Some(entry)) => {
+                        let shown = journal_event::payload(entry, base);
+                        json!({"line": number, "rule": shown["rule"], "effectiveOn": shown["effectiveOn"],
+                            "description": shown["description"], "lines": shown["lines"]})
+                    }
+                    _ => continue,
+                }
+            }
+        };
+        refused += usize::from(row["refused"].is_string());
+        rows.push(row);
+    }
+    desk.context.output.rows(&["LINE", "RULE", "DAY", "ENTRY"], &rows, cells)?;
+    desk.context.output.note(&format!(
+        "{} of {} events would be posted; nothing was",
+        rows.len() - refused,
+        rows.len()
+    ));
+    Ok(if refused == 0 { Exit::Ok } else { Exit::Unhealthy })
+}
+
+fn cells(row: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if row["refused"].is_string() {
+        return vec![row["line"].to_string(), "refused".to_owned(), text(&row["refused"]), text(&row["why"])];
+    }
+    let lines = row["lines"].as_array().into_iter().flatten().map(|line| {
+        format!(
+            "{} {} {} {}",
+            text(&line["side"]),
+            text(&line["account"]),
+            text(&line["amount"]),
+            text(&line["currency"])
+        )
+    });
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    vec![row["line"].to_string(), text(&row["rule"]), text(&row["effectiveOn"]), lines]
+}

@@ -1,0 +1,124 @@
+//! Reversals, promises, and the end of a year: always new entries, nothing changed.
+
+use jiff::civil::date;
+use postrider::EventId;
+use postrider_ledger::LedgerError;
+use postrider_ledger::account::Side;
+use postrider_ledger::books::Books;
+use postrider_ledger::correcting::Remark;
+use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata};
+use postrider_ledger::money::Amount;
+
+use super::{BooksFixture, Desk, code, currency, event, order, rate};
+
+const PENDING: &str = "[[rule]]\nname='hold'\nmatch='#'\npending=true\n\
+    line=[{account='receivable:bob',debit='payload.total'},{account='sales',credit='payload.total'}]";
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, LedgerError>) -> &'static str {
+    result.unwrap_err().code()
+}
+
+/// A reversal undoes an entry to the last minor unit, in base too, and only once.
+pub async fn a_reversal_undoes_an_entry_once<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rates(&desk.tenant, &[rate("USD", "2026-02-27", "0.333")]).await.unwrap();
+    desk.posted(order("o-1", "10.05", "USD")).await;
+    let remark = Remark { on: Some(date(2026, 5, 1)), ..Remark::default() };
+    let receipt = desk.ledger.reverse(&desk.tenant, 1, &remark).await.unwrap();
+    assert_eq!(receipt.entry, 2);
+    assert_eq!(desk.held("receivable:alice", "USD").await, 0);
+    let balances = desk.ledger.books().balances(&desk.tenant).await.unwrap();
+    assert!(
+        balances.iter().all(|balance| balance.sums.base_debits == balance.sums.base_credits),
+        "{balances:?}"
+    );
+    assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 1, &remark).await), "already_reversed");
+    assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 2, &remark).await), "wrong_kind");
+    assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 99, &remark).await), "unknown_entry");
+    desk.holds().await;
+}
+
+/// The same key again is the same reversal.
+pub async fn a_key_makes_a_reversal_once<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let remark = Remark { key: Some(EventId::new("k-1").unwrap()), ..Remark::default() };
+    let first = desk.ledger.reverse(&desk.tenant, 1, &remark).await.unwrap();
+    assert_eq!(desk.ledger.reverse(&desk.tenant, 1, &remark).await.unwrap(), first);
+    let other = Remark { description: Some("another".to_owned()), ..remark };
+    assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 1, &other).await), "conflict");
+}
+
+/// A correction is a reversal and a new entry, both or neither.
+pub async fn a_correction_is_both_or_neither<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let draft = |credit: i64| Draft {
+        source: desk.ledger.by_hand(None, "right"),
+        kind: EntryKind::Posted,
+        effective_on: date(2026, 3, 1),
+        description: "as it should have been".to_owned(),
+        metadata: Metadata::new(),
+        refers_to: None,
+        lines: [("bank", Side::Debit, 700), ("sales", Side::Credit, credit)]
+            .map(|(account, side, amount)| DraftLine {
+                account: code(account),
+                side,
+                amount: Amount::new(amount).unwrap(),
+                currency: currency("EUR"),
+                base: None,
+            })
+            .into(),
+    };
+    let remark = Remark::default();
+    assert_eq!(refusal(desk.ledger.correct(&desk.tenant, 1, &remark, draft(600)).await), "unbalanced");
+    assert_eq!(desk.verified().await.entries, 1);
+    let (reversed, posted) = desk.ledger.correct(&desk.tenant, 1, &remark, draft(700)).await.unwrap();
+    assert_eq!((reversed.entry, posted.entry), (2, 3));
+    assert_eq!(desk.held("bank", "EUR").await, 700);
+    desk.holds().await;
+}
+
+/// What is promised counts as pending until it is settled or voided, once.
+pub async fn promises_are_settled_or_voided_once<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rules(&desk.tenant, PENDING).await.unwrap();
+    for id in ["p-1", "p-2"] {
+        desk.posted(event("hold.placed", id, r#"{"total": "5.00"}"#)).await;
+    }
+    let pending = async || {
+        let balances = desk.ledger.books().balances(&desk.tenant).await.unwrap();
+        let bob = balances.iter().find(|balance| balance.account == code("receivable:bob")).unwrap();
+        (bob.sums.pending_debits, bob.sums.debits)
+    };
+    assert_eq!(pending().await, (1000, 0));
+    let remark = Remark::default();
+    desk.ledger.settle(&desk.tenant, 1, &remark).await.unwrap();
+    assert_eq!(pending().await, (500, 500));
+    desk.ledger.void(&desk.tenant, 2, &remark).await.unwrap();
+    assert_eq!(pending().await, (0, 500));
+    assert_eq!(refusal(desk.ledger.void(&desk.tenant, 1, &remark).await), "already_resolved");
+    assert_eq!(refusal(desk.ledger.settle(&desk.tenant, 2, &remark).await), "already_resolved");
+    assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 1, &remark).await), "wrong_kind");
+    desk.ledger.reverse(&desk.tenant, 3, &remark).await.unwrap();
+    assert_eq!(desk.held("receivable:bob", "EUR").await, 0);
+    desk.holds().await;
+}
+
+/// At the end of a year the result goes to retained earnings, and a second time nothing is left to go.
+pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rates(&desk.tenant, &[rate("USD", "2026-02-27", "0.333")]).await.unwrap();
+    desk.posted(order("o-1", "10.05", "USD")).await;
+    desk.posted(order("o-2", "101.00", "EUR")).await;
+    let last_day = date(2026, 12, 31);
+    assert_eq!(desk.ledger.close_year(&desk.tenant, last_day).await.unwrap().len(), 1);
+    assert_eq!(desk.held("sales", "EUR").await, 0);
+    assert_eq!(desk.held("sales", "USD").await, 0);
+    assert_eq!(desk.held("retained-earnings", "EUR").await, -10_000);
+    let sheet = desk.ledger.balance_sheet(&desk.tenant, Some(last_day)).await.unwrap();
+    assert!(sheet.balanced, "{sheet:?}");
+    assert_eq!(sheet.sums["result"], "0.00");
+    assert!(desk.ledger.close_year(&desk.tenant, last_day).await.unwrap().is_empty());
+    desk.holds().await;
+}

@@ -1,0 +1,181 @@
+//! Posting: once, balanced, in the chain, with its neighbours unharmed.
+
+use futures_util::future::join_all;
+use postrider::Outbox as _;
+use postrider::store::{Lane, RelayId};
+use postrider::topology::ExchangeName;
+use postrider_ledger::Ledger;
+use postrider_ledger::books::Books;
+use postrider_ledger::pipeline::Answer;
+
+use super::{BooksFixture, Desk, event, order};
+
+/// An event becomes lines, balances and totals, and a link of the chain.
+pub async fn an_event_becomes_a_balanced_entry<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let receipt = desk.posted(order("o-1", "\"119.00\"", "EUR")).await;
+    assert_eq!(receipt.entry, 1);
+    assert_eq!(desk.held("receivable:alice", "EUR").await, 11_900);
+    assert_eq!(desk.held("sales", "EUR").await, -11_800);
+    assert_eq!(desk.held("tax-payable", "EUR").await, -100);
+    let entries = desk.ledger.books().entries(&desk.tenant, 0, 10).await.unwrap();
+    assert_eq!((entries.len(), entries[0].lines.len(), entries[0].hash), (1, 3, receipt.hash));
+    assert_eq!(entries[0].source.rule, "order completed@1");
+    desk.holds().await;
+}
+
+/// However often an event comes, in whatever batch, it is posted once and gets the first answer again.
+pub async fn an_event_is_posted_once<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let first = order("o-1", "10.00", "EUR");
+    let answers = desk.post(&[first.clone(), first.clone()]).await;
+    let [Answer::Posted(posted), Answer::Duplicate(again)] = answers.as_slice() else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(posted, again);
+    let other = desk.another(fixture).await;
+    assert_eq!(other.post(&[first]).await, [Answer::Duplicate(*posted)]);
+    // The same payload written otherwise is the same payload.
+    let answers = desk.post(&[order("o-1", "1e1", "EUR")]).await;
+    assert_eq!(answers, [Answer::Duplicate(*posted)]);
+    desk.holds().await;
+}
+
+/// The same id with another payload is refused, and the first one stands.
+pub async fn another_payload_of_an_event_is_a_conflict<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    assert_eq!(desk.refused(order("o-1", "10.01", "EUR")).await, "conflict");
+    let answers = desk.post(&[order("o-2", "1.50", "EUR"), order("o-2", "1.60", "EUR")]).await;
+    assert!(matches!(answers.as_slice(), [Answer::Posted(_), Answer::Refused(_)]), "{answers:?}");
+    assert_eq!(desk.held("receivable:alice", "EUR").await, 1150);
+    desk.holds().await;
+}
+
+/// What is wrong with one event is no matter of its neighbours.
+pub async fn a_bad_event_leaves_its_neighbours_alone<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let batch = [
+        order("o-1", "10.00", "EUR"),
+        order("o-2", "10.001", "EUR"),
+        order("o-3", "10.00", "USD"),
+        order("o-4", "-1", "EUR"),
+        event("ecommerce.order.completed", "o-5", "{"),
+        event("unheard.of.thing", "o-6", "{}"),
+        order("o-7", "20.00", "EUR"),
+    ];
+    let codes: Vec<_> = desk
+        .post(&batch)
+        .await
+        .iter()
+        .map(|answer| match answer {
+            Answer::Posted(receipt) => receipt.entry.to_string(),
+            Answer::Duplicate(_) => "duplicate".to_owned(),
+            Answer::Refused(refusal) => refusal.code().to_owned(),
+        })
+        .collect();
+    assert_eq!(
+        codes,
+        ["1", "too_many_digits", "missing_rate", "amount_not_positive", "malformed", "no_rule", "2"]
+    );
+    desk.holds().await;
+}
+
+/// An event that was refused is posted when it comes again after the cause is mended.
+pub async fn a_refused_event_is_posted_once_the_cause_is_mended<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    assert_eq!(desk.refused(order("o-1", "10.00", "USD")).await, "missing_rate");
+    desk.ledger.set_rates(&desk.tenant, &[super::rate("USD", "2026-02-27", "0.9")]).await.unwrap();
+    desk.posted(order("o-1", "10.00", "USD")).await;
+    desk.holds().await;
+}
+
+/// Ids are opaque.
+pub async fn ids_may_be_any_text<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    for id in ["évt_1 {x}", "事件", "o'1\\;--", &"x".repeat(128)] {
+        let paid = r#"{"employeeId": "e", "gross": 1, "currency": "EUR"}"#;
+        desk.posted(event("payroll.salary.disbursed", id, paid)).await;
+        assert_eq!(desk.refused(event("payroll.salary.disbursed", id, "{}")).await, "conflict");
+    }
+    desk.holds().await;
+}
+
+/// Nobody's books are anybody else's, and who has none is refused.
+pub async fn tenants_are_apart<F: BooksFixture>(fixture: &F) {
+    let acme = Desk::open(fixture).await;
+    let other = Desk::open_for(fixture, "other").await;
+    let receipts =
+        [acme.posted(order("o-1", "10.00", "EUR")).await, other.posted(order("o-1", "7.00", "EUR")).await];
+    assert_eq!(receipts.map(|receipt| receipt.entry), [1, 1]);
+    assert_eq!((acme.held("sales", "EUR").await, other.held("sales", "EUR").await), (-900, -600));
+    let nobody = postrider::envelope::TenantId::new("nobody").unwrap();
+    let answers = acme.ledger.post(&nobody, &[order("o-1", "1.50", "EUR")]).await.unwrap();
+    assert!(matches!(&answers[0], Answer::Refused(refusal) if refusal.code() == "unknown_tenant"));
+    assert_eq!(acme.ledger.books().tenants().await.unwrap().len(), 2);
+    acme.holds().await;
+    other.holds().await;
+}
+
+/// Several processes post for one tenant: no number is missing or taken twice, whoever was first.
+pub async fn processes_side_by_side_leave_no_gap<F: BooksFixture>(fixture: &F) {
+    const PROCESSES: usize = 4;
+    const BATCHES: usize = 6;
+    let desk = Desk::open(fixture).await;
+    let mut others = Vec::new();
+    for _ in 0..PROCESSES {
+        others.push(desk.another(fixture).await);
+    }
+    let posting = others.iter().enumerate().map(|(process, desk)| async move {
+        for batch in 0..BATCHES {
+            // Every event is sent by two of them.
+            let id = |n: usize| format!("o-{}-{batch}-{n}", process / 2);
+            let batch: Vec<_> = (0..20).map(|n| order(&id(n), "2.00", "EUR")).collect();
+            let answers = desk.post(&batch).await;
+            assert!(answers.iter().all(|answer| !matches!(answer, Answer::Refused(_))), "{answers:?}");
+        }
+    });
+    join_all(posting).await;
+    let posted = PROCESSES / 2 * BATCHES * 20;
+    assert_eq!(desk.verified().await.entries, posted as u64);
+    assert_eq!(desk.held("receivable:alice", "EUR").await, 200 * i64::try_from(posted).unwrap());
+    desk.holds().await;
+}
+
+/// A sum that would leave its range is refused, whatever else is in its batch.
+pub async fn a_balance_that_would_overflow_is_refused<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "2.00", "EUR")).await;
+    let nearly = i64::MAX - 100;
+    let set = format!("UPDATE {{}}ledger_balance SET debits = {nearly} WHERE account = 'receivable:alice'");
+    fixture.tamper(&set).await;
+    let answers = desk
+        .post(&[
+            order("o-2", "5.00", "EUR"),
+            event("payroll.salary.disbursed", "s-1", r#"{"employeeId": "e", "gross": 1, "currency": "EUR"}"#),
+        ])
+        .await;
+    let [Answer::Refused(refusal), Answer::Posted(_)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!(refusal.code(), "balance_overflow");
+}
+
+/// Every entry is told of by one event, committed with it.
+pub async fn every_entry_is_told_of_once<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let exchange = ExchangeName::new("fis.domain.exchange").unwrap();
+    let ledger = Ledger::new(fixture.books().await, postrider::Clock::system()).announcing(exchange.clone());
+    let batch = [order("o-1", "10.00", "EUR"), order("o-2", "bad", "EUR"), order("o-1", "10.00", "EUR")];
+    ledger.post(&desk.tenant, &batch).await.unwrap();
+    ledger.post(&desk.tenant, &batch).await.unwrap();
+    ledger.reverse(&desk.tenant, 1, &postrider_ledger::correcting::Remark::default()).await.unwrap();
+
+    let (books, relay) = (ledger.books(), RelayId::new("relay").unwrap());
+    books.lease(&relay, std::time::Duration::from_mins(5)).await.unwrap();
+    let rows = books.claim(&relay, Lane { index: 0, count: 1 }, 100).await.unwrap();
+    let told: Vec<_> = rows.iter().map(|row| row.envelope.event_type.to_string()).collect();
+    assert_eq!(told, ["fis.journal.posted", "fis.journal.reverted"]);
+    assert!(rows.iter().all(|row| row.exchange.as_ref() == Some(&exchange)));
+    let payload: serde_json::Value = rows[0].envelope.payload.parse().unwrap();
+    assert_eq!((&payload["entry"], &payload["sourceEvent"]), (&"1".into(), &"o-1".into()));
+    assert_eq!(payload["lines"][0]["amount"], "10.00");
+}

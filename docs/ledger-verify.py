@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Verifies a Postrider ledger without Postrider: the hash chain, byte by byte, from the database or from an export.
+
+    ledger-verify.py --sqlite .postrider/postrider.db [--tenant acme]
+    ledger-verify.py --postgres postgres://host/db    [--tenant acme]     (needs psql)
+    postrider ledger --tenant acme export --format jsonl | ledger-verify.py --jsonl -
+
+Prints one line a tenant with its last hash: compare it with `postrider ledger verify` or with a published checkpoint.
+Exit code 0: everything holds. 3: something was changed, and it says what. Standard library only; signatures of checkpoints are
+checked too where the package `cryptography` is installed.
+"""
+import argparse
+import csv
+import datetime
+import hashlib
+import json
+import sqlite3
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+
+EPOCH = datetime.date(1970, 1, 1)
+KINDS = ["posted", "pending", "settlement", "void", "reversal", "closing", "opening", "seal"]
+ENTRY = ["tenant", "number", "kind", "day", "posted_at", "source_event", "payload_hash", "rule", "description", "metadata",
+         "refers_to", "hash"]
+LINE = ["tenant", "entry", "account", "side", "amount", "currency", "base_amount", "rate", "rate_source"]
+
+
+def text(value):
+    data = value.encode()
+    return struct.pack(">I", len(data)) + data
+
+
+def entry_hash(before, entry):
+    """SHA-256 over the bytes that crates/ledger/src/chain.rs documents."""
+    out = bytearray(b"\x01") + before
+    out += text(entry["tenant"]) + struct.pack(">QBiq", entry["number"], entry["kind"], entry["day"], entry["posted_at"])
+    out += text(entry["source_event"]) + entry["payload_hash"]
+    out += text(entry["rule"]) + text(entry["description"]) + text(entry["metadata"])
+    out += struct.pack(">QI", entry["refers_to"] or 0, len(entry["lines"]))
+    for line in entry["lines"]:
+        out += text(line["account"]) + struct.pack(">Bq", line["side"], line["amount"]) + text(line["currency"])
+        out += struct.pack(">q", line["base_amount"]) + text(line["rate"] or "") + text(line["rate_source"] or "")
+    return hashlib.sha256(out).digest()
+
+
+def verify(entries):
+    """Checks one tenant's entries in their order. Returns their hashes and what is wrong."""
+    problems, hashes, before, number = [], [], bytes(32), 0
+    for entry in entries:
+        number += 1
+        if entry["number"] != number:
+            problems.append(f"entry {number} is missing")
+            number = entry["number"]
+        elif entry_hash(before, entry) != entry["hash"]:
+            problems.append(f"entry {number} does not have the hash that is stored for it")
+        sums = defaultdict(int)
+        for line in entry["lines"]:
+            sign = 1 if line["side"] == 1 else -1
+            sums[line["currency"]] += sign * line["amount"]
+            sums["base"] += sign * line["base_amount"]
+        if any(sums.values()):
+            problems.append(f"the debits and credits of entry {number} differ")
+        before = entry["hash"]
+        hashes.append(before)
+    return hashes, problems
+
+
+def merkle_root(hashes):
+    level = [hashlib.sha256(b"\x00" + one).digest() for one in hashes]
+    while len(level) > 1:
+        pairs = [level[at:at + 2] for at in range(0, len(level), 2)]
+        level = [hashlib.sha256(b"\x01" + pair[0] + pair[1]).digest() if len(pair) == 2 else pair[0] for pair in pairs]
+    return level[0]
+
+
+def check_checkpoint(tenant, checkpoint, hashes):
+    first, last, root, head, made_at, public_key, signature = checkpoint
+    name = f"the checkpoint of entries {first} to {last}"
+    if last > len(hashes):
+        return [f"{name} names entries that are gone"]
+    run = hashes[first - 1:last]
+    problems = []
+    if merkle_root(run) != root or run[-1] != head:
+        problems.append(f"{name} stands for other entries than these")
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError:
+        return problems
+    said = b"postrider.ledger.checkpoint.v1\0" + text(tenant) + struct.pack(">QQ", first, last) + root + head
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, said + struct.pack(">q", made_at))
+    except InvalidSignature:
+        problems.append(f"{name} has a wrong signature")
+    return problems
+
+
+def join(entries, lines):
+    """Tenants with their entries, each with its lines."""
+    tenants, by_number = defaultdict(list), {}
+    for row in entries:
+        entry = dict(zip(ENTRY, row), lines=[])
+        tenants[entry["tenant"]].append(entry)
+        by_number[entry["tenant"], entry["number"]] = entry
+    for row in lines:
+        line = dict(zip(LINE, row))
+        by_number[line["tenant"], line["entry"]]["lines"].append(line)
+    return tenants
+
+
+def from_sqlite(path):
+    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    entries = database.execute(
+        "SELECT tenant, number, kind, effective_on, posted_at, source_event, payload_hash, rule, description, metadata, refers_to, "
+        "hash FROM ledger_entry ORDER BY tenant, number")
+    lines = database.execute(
+        "SELECT tenant, entry, account, side, amount, currency, base_amount, rate, rate_source FROM ledger_line "
+        "ORDER BY tenant, entry, line")
+    checkpoints = database.execute(
+        "SELECT tenant, first_number, last_number, root, head_hash, made_at, public_key, signature FROM ledger_checkpoint "
+        "ORDER BY tenant, last_number")
+    return join(entries, lines), [(row[0], row[1:]) for row in checkpoints]
+
+
+def from_postgres(url):
+    """By psql, as a role that may read every tenant (a superuser, or one with BYPASSRLS)."""
+    csv.field_size_limit(1 << 30)
+
+    def rows(select):
+        command = ["psql", url, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", f"COPY ({select}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, encoding="utf-8")
+        return csv.reader(done.stdout.splitlines(keepends=True))
+
+    def hexed(value):
+        return bytes.fromhex(value.removeprefix("\\x"))
+
+    micros = "(extract(epoch from {}) * 1000000)::bigint"
+    entries = rows(
+        f"SELECT tenant, number, kind, effective_on - date '1970-01-01', {micros.format('posted_at')}, source_event, payload_hash, "
+        "rule, description, metadata, coalesce(refers_to, 0), hash FROM postrider.ledger_entry ORDER BY tenant, number")
+    entries = [[r[0], int(r[1]), int(r[2]), int(r[3]), int(r[4]), r[5], hexed(r[6]), r[7], r[8], r[9], int(r[10]), hexed(r[11])]
+               for r in entries]
+    lines = rows(
+        "SELECT tenant, entry, account, side, amount, currency, base_amount, coalesce(rate, ''), coalesce(rate_source, '') "
+        "FROM postrider.ledger_line ORDER BY tenant, entry, line")
+    lines = [[r[0], int(r[1]), r[2], int(r[3]), int(r[4]), r[5], int(r[6]), r[7], r[8]] for r in lines]
+    checkpoints = rows(
+        f"SELECT tenant, first_number, last_number, root, head_hash, {micros.format('made_at')}, public_key, signature "
+        "FROM postrider.ledger_checkpoint ORDER BY tenant, last_number")
+    checkpoints = [(r[0], (int(r[1]), int(r[2]), hexed(r[3]), hexed(r[4]), int(r[5]), hexed(r[6]), hexed(r[7])))
+                   for r in checkpoints]
+    return join(entries, lines), checkpoints
+
+
+def from_jsonl(path):
+    """An export: amounts are decimals with all their digits, so minor units are the digits without the point."""
+    tenants = defaultdict(list)
+    with sys.stdin if path == "-" else open(path, encoding="utf-8") as file:
+        for document in map(json.loads, file):
+            tenants[document["tenantId"]].append({
+                "tenant": document["tenantId"],
+                "number": int(document["entry"]),
+                "kind": KINDS.index(document["kind"]) + 1,
+                "day": (datetime.date.fromisoformat(document["effectiveOn"]) - EPOCH).days,
+                "posted_at": microseconds(document["postedAt"]),
+                "source_event": document["sourceEvent"],
+                "payload_hash": bytes.fromhex(document["payloadHash"].removeprefix("sha256:")),
+                "rule": document["rule"],
+                "description": document["description"],
+                "metadata": json.dumps(document["metadata"], sort_keys=True, separators=(",", ":"), ensure_ascii=False),
+                "refers_to": int(document["refersTo"] or 0),
+                "hash": bytes.fromhex(document["hash"]),
+                "lines": [{
+                    "account": line["account"],
+                    "side": 1 if line["side"] == "debit" else 2,
+                    "amount": int(line["amount"].replace(".", "")),
+                    "currency": line["currency"],
+                    "base_amount": int(line["baseAmount"].replace(".", "")),
+                    "rate": line.get("rate"),
+                    "rate_source": line.get("rateSource"),
+                } for line in document["lines"]],
+            })
+    return tenants, []
+
+
+def microseconds(time):
+    """2026-11-15T12:00:00.123456Z, with up to six digits after the point."""
+    whole, _, fraction = time.removesuffix("Z").partition(".")
+    seconds = datetime.datetime.fromisoformat(whole + "+00:00").timestamp()
+    return int(seconds) * 1_000_000 + int((fraction + "000000")[:6])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--sqlite", metavar="FILE")
+    source.add_argument("--postgres", metavar="URL")
+    source.add_argument("--jsonl", metavar="FILE")
+    parser.add_argument("--tenant", help="only this one")
+    args = parser.parse_args()
+    if args.sqlite:
+        tenants, checkpoints = from_sqlite(args.sqlite)
+    elif args.postgres:
+        tenants, checkpoints = from_postgres(args.postgres)
+    else:
+        tenants, checkpoints = from_jsonl(args.jsonl)
+    wrong = 0
+    for tenant, entries in sorted(tenants.items()):
+        if args.tenant not in (None, tenant):
+            continue
+        hashes, problems = verify(entries)
+        for owner, checkpoint in checkpoints:
+            if owner == tenant:
+                problems += check_checkpoint(tenant, checkpoint, hashes)
+        wrong += len(problems)
+        print(f"{tenant}\t{len(hashes)} entries\t{hashes[-1].hex() if hashes else ''}\t{'holds' if not problems else 'DOES NOT HOLD'}")
+        for problem in problems:
+            print(f"  {problem}")
+    sys.exit(3 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
