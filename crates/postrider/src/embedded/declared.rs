@@ -111,7 +111,7 @@ fn exchange(row: &SqliteRow) -> Result<Exchange, Misread> {
     };
     let alternate: Option<&str> = row.try_get(2)?;
     let name = ExchangeName::new(row.try_get::<&str, _>(0)?)?;
-    Ok(Exchange { name, kind, alternate: alternate.map(ExchangeName::new).transpose()? })
+    Ok(Exchange { alternate: alternate.map(ExchangeName::new).transpose()?, ..Exchange::new(name, kind) })
 }
 
 fn queue(row: &SqliteRow) -> Result<Queue, Misread> {
@@ -125,12 +125,11 @@ fn queue(row: &SqliteRow) -> Result<Queue, Misread> {
     let routing_key = key.map(RoutingKey::new).transpose()?;
     let exchange = exchange.map(ExchangeName::new).transpose()?;
     Ok(Queue {
-        name: QueueName::new(row.try_get::<&str, _>(0)?)?,
         kind,
         message_ttl: ttl.map(|micros| Duration::from_micros(micros.unsigned_abs())),
         dead_letter: exchange.map(|exchange| DeadLetterTarget { exchange, routing_key }),
         single_active_consumer: row.try_get(5)?,
-        safe_dead_lettering: true,
+        ..Queue::quorum(QueueName::new(row.try_get::<&str, _>(0)?)?)
     })
 }
 

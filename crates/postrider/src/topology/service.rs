@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Binding, BindingKey, ConsumerName, DeadLetterTarget, ExchangeName, Queue, QueueKind, QueueName,
-    RoutingKey,
+    Binding, BindingKey, ConsumerName, DeadLetterTarget, DeliveryLimit, ExchangeName, Queue, QueueKind,
+    QueueName, REDELIVERIES, RoutingKey,
 };
 use crate::envelope::wire::Identity;
 use crate::settlement::RetryPolicy;
@@ -57,7 +57,10 @@ impl ServiceQueue {
             })
             .collect::<Result<_, InvalidText>>()?;
         let dead_letter_queue = QueueName::new(format!("{name}.dlq"))?;
-        let mut queue = Queue::quorum(name);
+        // Others may declare this queue too: what keeps it safe is policy, which nobody has to agree with.
+        let mut queue = Queue { safe_dead_lettering: false, ..Queue::quorum(name) };
+        queue.policy.safe_dead_lettering = true;
+        queue.policy.delivery_limit = Some(DeliveryLimit::Times(REDELIVERIES));
         queue.dead_letter = Some(DeadLetterTarget {
             exchange: ExchangeName::default_exchange(),
             routing_key: Some(RoutingKey::to_queue(&dead_letter_queue)),
@@ -104,7 +107,9 @@ impl ServiceQueue {
             }),
             ..Queue::quorum(wait.name.clone())
         });
-        let dead = Queue { kind, ..Queue::quorum(self.dead_letter_queue.clone()) };
+        let mut dead = Queue { kind, ..Queue::quorum(self.dead_letter_queue.clone()) };
+        // A dead letter has nowhere else to go: it may be looked at as often as anybody wants.
+        dead.policy.delivery_limit = Some(DeliveryLimit::Unlimited);
         std::iter::once(self.queue.clone()).chain(waits).chain(std::iter::once(dead)).collect()
     }
 

@@ -51,7 +51,7 @@ fn exchange_name(name: &str) -> ExchangeName {
 
 /// Exchange `events` (topic) and quorum queue `orders`, bound for `order.*`.
 fn orders() -> Topology {
-    let exchange = Exchange { name: exchange_name("events"), kind: ExchangeKind::Topic, alternate: None };
+    let exchange = Exchange::new(exchange_name("events"), ExchangeKind::Topic);
     let binding = Binding {
         exchange: exchange_name("events"),
         queue: queue_name("orders"),

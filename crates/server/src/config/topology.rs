@@ -179,8 +179,7 @@ impl OwnTopology {
         }
         let mut exchanges: Vec<_> = settings.exchange.iter().map(ExchangeShort::whole).collect();
         if !exchanges.iter().any(|other| other.name == exchange) {
-            exchanges
-                .insert(0, Exchange { name: exchange.clone(), kind: ExchangeKind::Topic, alternate: None });
+            exchanges.insert(0, Exchange::new(exchange.clone(), ExchangeKind::Topic));
         }
         let services = settings.queue.iter().map(|queue| queue.whole(&exchange));
         let services = services.collect::<Result<Vec<_>, _>>().map_err(|error| ("queue", error))?;
@@ -203,7 +202,7 @@ impl ExchangeShort {
             ExchangeWord::Fanout => ExchangeKind::Fanout,
             ExchangeWord::Direct => ExchangeKind::Direct,
         };
-        Exchange { name: self.name.clone(), kind, alternate: self.alternate.clone() }
+        Exchange { alternate: self.alternate.clone(), ..Exchange::new(self.name.clone(), kind) }
     }
 }
 

@@ -1,0 +1,51 @@
+//! A topology with what else a design says: where it lives, who consumes, how events are written.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ExchangeName, QueueName, ServiceQueue, Topology, VhostName};
+use crate::envelope::wire::WireFormat;
+
+/// A whole layout, as a preset or a configuration gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// The virtual host it is made for; none means whichever the connection names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost: Option<VhostName>,
+    /// Everything to declare.
+    pub topology: Topology,
+    /// The queues that are consumed, each with its ladder and its dead-letter queue. All their queues are in the topology.
+    pub services: Vec<ServiceQueue>,
+    /// The exchange of events that name no other.
+    pub exchange: ExchangeName,
+    /// How events are written, by exchange; the envelope where nothing is said.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub formats: BTreeMap<ExchangeName, WireFormat>,
+    /// How queues are consumed, where the design says so.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub consuming: BTreeMap<QueueName, Consuming>,
+    /// Whether dead letters are taken out of their queues into the table. Not where other tools watch these queues.
+    pub collect: bool,
+}
+
+/// How a queue is consumed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consuming {
+    /// How many deliveries a consumer may have unsettled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetch: Option<u16>,
+    /// How many are handled at the same time to begin with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u16>,
+    /// How many are handled at the same time at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u16>,
+}
+
+impl Layout {
+    /// How events of an exchange are written.
+    pub fn format(&self, exchange: &ExchangeName) -> WireFormat {
+        self.formats.get(exchange).copied().unwrap_or_default()
+    }
+}
