@@ -16,6 +16,7 @@ mod fault;
 mod lanes;
 mod line;
 mod link;
+pub mod management;
 mod publish;
 mod settle;
 mod subscription;
