@@ -3,9 +3,12 @@
 //! The RabbitMQ adapter turns this data into declarations; the embedded broker interprets the same data. Nothing here
 //! does I/O.
 
+mod arguments;
 mod layout;
 mod matching;
 mod names;
+pub mod observed;
+pub mod plan;
 mod policy;
 mod service;
 

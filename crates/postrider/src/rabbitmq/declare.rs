@@ -1,6 +1,7 @@
 //! Topology as declarations. What exists with other settings is named, and left as it is. Policies are not set here: AMQP
 //! has no word for them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
@@ -11,7 +12,7 @@ use tokio::time::timeout;
 use super::line::Line;
 use super::{fault, lanes};
 use crate::broker::{BrokerError, BrokerErrorKind};
-use crate::topology::{Argument, Exchange, ExchangeKind, Queue, QueueKind, QueueName, Topology};
+use crate::topology::{Argument, Exchange, ExchangeKind, Queue, QueueName, Topology};
 
 /// Declares exchanges and queues, then binds. All that cannot be declared is reported together, and then nothing is bound.
 pub(super) async fn declare(line: &Line, topology: &Topology, limit: Duration) -> Result<(), BrokerError> {
@@ -65,10 +66,7 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     async fn exchange(&mut self, exchange: &Exchange) -> Result<(), BrokerError> {
-        let mut arguments = FieldTable::default();
-        if let Some(alternate) = &exchange.alternate {
-            arguments.insert("alternate-exchange".into(), text(alternate.as_str()));
-        }
+        let arguments = table(exchange.declared_arguments());
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let kind = match exchange.kind {
             ExchangeKind::Topic => Kind::Topic,
@@ -85,7 +83,7 @@ impl Desk<'_> {
     async fn queue(&mut self, queue: &Queue) -> Result<(), BrokerError> {
         let name = queue.name.as_str();
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        let arguments = queue_arguments(queue);
+        let arguments = table(queue.declared_arguments());
         self.ask("declare", &format!("queue {name}"), async |channel| {
             channel.queue_declare(name.into(), options, arguments).await.map(|_| ())
         })
@@ -141,42 +139,17 @@ impl Desk<'_> {
     }
 }
 
-fn queue_arguments(queue: &Queue) -> FieldTable {
-    let mut arguments = FieldTable::default();
-    if queue.kind != QueueKind::Unsaid {
-        arguments.insert("x-queue-type".into(), text(queue.kind.as_str()));
-    }
-    if let Some(ttl) = queue.message_ttl {
-        let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-        arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(ttl));
-    }
-    if let Some(target) = &queue.dead_letter {
-        arguments.insert("x-dead-letter-exchange".into(), text(target.exchange.as_str()));
-        if let Some(key) = &target.routing_key {
-            arguments.insert("x-dead-letter-routing-key".into(), text(key.as_str()));
-        }
-        if queue.safe_dead_lettering && queue.kind == QueueKind::Quorum {
-            // Without the overflow setting the strategy is taken and not kept to.
-            arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
-            arguments.insert("x-overflow".into(), text("reject-publish"));
-        }
-    }
-    if queue.single_active_consumer {
-        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
-    }
-    for (name, value) in &queue.arguments {
+fn table(arguments: BTreeMap<String, Argument>) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
         let value = match value {
-            Argument::Bool(value) => AMQPValue::Boolean(*value),
-            Argument::Int(value) => AMQPValue::LongLongInt(*value),
-            Argument::Text(value) => text(value),
+            Argument::Bool(value) => AMQPValue::Boolean(value),
+            Argument::Int(value) => AMQPValue::LongLongInt(value),
+            Argument::Text(value) => AMQPValue::LongString(LongString::from(value)),
         };
-        arguments.insert(name.as_str().into(), value);
+        table.insert(name.into(), value);
     }
-    arguments
-}
-
-fn text(value: &str) -> AMQPValue {
-    AMQPValue::LongString(LongString::from(value))
+    table
 }
 
 /// One error out of several: the kind of the gravest (one that waiting will not mend), the text of all.

@@ -7,7 +7,7 @@
 mod answers;
 mod trouble;
 
-pub use answers::{Binding, Exchange, Overview, Permission, Policy, Queue, Vhost, Whoami};
+pub use answers::{Overview, Permission, Vhost, Whoami};
 pub use trouble::{ManagementError, ManagementErrorKind};
 
 use std::path::Path;
@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::config::RabbitMqTls;
+use crate::topology::observed::{Binding, Exchange, Policy, Queue};
 
 /// Where the management API is.
 #[derive(Debug, Clone)]
@@ -63,7 +64,8 @@ impl Management {
                 let mut both = read(cert, "client certificate")?;
                 both.extend(read(key, "client key")?);
                 let identity = Identity::from_pem(&both);
-                builder = builder.identity(identity.map_err(|why| unreadable(cert, "client certificate", &why))?);
+                builder =
+                    builder.identity(identity.map_err(|why| unreadable(cert, "client certificate", &why))?);
             }
         }
         let client = builder.build().map_err(|why| {
@@ -198,7 +200,9 @@ impl Management {
                 Ok((StatusCode::SERVICE_UNAVAILABLE | StatusCode::INTERNAL_SERVER_ERROR, body)) => {
                     away = Some(trouble::stumbled(&node.place, &body));
                 }
-                Ok((status, body)) => return Err(trouble::answered(&node.place, &node.user, path, status, &body)),
+                Ok((status, body)) => {
+                    return Err(trouble::answered(&node.place, &node.user, path, status, &body));
+                }
                 Err(error) => away = Some(trouble::unreachable(&node.place, error)),
             }
         }
@@ -209,7 +213,8 @@ impl Management {
 impl Node {
     fn parse(text: &str) -> Result<Self, ManagementError> {
         let bad = |why: &str| {
-            let told = format!("the management URL cannot be used: {why}; expected http://user:password@host:15672");
+            let told =
+                format!("the management URL cannot be used: {why}; expected http://user:password@host:15672");
             ManagementError::new(ManagementErrorKind::BadUrl, told)
         };
         let mut url = Url::parse(text).map_err(|why| bad(&why.to_string()))?;
@@ -218,10 +223,12 @@ impl Node {
         }
         let Some(host) = url.host_str() else { return Err(bad("it names no host")) };
         let place = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
-        let decoded = |text: &str| url::form_urlencoded::parse(format!("x={}", text.replace('+', "%2B")).as_bytes())
-            .next()
-            .map(|(_, value)| value.into_owned())
-            .unwrap_or_default();
+        let decoded = |text: &str| {
+            url::form_urlencoded::parse(format!("x={}", text.replace('+', "%2B")).as_bytes())
+                .next()
+                .map(|(_, value)| value.into_owned())
+                .unwrap_or_default()
+        };
         let (user, password) = (decoded(url.username()), decoded(url.password().unwrap_or_default()));
         if user.is_empty() {
             return Err(bad("it names no user"));

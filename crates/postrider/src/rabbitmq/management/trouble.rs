@@ -60,9 +60,9 @@ impl From<ManagementError> for BrokerError {
     fn from(error: ManagementError) -> Self {
         let kind = match error.kind {
             ManagementErrorKind::Unavailable | ManagementErrorKind::Absent => BrokerErrorKind::Unavailable,
-            ManagementErrorKind::WrongPassword | ManagementErrorKind::MissingRight | ManagementErrorKind::BadUrl => {
-                BrokerErrorKind::Denied
-            }
+            ManagementErrorKind::WrongPassword
+            | ManagementErrorKind::MissingRight
+            | ManagementErrorKind::BadUrl => BrokerErrorKind::Denied,
             ManagementErrorKind::NotFound => BrokerErrorKind::NotFound,
             ManagementErrorKind::Refused => BrokerErrorKind::Protocol,
         };
@@ -89,7 +89,9 @@ pub(super) fn unreachable(place: &str, error: reqwest::Error) -> ManagementError
              rabbitmq_management), and is this its address?"
         )
     } else {
-        format!("what answers at {place} does not speak HTTP ({deepest}); the management API is on port 15672 by default")
+        format!(
+            "what answers at {place} does not speak HTTP ({deepest}); the management API is on port 15672 by default"
+        )
     };
     ManagementError::new(ManagementErrorKind::Absent, told).because(error)
 }
@@ -197,7 +199,10 @@ mod tests {
         assert_eq!(kind(401, &said("Login failed")), ManagementErrorKind::WrongPassword);
         assert_eq!(kind(401, &said("Not_Authorized")), ManagementErrorKind::WrongPassword);
         assert_eq!(kind(401, &said("Not management user")), ManagementErrorKind::MissingRight);
-        assert_eq!(kind(401, &said("User not authorised to access object")), ManagementErrorKind::MissingRight);
+        assert_eq!(
+            kind(401, &said("User not authorised to access object")),
+            ManagementErrorKind::MissingRight
+        );
         assert_eq!(kind(404, &said("Not Found")), ManagementErrorKind::NotFound);
         assert_eq!(kind(404, "<html>nginx</html>"), ManagementErrorKind::Absent);
         assert_eq!(kind(400, &said("-1 is not a valid limit")), ManagementErrorKind::Refused);
