@@ -1,22 +1,16 @@
 //! Topology as declarations. What exists with other settings is named, and left as it is. Policies are not set here: AMQP
 //! has no word for them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
-use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{Channel, ExchangeKind as Kind};
-use tokio::time::timeout;
-
+use super::desk::Desk;
 use super::line::Line;
-use super::{fault, lanes};
-use crate::broker::{BrokerError, BrokerErrorKind};
-use crate::topology::{Argument, Exchange, ExchangeKind, Queue, QueueName, Topology};
+use crate::broker::BrokerError;
+use crate::topology::{QueueName, Topology};
 
 /// Declares exchanges and queues, then binds. All that cannot be declared is reported together, and then nothing is bound.
 pub(super) async fn declare(line: &Line, topology: &Topology, limit: Duration) -> Result<(), BrokerError> {
-    let mut desk = Desk { line, limit, channel: None };
+    let mut desk = Desk::new(line, limit);
     let mut refused = Vec::new();
     for exchange in topology.exchanges.iter().filter(|exchange| !exchange.name.is_default()) {
         if let Err(error) = desk.exchange(exchange).await {
@@ -36,120 +30,16 @@ pub(super) async fn declare(line: &Line, topology: &Topology, limit: Duration) -
             }
         }
     }
-    if let Some(channel) = &desk.channel {
-        lanes::close(channel).await;
-    }
+    desk.close().await;
     together(refused)
 }
 
 /// How many messages wait in a queue.
 pub(super) async fn depth(line: &Line, queue: &QueueName, limit: Duration) -> Result<u64, BrokerError> {
-    let mut desk = Desk { line, limit, channel: None };
-    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let found = desk
-        .ask("look at", &format!("queue {queue}"), async |channel| {
-            channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await
-        })
-        .await?;
-    if let Some(channel) = &desk.channel {
-        lanes::close(channel).await;
-    }
-    Ok(u64::from(found.message_count()))
-}
-
-/// Where questions are asked: a channel that is replaced when an answer closed it.
-struct Desk<'a> {
-    line: &'a Line,
-    limit: Duration,
-    channel: Option<Channel>,
-}
-
-impl Desk<'_> {
-    async fn exchange(&mut self, exchange: &Exchange) -> Result<(), BrokerError> {
-        let arguments = table(exchange.declared_arguments());
-        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        let kind = match exchange.kind {
-            ExchangeKind::Topic => Kind::Topic,
-            ExchangeKind::Fanout => Kind::Fanout,
-            ExchangeKind::Direct => Kind::Direct,
-        };
-        let name = exchange.name.as_str();
-        self.ask("declare", &format!("exchange {name}"), async |channel| {
-            channel.exchange_declare(name.into(), kind, options, arguments).await
-        })
-        .await
-    }
-
-    async fn queue(&mut self, queue: &Queue) -> Result<(), BrokerError> {
-        let name = queue.name.as_str();
-        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        let arguments = table(queue.declared_arguments());
-        self.ask("declare", &format!("queue {name}"), async |channel| {
-            channel.queue_declare(name.into(), options, arguments).await.map(|_| ())
-        })
-        .await
-    }
-
-    async fn bind(&mut self, binding: &crate::topology::Binding) -> Result<(), BrokerError> {
-        let (queue, exchange, key) =
-            (binding.queue.as_str(), binding.exchange.as_str(), binding.key.as_str());
-        let what = format!("queue {queue} to exchange {exchange} for {key:?}");
-        self.ask("bind", &what, async |channel| {
-            channel
-                .queue_bind(
-                    queue.into(),
-                    exchange.into(),
-                    key.into(),
-                    QueueBindOptions::default(),
-                    FieldTable::default(),
-                )
-                .await
-        })
-        .await
-    }
-
-    async fn ask<T>(
-        &mut self,
-        doing: &str,
-        what: &str,
-        question: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
-    ) -> Result<T, BrokerError> {
-        let channel = match self.channel.take() {
-            Some(channel) if channel.status().connected() => channel,
-            _ => self.line.channel(self.limit).await?,
-        };
-        let answer = timeout(self.limit, question(&channel)).await;
-        match answer {
-            Ok(Ok(answer)) => {
-                self.channel = Some(channel);
-                Ok(answer)
-            }
-            Ok(Err(error)) => Err(fault::asking(doing, what, error)),
-            Err(_) => {
-                tokio::spawn(async move { lanes::close(&channel).await });
-                Err(BrokerError::new(
-                    BrokerErrorKind::Unavailable,
-                    format!(
-                        "RabbitMQ did not {doing} {what} within {} s; try again",
-                        self.limit.as_secs_f32()
-                    ),
-                ))
-            }
-        }
-    }
-}
-
-fn table(arguments: BTreeMap<String, Argument>) -> FieldTable {
-    let mut table = FieldTable::default();
-    for (name, value) in arguments {
-        let value = match value {
-            Argument::Bool(value) => AMQPValue::Boolean(value),
-            Argument::Int(value) => AMQPValue::LongLongInt(value),
-            Argument::Text(value) => AMQPValue::LongString(LongString::from(value)),
-        };
-        table.insert(name.into(), value);
-    }
-    table
+    let mut desk = Desk::new(line, limit);
+    let seen = desk.look(queue.as_str()).await?;
+    desk.close().await;
+    Ok(seen.ready)
 }
 
 /// One error out of several: the kind of the gravest (one that waiting will not mend), the text of all.

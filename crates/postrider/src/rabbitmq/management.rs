@@ -138,6 +138,24 @@ impl Management {
         }
     }
 
+    /// Binds a queue like another one is bound.
+    pub async fn bind(&self, vhost: &str, like: &Binding, queue: &str) -> Result<(), ManagementError> {
+        let body = serde_json::json!({ "routing_key": like.routing_key, "arguments": like.arguments });
+        self.change(Method::POST, &["bindings", vhost, "e", &like.source, "q", queue], &body).await
+    }
+
+    /// Removes a binding of a queue. One that is not there is fine.
+    pub async fn unbind(&self, vhost: &str, binding: &Binding) -> Result<(), ManagementError> {
+        let Binding { source, destination, properties_key, .. } = binding;
+        match self
+            .change(Method::DELETE, &["bindings", vhost, "e", source, "q", destination, properties_key], &())
+            .await
+        {
+            Err(error) if error.kind == ManagementErrorKind::NotFound => Ok(()),
+            answer => answer,
+        }
+    }
+
     /// All policies.
     pub async fn policies(&self, vhost: &str) -> Result<Vec<Policy>, ManagementError> {
         self.get(&["policies", vhost]).await

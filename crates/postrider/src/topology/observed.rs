@@ -95,6 +95,9 @@ pub struct Binding {
     pub routing_key: String,
     /// For headers exchanges and plugins.
     pub arguments: BTreeMap<String, Value>,
+    /// What the management API calls it.
+    #[serde(default)]
+    pub properties_key: String,
 }
 
 /// A policy.

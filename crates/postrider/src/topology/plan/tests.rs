@@ -75,6 +75,7 @@ fn after(plan: &Plan, mut broker: Observed) -> Observed {
                 destination_type: "queue".into(),
                 routing_key: binding.key.to_string(),
                 arguments: BTreeMap::new(),
+                properties_key: binding.key.to_string(),
             }),
             other => panic!("{other:?}"),
         }
