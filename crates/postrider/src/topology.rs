@@ -10,12 +10,14 @@ mod names;
 pub mod observed;
 pub mod plan;
 mod policy;
+mod presets;
 mod service;
 
 pub use layout::{Consuming, Layout};
 pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};
 pub use policy::{AppliesTo, BrokerPolicy, DeliveryLimit, ExchangePolicy, QueuePolicy, REDELIVERIES};
+pub use presets::{PRESETS, Parameter, Preset, PresetError, STRICT};
 pub use service::{ServiceQueue, WaitQueue};
 
 use std::collections::BTreeMap;

@@ -25,6 +25,9 @@ pub struct Layout {
     /// How queues are consumed, where the design says so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub consuming: BTreeMap<QueueName, Consuming>,
+    /// Queues behind alternate exchanges, beside the services' own: what arrives there is a dead letter, `unroutable`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unroutable: Vec<QueueName>,
     /// Whether dead letters are taken out of their queues into the table. Not where other tools watch these queues.
     pub collect: bool,
 }
@@ -44,6 +47,29 @@ pub struct Consuming {
 }
 
 impl Layout {
+    /// A layout of which nothing else is said.
+    pub fn of(topology: Topology, services: Vec<ServiceQueue>, exchange: ExchangeName) -> Self {
+        Self {
+            vhost: None,
+            topology,
+            services,
+            exchange,
+            formats: BTreeMap::new(),
+            consuming: BTreeMap::new(),
+            unroutable: Vec::new(),
+            collect: true,
+        }
+    }
+
+    /// Whose dead letters are to be collected: nobody's where other tools watch for them.
+    pub fn collected(&self) -> Vec<ServiceQueue> {
+        if !self.collect {
+            return Vec::new();
+        }
+        let unroutable = self.unroutable.iter().map(ServiceQueue::of_dead_letters);
+        self.services.iter().cloned().chain(unroutable).collect()
+    }
+
     /// How events of an exchange are written.
     pub fn format(&self, exchange: &ExchangeName) -> WireFormat {
         self.formats.get(exchange).copied().unwrap_or_default()
