@@ -1,4 +1,4 @@
-//! What the RabbitMQ adapter does beyond the broker's contract: returns, refusals, alarms, crashes, TLS.
+//! What the RabbitMQ adapter does beyond the broker's contract, on every version: returns, refusals, alarms, crashes, TLS.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,11 +22,11 @@ use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
 use postrider::topology::{
     Binding, BindingKey, Exchange, ExchangeKind, ExchangeName, Queue, QueueName, RoutingKey, Topology,
 };
-use postrider_testkit::servers::{TestVhost, shared};
+use postrider_testkit::servers::{RabbitMq as Server, RabbitVersion, TestVhost, shared};
 
 /// A broker on a vhost of the test's own.
-async fn broker() -> (TestVhost, RabbitMq) {
-    let vhost = shared().unwrap().vhost().await.unwrap();
+async fn broker(version: RabbitVersion) -> (TestVhost, RabbitMq) {
+    let vhost = shared().unwrap().vhost_on(version).await.unwrap();
     let broker = connect(&vhost.amqp_url).await;
     (vhost, broker)
 }
