@@ -41,6 +41,16 @@ fn quick(url: &str, seconds: u64) -> RabbitMqConfig {
     RabbitMqConfig { limits, ..RabbitMqConfig::new(url) }
 }
 
+/// Changes the configuration of a single node, and starts it again.
+async fn configure(server: &Server, change: impl FnOnce(&str) -> String) {
+    let file = server.folder().join("n1/rabbitmq.conf");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let after = change(&before);
+    assert_ne!(before, after);
+    std::fs::write(&file, after).unwrap();
+    server.restart().await.unwrap();
+}
+
 fn queue_name(name: &str) -> QueueName {
     QueueName::new(name).unwrap()
 }

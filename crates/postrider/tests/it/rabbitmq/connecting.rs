@@ -81,13 +81,10 @@ async fn tls_with_an_authority_of_our_own(version: RabbitVersion) {
 async fn tls_with_a_certificate_of_our_own(version: RabbitVersion) {
     let server = Server::start_tls(version).await.unwrap();
     let tls = server.folder().join("tls");
-    let conf = find(server.folder(), "rabbitmq.conf");
-    let text = std::fs::read_to_string(&conf).unwrap();
-    let strict =
-        text.replace("verify_none", "verify_peer").replace("no_peer_cert = false", "no_peer_cert = true");
-    assert_ne!(text, strict);
-    std::fs::write(&conf, strict).unwrap();
-    server.restart().await.unwrap();
+    configure(&server, |text| {
+        text.replace("verify_none", "verify_peer").replace("no_peer_cert = false", "no_peer_cert = true")
+    })
+    .await;
     std::fs::write(tls.join("client.ext"), "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\n")
         .unwrap();
     for command in [
@@ -109,10 +106,4 @@ async fn tls_with_a_certificate_of_our_own(version: RabbitVersion) {
     assert_eq!(refused.kind, BrokerErrorKind::Denied, "{refused}");
     assert!(refused.message.contains("client certificate"), "{refused}");
     RabbitMq::connect(config(with), Clock::system()).await.unwrap().ping().await.unwrap();
-}
-
-fn find(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
-    let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join(name));
-    let beside = folder.join(name);
-    found.chain([beside]).find(|path| path.exists()).unwrap()
 }

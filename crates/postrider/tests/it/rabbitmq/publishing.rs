@@ -110,7 +110,7 @@ async fn a_refusal_among_large_messages_leaves_the_others_unharmed(version: Rabb
 
 async fn what_rabbitmq_will_not_take_is_refused_alone(version: RabbitVersion) {
     let server = Server::start_version(version).await.unwrap();
-    server.ctl(&["eval", "application:set_env(rabbit, max_message_size, 100000)."]).await.unwrap();
+    configure(&server, |text| text.to_owned() + "max_message_size = 100000\n").await;
     for args in [
         &["add_user", "narrow", "narrow"][..],
         &["set_permissions", "-p", "/", "narrow", ".*", "^(amq\\.default|events)$", ".*"],
