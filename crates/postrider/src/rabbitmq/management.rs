@@ -94,11 +94,26 @@ impl Management {
         self.get(&["vhosts"]).await
     }
 
-    /// Creates a virtual host, and gives a user every right in it. Both are idempotent.
-    pub async fn create_vhost(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
-        self.change(Method::PUT, &["vhosts", vhost], &serde_json::json!({})).await?;
+    /// Creates a virtual host. One that is there already is fine.
+    pub async fn create_vhost(&self, vhost: &str) -> Result<(), ManagementError> {
+        self.change(Method::PUT, &["vhosts", vhost], &serde_json::json!({})).await
+    }
+
+    /// Deletes a virtual host with everything in it.
+    pub async fn delete_vhost(&self, vhost: &str) -> Result<(), ManagementError> {
+        self.change(Method::DELETE, &["vhosts", vhost], &()).await
+    }
+
+    /// Gives a user every right in a virtual host.
+    pub async fn grant(&self, vhost: &str, user: &str) -> Result<(), ManagementError> {
         let everything = serde_json::json!({ "configure": ".*", "write": ".*", "read": ".*" });
         self.change(Method::PUT, &["permissions", vhost, user], &everything).await
+    }
+
+    /// Creates a user with these tags, separated by commas.
+    pub async fn create_user(&self, name: &str, password: &str, tags: &str) -> Result<(), ManagementError> {
+        let body = serde_json::json!({ "password": password, "tags": tags });
+        self.change(Method::PUT, &["users", name], &body).await
     }
 
     /// What a user may do in a virtual host, if we may ask.

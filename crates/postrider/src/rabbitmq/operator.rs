@@ -148,7 +148,10 @@ impl Operator {
     ) -> Result<(), BrokerError> {
         let api = &self.management;
         match step {
-            Step::CreateVhost { name } => Ok(api.create_vhost(name, &self.config.user()?).await?),
+            Step::CreateVhost { name } => {
+                api.create_vhost(name).await?;
+                Ok(api.grant(name, &self.config.user()?).await?)
+            }
             Step::SetPolicy { policy, .. } => Ok(api.set_policy(&self.vhost, policy).await?),
             Step::RemovePolicy { name, .. } => Ok(api.delete_policy(&self.vhost, name).await?),
             Step::RemoveBinding { binding } => Ok(api.unbind(&self.vhost, binding).await?),
