@@ -49,8 +49,8 @@ const ASIDE: &str = ".postrider-aside";
 const FEW: u64 = 200;
 /// Silence on a queue that has nothing more to give.
 const SILENCE: Duration = Duration::from_millis(200);
-/// RabbitMQ's statistics are at most this old, by its default interval of 5 s.
-const STALE: Duration = Duration::from_secs(6);
+/// RabbitMQ's statistics are at most this old: queues report every 5 s, and the reports are gathered every 5 s.
+const STALE: Duration = Duration::from_secs(11);
 /// RabbitMQ 3.10 writes down which quorum queues it has up to a second late; a younger one does not survive a crash of all
 /// its nodes, so nothing is put into it before.
 const REGISTERED: Duration = Duration::from_secs(2);
@@ -126,9 +126,11 @@ impl Replacement<'_> {
         let mut carrier = self.carrier(self.name(), ASIDE, Way::Aside).await?;
         self.carry_most(desk, &mut carrier, self.name(), "aside").await?;
         self.move_bindings(self.name(), &self.aside()).await?;
-        let closed = self.close(exists).await?;
+        // Held back before it is closed: a message that expires towards a closed queue is lost.
         let queues = self.management.queues(self.vhost()).await?;
         let held = Held::take(self.line, &queues, self.name(), self.limit).await?;
+        self.carry_for(&mut carrier, ROUTED).await?;
+        let closed = self.close(exists).await?;
         let emptied = self.empty(desk, &mut carrier).await;
         carrier.close().await;
         if let Err(error) = emptied {
@@ -285,6 +287,15 @@ impl Replacement<'_> {
         }
     }
 
+    /// Carries whatever comes for a while.
+    async fn carry_for(&self, carrier: &mut Carrier, long: Duration) -> Result<(), BrokerError> {
+        let since = self.clock.monotonic();
+        while self.clock.since(since) < long {
+            carrier.carry(SILENCE).await?;
+        }
+        Ok(())
+    }
+
     /// Binds one queue like another, then unbinds the other. In between both get everything.
     async fn move_bindings(&self, from: &str, to: &str) -> Result<(), BrokerError> {
         let bindings = self.management.bindings_of(self.vhost(), from).await?;
@@ -333,6 +344,7 @@ impl Replacement<'_> {
             }
             let quiet = self.clock.since(last_change);
             if quiet < STALE {
+                self.clock.sleep(SILENCE).await;
                 continue;
             }
             let now =

@@ -77,6 +77,7 @@ fn after(plan: &Plan, mut broker: Observed) -> Observed {
                 arguments: BTreeMap::new(),
                 properties_key: binding.key.to_string(),
             }),
+            Step::CreateVhost { .. } => {}
             other => panic!("{other:?}"),
         }
     }

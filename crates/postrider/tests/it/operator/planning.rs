@@ -69,8 +69,17 @@ struct Tried {
 }
 
 impl Tried {
+    async fn channel(&self) -> lapin::Channel {
+        loop {
+            // The driver may still be busy with the end of the channel before.
+            if let Ok(channel) = self.connection.create_channel().await {
+                return channel;
+            }
+        }
+    }
+
     async fn declare(&self, queue: &Queue) -> bool {
-        let channel = self.connection.create_channel().await.unwrap();
+        let channel = self.channel().await;
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let taken = channel.queue_declare("q".into(), options, table(queue)).await.is_ok();
         if taken {
@@ -80,7 +89,7 @@ impl Tried {
     }
 
     async fn delete(&self) {
-        let channel = self.connection.create_channel().await.unwrap();
+        let channel = self.channel().await;
         channel.queue_delete("q".into(), QueueDeleteOptions::default()).await.unwrap();
         channel.close(200, "done".into()).await.unwrap();
     }

@@ -119,7 +119,7 @@ async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVe
     let publishing = Publishing::start(Arc::clone(&broker), "live");
     // Each attempt is cut off a little later than the one before; the last one runs to its end.
     let quorum = orders(QueueKind::Quorum);
-    for millis in [50, 300, 2200, 2400, 2700, 3000, 4000, 9500, 10_500, 11_000] {
+    for millis in [50, 300, 2200, 2500, 3000, 5000, 16_000, 17_000, 18_000, 1000, 2500] {
         let (operator, wanted) = (Arc::clone(&operator), quorum.clone());
         let attempt = tokio::spawn(async move {
             let plan = operator.plan(&wanted, false).await.unwrap();
