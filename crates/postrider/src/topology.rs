@@ -3,6 +3,8 @@
 //! The RabbitMQ adapter turns this data into declarations; the embedded broker interprets the same data. Nothing here
 //! does I/O.
 
+mod diagram;
+mod explain;
 mod layout;
 mod matching;
 mod names;
@@ -10,6 +12,7 @@ mod policy;
 mod presets;
 mod service;
 
+pub use explain::{DeathStep, ExchangeStep, Explanation, ReachedQueue, TriedBinding};
 pub use layout::{Consuming, Layout};
 pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};
@@ -225,11 +228,20 @@ impl Topology {
         self
     }
 
-    /// Adds a consumer's queue with its wait queues, its dead-letter queue and its bindings.
+    /// Adds a consumer's queue with its wait queues, its dead-letter queue and its bindings, unless they are there: a layout
+    /// may declare them in its own way.
     #[must_use]
     pub fn service(mut self, service: &ServiceQueue) -> Self {
-        self.queues.extend(service.queues());
-        self.bindings.extend(service.bindings.iter().cloned());
+        for queue in service.queues() {
+            if self.find_queue(&queue.name).is_none() {
+                self.queues.push(queue);
+            }
+        }
+        for binding in &service.bindings {
+            if !self.bindings.contains(binding) {
+                self.bindings.push(binding.clone());
+            }
+        }
         self
     }
 

@@ -47,8 +47,13 @@ pub struct Consuming {
 }
 
 impl Layout {
-    /// A layout of which nothing else is said.
-    pub fn of(topology: Topology, services: Vec<ServiceQueue>, exchange: ExchangeName) -> Self {
+    /// A layout of which nothing else is said. The services' queues are as the topology has them.
+    pub fn of(topology: Topology, mut services: Vec<ServiceQueue>, exchange: ExchangeName) -> Self {
+        for service in &mut services {
+            if let Some(declared) = topology.find_queue(service.name()) {
+                service.queue = declared.clone();
+            }
+        }
         Self {
             vhost: None,
             topology,
