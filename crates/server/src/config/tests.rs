@@ -36,12 +36,37 @@ fn the_default_file_has_every_setting_with_a_sentence_and_nothing_else() {
 #[test]
 fn the_examples_in_the_default_file_work() {
     let (_, examples) = DEFAULTS.split_once("# Your own topology, in short form:\n#\n").unwrap();
-    let uncommented = examples.lines().map(|line| line.strip_prefix("# ").unwrap_or(""));
-    let text = uncommented.collect::<Vec<_>>().join("\n");
-    let config = load(&text, []).unwrap();
-    let names: Vec<_> = config.own.topology.queues.iter().map(|queue| queue.name.as_str()).collect();
-    assert_eq!(names, ["billing", "billing.wait.5s", "billing.wait.1m", "billing.wait.15m", "billing.dlq"]);
+    let (short, long) = examples.split_once("#\n# Everything else is derived").unwrap();
+    let (_, long) = long.split_once("#\n").unwrap();
+    let uncommented = |text: &str| {
+        let lines = text.lines().map(|line| line.strip_prefix("# ").unwrap_or(""));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let names = |config: &Config| {
+        let queues = config.own.layout.topology.queues.iter();
+        queues.map(|queue| queue.name.to_string()).collect::<Vec<_>>()
+    };
+    let config = load(&uncommented(short), []).unwrap();
+    assert_eq!(
+        names(&config),
+        [
+            "billing",
+            "billing.wait.5s",
+            "billing.wait.1m",
+            "billing.wait.15m",
+            "billing.dlq",
+            "postrider.events.unroutable",
+            "shop.events.unroutable"
+        ]
+    );
     assert_eq!(config.own.consumers[0].name.as_str(), "invoicing");
+    let config = load(&uncommented(long), []).unwrap();
+    assert_eq!(names(&config), ["mail", "mail.failed", "mail.later", "postrider.events.unroutable"]);
+    let mail = &config.own.layout.topology.queues[0];
+    assert_eq!(mail.policy.delivery_limit, Some(postrider::topology::DeliveryLimit::Times(5)));
+    assert!(mail.policy.safe_dead_lettering);
+    assert_eq!(mail.arguments.len(), 3);
+    assert_eq!(config.own.layout.topology.doubts(), Vec::<String>::new());
 }
 
 #[test]
