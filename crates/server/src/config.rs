@@ -15,7 +15,7 @@ pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
 pub(crate) use secret::Secret;
 pub(crate) use sections::{Http, Limits, LogFormat, Settings, Tls};
-pub(crate) use topology::OwnTopology;
+pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -1,8 +1,10 @@
 //! The topology that the configuration stands for: a preset, your own exchanges and queues, or both.
 
 mod forms;
+mod render;
 
 pub(crate) use forms::{ConsumerForm, ExchangeForm, QueueForm};
+pub(crate) use render::to_toml;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,15 +128,29 @@ fn added(settings: &Settings, preset: Option<Layout>, exchange: ExchangeName) ->
         topology.bindings.extend(whole.bindings.iter().cloned());
         own.push((form, whole));
     }
+    let taken = |name: &QueueName| {
+        own.iter().any(|(form, whole)| {
+            form.consume
+                && (whole.dead_letter_queue == *name
+                    || whole.wait_queues.iter().any(|wait| wait.name == *name))
+        })
+    };
+    if let Some((form, _)) = own.iter().find(|(form, _)| form.consume && taken(&form.name)) {
+        let problem = format!(
+            "{} is declared twice: it is another queue's wait queue or dead-letter queue too",
+            form.name
+        );
+        return Err(("queue", problem));
+    }
     // What is declared in words of its own goes before what a consumed queue brings along.
     for (_, whole) in own.iter().filter(|(form, _)| form.consume) {
         topology = topology.service(whole);
     }
     // A preset has decided for its exchanges already.
-    for exchange in base.topology.exchanges.is_empty().then_some(&exchange).into_iter() {
-        if !bare && !settings.exchange.iter().any(|form| form.name == *exchange) {
-            catch_unroutable(&mut topology, exchange)?;
-        }
+    let decided = base.topology.find_exchange(&exchange).is_some()
+        || settings.exchange.iter().any(|form| form.name == exchange);
+    if !bare && !decided {
+        catch_unroutable(&mut topology, &exchange)?;
     }
     for form in &settings.exchange {
         match &form.alternate {
