@@ -4,6 +4,9 @@
 //! does I/O.
 
 mod arguments;
+mod diagram;
+mod explain;
+pub mod export;
 mod layout;
 mod matching;
 mod names;
@@ -13,6 +16,7 @@ mod policy;
 mod presets;
 mod service;
 
+pub use explain::{DeathStep, ExchangeStep, Explanation, ReachedQueue, TriedBinding};
 pub use layout::{Consuming, Layout};
 pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};
@@ -228,11 +232,20 @@ impl Topology {
         self
     }
 
-    /// Adds a consumer's queue with its wait queues, its dead-letter queue and its bindings.
+    /// Adds a consumer's queue with its wait queues, its dead-letter queue and its bindings, unless they are there: a layout
+    /// may declare them in its own way.
     #[must_use]
     pub fn service(mut self, service: &ServiceQueue) -> Self {
-        self.queues.extend(service.queues());
-        self.bindings.extend(service.bindings.iter().cloned());
+        for queue in service.queues() {
+            if self.find_queue(&queue.name).is_none() {
+                self.queues.push(queue);
+            }
+        }
+        for binding in &service.bindings {
+            if !self.bindings.contains(binding) {
+                self.bindings.push(binding.clone());
+            }
+        }
         self
     }
 

@@ -47,8 +47,14 @@ pub struct Consuming {
 }
 
 impl Layout {
-    /// A layout of which nothing else is said.
-    pub fn of(topology: Topology, services: Vec<ServiceQueue>, exchange: ExchangeName) -> Self {
+    /// A layout of which nothing else is said. The services' queues are as the topology has them.
+    pub fn of(topology: Topology, mut services: Vec<ServiceQueue>, exchange: ExchangeName) -> Self {
+        for service in &mut services {
+            if let Some(declared) = topology.find_queue(service.name()) {
+                service.queue = declared.clone();
+            }
+        }
+        let unroutable = unroutable(&topology, &services);
         Self {
             vhost: None,
             topology,
@@ -56,7 +62,7 @@ impl Layout {
             exchange,
             formats: BTreeMap::new(),
             consuming: BTreeMap::new(),
-            unroutable: Vec::new(),
+            unroutable,
             collect: true,
         }
     }
@@ -74,4 +80,20 @@ impl Layout {
     pub fn format(&self, exchange: &ExchangeName) -> WireFormat {
         self.formats.get(exchange).copied().unwrap_or_default()
     }
+}
+
+/// The queues behind alternate exchanges that are no service's own.
+fn unroutable(topology: &Topology, services: &[ServiceQueue]) -> Vec<QueueName> {
+    let alternates: Vec<_> =
+        topology.exchanges.iter().filter_map(|exchange| exchange.effective_alternate()).collect();
+    let mut found = Vec::new();
+    for binding in topology.bindings.iter().filter(|binding| alternates.contains(&&binding.exchange)) {
+        let known = services
+            .iter()
+            .any(|service| *service.name() == binding.queue || service.dead_letter_queue == binding.queue);
+        if !known && !found.contains(&binding.queue) {
+            found.push(binding.queue.clone());
+        }
+    }
+    found
 }

@@ -18,7 +18,7 @@ pub use step::{Sign, Step};
 use serde::{Deserialize, Serialize};
 
 use super::observed::{self, Observed};
-use super::{Binding, ExchangeKind, Queue, QueueName, Topology};
+use super::{Binding, Queue, QueueName, Topology};
 
 /// What is behind the name of a queue that holds its messages while it is replaced.
 pub const ASIDE: &str = ".postrider-replacing";
@@ -195,15 +195,6 @@ impl Draft<'_> {
             if !self.is_there(binding) {
                 self.steps.push(Step::AddBinding { binding: binding.clone() });
             }
-            let topic =
-                self.wanted.find_exchange(&binding.exchange).is_none_or(|e| e.kind == ExchangeKind::Topic);
-            if topic && matches_nothing(binding.key.as_str()) {
-                self.notes.push(format!(
-                    "binding {:?} of {} matches nothing but itself: a wildcard is a whole word",
-                    binding.key.as_str(),
-                    binding.queue
-                ));
-            }
         }
     }
 
@@ -269,11 +260,6 @@ impl Draft<'_> {
 /// The queue that holds a queue's messages while it is replaced.
 pub fn aside_of(queue: &QueueName) -> String {
     format!("{queue}{ASIDE}")
-}
-
-/// A `*` or `#` beside other characters is no wildcard.
-fn matches_nothing(key: &str) -> bool {
-    key.split('.').any(|word| word.len() > 1 && word.contains(['*', '#']))
 }
 
 fn listed(differences: &[Difference]) -> String {

@@ -10,7 +10,9 @@ mod connecting;
 mod consuming;
 mod declaring;
 mod losing;
+mod presets;
 mod publishing;
+mod routing;
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -89,13 +89,11 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
         topology.bindings.push(binding(&dlx, &dead, dead.as_str())?);
         services.push(service);
     }
-    let mut unroutable = Vec::new();
     if !given.strict() {
         let into = queue("holdco.events.unroutable")?;
         topology = catch_unroutable(topology, &events, &exchange("holdco.events.unroutable")?, &into)?;
-        unroutable.push(into);
     }
-    Ok(Layout { consuming, unroutable, ..Layout::of(topology.protected(), services, events) })
+    Ok(Layout { consuming, ..Layout::of(topology.protected(), services, events) })
 }
 
 /// A queue and the keys it wants, of `NAME` or `NAME:KEY+KEY`.

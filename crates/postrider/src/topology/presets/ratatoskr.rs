@@ -65,12 +65,10 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
         .queue(plain(&dead, QueueKind::Quorum));
     topology.bindings = wanted;
     topology.bindings.push(binding(&dead_exchange, &dead, "")?);
-    let mut unroutable = Vec::new();
     if !given.strict() {
         let through = exchange(format!("{events}.unroutable"))?;
         let into = queue(format!("{events}.unroutable"))?;
         topology = catch_unroutable(topology, &events, &through, &into)?;
-        unroutable.push(into);
     }
-    Ok(Layout { unroutable, ..Layout::of(topology.protected(), vec![service], events) })
+    Ok(Layout::of(topology.protected(), vec![service], events))
 }

@@ -36,7 +36,7 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
         .exchange(legacy.clone(), ExchangeKind::Fanout)
         .queue(plain(&old, QueueKind::Unsaid));
     topology.bindings = vec![binding(&legacy, &old, "")?, wanted.clone()];
-    let (mut services, mut unroutable) = (Vec::new(), Vec::new());
+    let mut services = Vec::new();
     if given.strict() {
         // The document has no place for dead letters, so nothing of ours consumes here.
         topology = topology.queue(main);
@@ -49,11 +49,9 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
         services.push(service);
         let into = queue("smap.events.unroutable")?;
         topology = catch_unroutable(topology, &events, &exchange("smap.events.unroutable")?, &into)?;
-        unroutable.push(into);
     }
     Ok(Layout {
         formats: BTreeMap::from([(events.clone(), WireFormat::Smap), (legacy, WireFormat::Bare)]),
-        unroutable,
         ..Layout::of(topology.protected(), services, events)
     })
 }

@@ -1,3 +1,5 @@
+//! What the presets promise, without a broker.
+
 use super::*;
 use crate::topology::DeliveryLimit;
 
