@@ -42,16 +42,8 @@ pub(super) async fn run(args: &ExportArgs, context: &Context) -> anyhow::Result<
         Some(exchange) => exchange.name.clone(),
         None => own.clone(),
     };
-    let layout = Layout {
-        vhost: VhostName::new(&observed.vhost).ok(),
-        topology,
-        services: Vec::new(),
-        exchange,
-        formats: Default::default(),
-        consuming: Default::default(),
-        collect: false,
-        unroutable: Vec::new(),
-    };
+    let vhost = VhostName::new(&observed.vhost).ok();
+    let layout = Layout { vhost, collect: false, ..Layout::of(topology, Vec::new(), exchange) };
     let mut text =
         format!("# The topology of virtual host {}, RabbitMQ {}.\n", observed.vhost, observed.version);
     for line in &left_out {
