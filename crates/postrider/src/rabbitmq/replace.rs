@@ -18,27 +18,24 @@
 //! What may happen: a message that is published while bindings move may arrive twice, with the same id, or change places with
 //! its neighbours. What may not: that a confirmed message is lost.
 
+mod beside;
 mod carrier;
 mod waits;
 
 pub(super) use carrier::EXCHANGE;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
-
-use lapin::types::FieldTable;
-use serde_json::json;
 
 use self::carrier::{Carrier, Way};
 use self::waits::Held;
-use super::desk::{self, Desk};
+use super::desk::Desk;
 use super::line::Line;
 use super::management::Management;
 use crate::broker::{BrokerError, BrokerErrorKind};
 use crate::clock::Clock;
-use crate::topology::observed::{self, Observed, Policy};
+use crate::topology::Queue;
+use crate::topology::observed::{self, Observed};
 use crate::topology::plan::{aside_of, queue_differences};
-use crate::topology::{Argument, Exchange, ExchangeKind, ExchangeName, Queue};
 
 /// What is behind the names of exchanges through which messages come back.
 pub(super) const BACK: &str = ".postrider-back";
@@ -165,8 +162,8 @@ impl Replacement<'_> {
         self.move_bindings(&aside, self.name()).await?;
         let mut quiet_since = self.clock.monotonic();
         loop {
-            let carried = carrier.carry(SILENCE).await?;
-            if carried > 0 || desk.look(&aside).await?.ready > 0 {
+            let some = carrier.carry(SILENCE).await?;
+            if some > 0 || desk.look(&aside).await?.ready > 0 {
                 quiet_since = self.clock.monotonic();
             } else if self.clock.since(quiet_since) >= ROUTED {
                 break;
@@ -184,76 +181,6 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Makes the queue beside, and shields it from other people's policies, which could expire or drop what it holds.
-    async fn prepare_aside(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
-        let aside = self.aside();
-        if aside.len() > 255 {
-            let told =
-                format!("{} is too long a name to be replaced: {ASIDE} does not fit behind it", self.name());
-            return Err(BrokerError::new(BrokerErrorKind::Mismatch, told));
-        }
-        if self.broker.may_set_policies {
-            let highest = self.broker.policies.iter().map(|policy| policy.priority).max().unwrap_or(0);
-            let shield = self.policy(
-                &format!("postrider.queue.{aside}"),
-                &aside,
-                highest,
-                json!({"overflow": "reject-publish"}),
-            );
-            self.management.set_policy(self.vhost(), &shield).await?;
-        }
-        if self.management.queue(self.vhost(), &aside).await?.is_none() {
-            desk.raw_queue(&aside, self.aside_arguments()).await?;
-            self.clock.sleep(REGISTERED).await;
-        }
-        self.check_shield(&aside).await?;
-        self.prepare_exchange(desk, ASIDE, &aside).await
-    }
-
-    /// A quorum queue from which nothing expires by itself. What carries a time of its own dies to where it would have died.
-    fn aside_arguments(&self) -> FieldTable {
-        let mut arguments: BTreeMap<String, Argument> = BTreeMap::new();
-        let mut set = |name: &str, value: Argument| _ = arguments.insert(name.to_owned(), value);
-        set("x-queue-type", "quorum".into());
-        set("x-delivery-limit", Argument::Int(1_000_000));
-        if let Some(target) = self.wanted.effective_dead_letter() {
-            set("x-dead-letter-exchange", target.exchange.as_str().into());
-            if let Some(key) = &target.routing_key {
-                set("x-dead-letter-routing-key", key.as_str().into());
-            }
-            set("x-dead-letter-strategy", "at-least-once".into());
-            set("x-overflow", "reject-publish".into());
-        }
-        desk::table(arguments)
-    }
-
-    /// Without the right to set policies, somebody's policy may reach the queue beside.
-    async fn check_shield(&self, aside: &str) -> Result<(), BrokerError> {
-        let exists = self.management.queue(self.vhost(), aside).await?;
-        let policy = exists.map(|queue| queue.effective_policy_definition).unwrap_or_default();
-        let harmful = ["message-ttl", "expires", "max-length", "max-length-bytes"]
-            .into_iter()
-            .find(|key| policy.contains_key(*key));
-        match harmful {
-            Some(key) if !self.broker.may_set_policies => Err(BrokerError::new(
-                BrokerErrorKind::Denied,
-                format!(
-                    "a policy sets {key} on {aside}, which could lose messages that wait there; nothing was moved: use a user \
-                     with the tag `policymaker`, or narrow that policy"
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    async fn prepare_exchange(&self, desk: &mut Desk<'_>, end: &str, queue: &str) -> Result<(), BrokerError> {
-        let name = self.exchange(end);
-        let exchange = ExchangeName::new(&name)
-            .map_err(|error| BrokerError::new(BrokerErrorKind::Mismatch, error.to_string()))?;
-        desk.exchange(&Exchange::new(exchange, ExchangeKind::Fanout)).await?;
-        desk.raw_bind(queue, &name, "").await
-    }
-
     async fn carrier(&self, from: &str, end: &str, way: Way) -> Result<Carrier, BrokerError> {
         Carrier::open(self.line, from, &self.exchange(end), way, self.limit).await
     }
@@ -267,21 +194,18 @@ impl Replacement<'_> {
         whither: &str,
     ) -> Result<(), BrokerError> {
         let enough = desk.look(from).await?.ready.saturating_mul(2) + 50_000;
-        let (mut carried, mut told) = (0_u64, self.clock.monotonic());
+        let (mut moved, mut told) = (0_u64, self.clock.monotonic());
         loop {
             let some = carrier.carry(SILENCE).await? as u64;
-            carried += some;
+            moved += some;
             if self.clock.since(told) >= Duration::from_secs(10) {
                 told = self.clock.monotonic();
-                (self.tell)(format!("queue {}: {carried} messages moved {whither}", self.name()));
+                (self.tell)(format!("queue {}: {moved} messages moved {whither}", self.name()));
             }
             let left = desk.look(from).await?.ready;
             // Nothing comes although something is there: its active consumer gets it.
-            if left <= FEW || some == 0 || carried > enough {
-                (self.tell)(format!(
-                    "queue {}: {carried} messages moved {whither}, {left} left",
-                    self.name()
-                ));
+            if left <= FEW || some == 0 || moved > enough {
+                (self.tell)(format!("queue {}: {moved} messages moved {whither}, {left} left", self.name()));
                 return Ok(());
             }
         }
@@ -311,24 +235,6 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Lets nothing more into the old queue, where that is possible: who publishes by its name is told no, and tries again.
-    /// A queue that drops its oldest when it is full would lose them instead, so that one stays open.
-    async fn close(&self, exists: &observed::Queue) -> Result<bool, BrokerError> {
-        let overflow = exists.arguments.get("x-overflow").and_then(serde_json::Value::as_str);
-        if !self.broker.may_set_policies || !matches!(overflow, None | Some("reject-publish")) {
-            return Ok(false);
-        }
-        let highest = self.broker.policies.iter().map(|policy| policy.priority).max().unwrap_or(0);
-        let full = json!({"max-length": 0, "overflow": "reject-publish"});
-        let policy = self.policy(&self.closing(), self.name(), highest, full);
-        self.management.set_policy(self.vhost(), &policy).await?;
-        Ok(true)
-    }
-
-    async fn reopen(&self) -> Result<(), BrokerError> {
-        Ok(self.management.delete_policy(self.vhost(), &self.closing()).await?)
-    }
-
     /// Waits until nothing is in the old queue: nothing ready, and nothing with a consumer.
     ///
     /// The first is asked exactly, the second is a statistic: believed once it is younger than the last thing that happened.
@@ -337,8 +243,8 @@ impl Replacement<'_> {
         let mut unsettled = None;
         let mut told = false;
         loop {
-            let carried = carrier.carry(SILENCE).await?;
-            if carried > 0 || desk.look(self.name()).await?.ready > 0 {
+            let some = carrier.carry(SILENCE).await?;
+            if some > 0 || desk.look(self.name()).await?.ready > 0 {
                 last_change = self.clock.monotonic();
                 continue;
             }
@@ -392,16 +298,6 @@ impl Replacement<'_> {
         }
     }
 
-    fn policy(&self, name: &str, queue: &str, above: i64, definition: serde_json::Value) -> Policy {
-        Policy {
-            name: name.to_owned(),
-            pattern: format!("^{}$", regex::escape(queue)),
-            apply_to: "queues".to_owned(),
-            priority: above.saturating_add(100),
-            definition: serde_json::from_value(definition).unwrap_or_default(),
-        }
-    }
-
     fn locked(&self, error: BrokerError) -> BrokerError {
         if error.kind == BrokerErrorKind::Denied && error.message.contains("exclusive") {
             let told = format!(
@@ -428,9 +324,5 @@ impl Replacement<'_> {
 
     fn exchange(&self, end: &str) -> String {
         format!("{}{end}", self.wanted.name)
-    }
-
-    fn closing(&self) -> String {
-        format!("postrider.closing.{}", self.wanted.name)
     }
 }

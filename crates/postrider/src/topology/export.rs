@@ -90,8 +90,10 @@ fn queue(seen: &observed::Queue, observed: &Observed) -> Result<Queue, String> {
     if single_active_consumer {
         arguments.remove("x-single-active-consumer");
     }
-    let dead_letter =
-        target(arguments.remove("x-dead-letter-exchange"), arguments.remove("x-dead-letter-routing-key"))?;
+    let dead_letter = {
+        let key = arguments.remove("x-dead-letter-routing-key");
+        target(arguments.remove("x-dead-letter-exchange"), key.as_ref())?
+    };
     let says = |name: &str, value: &str| arguments.get(name).is_some_and(|said| said == value);
     let safe_dead_lettering = kind == QueueKind::Quorum
         && dead_letter.is_some()
@@ -127,7 +129,7 @@ fn queue(seen: &observed::Queue, observed: &Observed) -> Result<Queue, String> {
 fn queue_policy(definition: &BTreeMap<String, Value>) -> Result<QueuePolicy, String> {
     let get = |name: &str| definition.get(name).cloned();
     Ok(QueuePolicy {
-        dead_letter: target(get("dead-letter-exchange"), get("dead-letter-routing-key"))?,
+        dead_letter: target(get("dead-letter-exchange"), definition.get("dead-letter-routing-key"))?,
         safe_dead_lettering: get("dead-letter-strategy").is_some_and(|strategy| strategy == "at-least-once"),
         delivery_limit: get("delivery-limit")
             .and_then(|limit| limit.as_i64())
@@ -166,9 +168,9 @@ fn policy(observed: &Observed, name: &str) -> BTreeMap<String, Value> {
     found.map(|policy| policy.definition.clone()).unwrap_or_default()
 }
 
-fn target(exchange: Option<Value>, key: Option<Value>) -> Result<Option<DeadLetterTarget>, String> {
+fn target(exchange: Option<Value>, key: Option<&Value>) -> Result<Option<DeadLetterTarget>, String> {
     let Some(exchange) = exchange.map(exchange_name).transpose()? else { return Ok(None) };
-    let key = key.as_ref().and_then(Value::as_str).map(RoutingKey::new).transpose();
+    let key = key.and_then(Value::as_str).map(RoutingKey::new).transpose();
     Ok(Some(DeadLetterTarget { exchange, routing_key: key.map_err(|error| error.to_string())? }))
 }
 

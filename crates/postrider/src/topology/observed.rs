@@ -3,6 +3,7 @@
 //! Names and arguments are kept as they are found, because other people's objects follow other rules than ours.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -166,7 +167,11 @@ impl Observed {
         parts.extend(sorted(bindings));
         parts.extend(sorted(self.policies.iter()));
         let digest = Sha256::digest(parts.join("\n"));
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        digest.iter().fold(String::new(), |mut text, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 }
 

@@ -118,9 +118,9 @@ impl Carrier {
             let key = delivery.routing_key.clone();
             self.publishing.basic_publish(exchange, key, options, &delivery.data, properties).await?.await
         });
-        let answers = match timeout(self.limit.max(Duration::from_secs(30)), join_all(sending)).await {
-            Ok(answers) => answers,
-            Err(_) => return Err(late("confirm what was moved")),
+        let limit = self.limit.max(Duration::from_secs(30));
+        let Ok(answers) = timeout(limit, join_all(sending)).await else {
+            return Err(late("confirm what was moved"));
         };
         for answer in answers {
             match answer {

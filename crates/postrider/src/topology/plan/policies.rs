@@ -1,6 +1,7 @@
 //! Our policies beside other people's: RabbitMQ applies one policy to an object, so ours carries theirs along.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use regex::Regex;
 use serde_json::Value;
@@ -123,7 +124,7 @@ fn carried_along(policy: &BrokerPolicy, other: &Policy) -> String {
     );
     for (key, value) in overridden {
         if Value::from(policy.definition[key].clone()) != *value {
-            text.push_str(&format!("; its {key} = {value} is overridden"));
+            let _ = write!(text, "; its {key} = {value} is overridden");
         }
     }
     text

@@ -115,8 +115,8 @@ impl Step {
             Self::CreateVhost { .. }
             | Self::AddExchange { .. }
             | Self::AddQueue { .. }
-            | Self::AddBinding { .. } => Sign::Add,
-            Self::SetPolicy { was: None, .. } => Sign::Add,
+            | Self::AddBinding { .. }
+            | Self::SetPolicy { was: None, .. } => Sign::Add,
             Self::SetPolicy { was: Some(_), .. } => Sign::Change,
             Self::ReplaceQueue { .. } | Self::FinishReplacing { .. } => Sign::Replace,
             Self::RemoveBinding { .. } | Self::RemovePolicy { .. } | Self::RemoveQueue { .. } => Sign::Remove,
