@@ -100,7 +100,9 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
         let nodes = text.replace(",amqp", "\namqp");
         let nodes = nodes.lines().map(|node| {
             let mut url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
-            vhost.into_iter().for_each(|vhost| set_vhost(&mut url, vhost.as_str()));
+            if let Some(vhost) = vhost {
+                set_vhost(&mut url, vhost.as_str());
+            }
             with_credentials("broker.url", url, settings)
         });
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use postrider::store::Registration;
 use postrider::topology::{
     BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, Layout, Preset, Queue, QueueName,
-    Topology, VhostName,
+    QueuePolicy, Topology, VhostName,
 };
 use serde::Deserialize;
 
@@ -160,7 +160,12 @@ fn added(settings: &Settings, preset: Option<Layout>, exchange: ExchangeName) ->
             None => catch_unroutable(&mut topology, &form.name)?,
         }
     }
-    if !bare {
+    if bare {
+        // What a consumed queue brings along says nothing that was not written.
+        let written = |name: &QueueName| settings.queue.iter().any(|form| form.name == *name);
+        let derived = topology.queues.iter_mut().filter(|queue| !written(&queue.name));
+        derived.for_each(|queue| queue.policy = QueuePolicy::default());
+    } else {
         topology = protect(topology, &own.iter().map(|(form, _)| *form).collect::<Vec<_>>(), &base);
     }
     services.extend(own.into_iter().filter(|(form, _)| form.consume).map(|(_, whole)| whole));

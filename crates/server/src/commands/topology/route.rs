@@ -75,10 +75,9 @@ fn write_step(text: &mut String, step: &ExchangeStep, key: &str) {
     if step.bindings.is_empty() {
         let _ = writeln!(text, "  no queue is bound");
     }
-    if !step.bindings.iter().any(|binding| binding.matches) {
-        if let Some(alternate) = &step.alternate {
-            let _ = writeln!(text, "  nobody wants it: on to the alternate exchange {alternate}");
-        }
+    let wanted = step.bindings.iter().any(|binding| binding.matches);
+    if let Some(alternate) = step.alternate.as_ref().filter(|_| !wanted) {
+        let _ = writeln!(text, "  nobody wants it: on to the alternate exchange {alternate}");
     }
 }
 
