@@ -4,6 +4,7 @@
 //! inbox's mark, and the next delivery is known as a duplicate. So effects happen once, whatever dies when.
 
 mod attempt;
+mod due;
 mod settle;
 
 use std::sync::Arc;

@@ -76,6 +76,32 @@ impl Failure {
         Self::new(FailureKind::Deferred { until }, format_args!("deferred until {until}"))
     }
 
+    /// What an HTTP status means, nothing for a success: 408, 409, 429 and 5xx may pass, 425 is too early, and every other
+    /// 4xx will fail again. A policy can say otherwise: see
+    /// [`RetryPolicy::event_bus`](crate::settlement::RetryPolicy::event_bus).
+    ///
+    /// `retry_after` is what the answer asked for ([`retry_after`] reads the header). Without it, what is too early waits
+    /// in the shortest wait queue and is asked again.
+    pub fn from_status(
+        status: u16,
+        message: impl std::fmt::Display,
+        retry_after: Option<Duration>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let failure = match status {
+            200..=299 => return None,
+            425 => {
+                let until = now.saturating_add(retry_after.unwrap_or_default()).unwrap_or(now);
+                Self::new(FailureKind::Deferred { until }, message)
+            }
+            408 | 409 | 429 => Self::transient(message),
+            400..=499 => Self::permanent(message),
+            // 5xx; and what is no answer at all says nothing against the event.
+            _ => Self::transient(message),
+        };
+        Some(Self { retry_after, ..failure.status(status) })
+    }
+
     fn new(kind: FailureKind, message: impl std::fmt::Display) -> Self {
         Self { kind, message: message.to_string(), class: None, status: None, retry_after: None }
     }
@@ -100,6 +126,16 @@ impl Failure {
         self.retry_after = Some(delay);
         self
     }
+}
+
+/// Reads a `Retry-After` header: seconds, or a date. Nothing if it is neither; a date that has passed is no time at all.
+pub fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(date.duration_since(now)).unwrap_or(Duration::ZERO))
 }
 
 impl std::fmt::Display for Failure {
@@ -148,5 +184,20 @@ where
 {
     async fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> Result<(), Failure> {
         (self.0)(tx, event).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now: Timestamp = "1994-11-06T08:49:00Z".parse().unwrap();
+        assert_eq!(retry_after("120", now), Some(Duration::from_mins(2)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(37)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", now), None);
+        assert_eq!(retry_after("-5", now), None);
     }
 }

@@ -46,7 +46,7 @@ fn exchange() -> Result<ExchangeName> {
 }
 
 fn service(consumer: &str) -> Result<ServiceQueue> {
-    let retry = RetryPolicy { max_retries: 10, delays: vec![Duration::from_millis(200)] };
+    let retry = RetryPolicy::fixed(10, Duration::from_millis(200));
     Ok(ServiceQueue::new(format!("work.{consumer}"), retry)?.bind(&exchange()?, "work.#")?)
 }
 

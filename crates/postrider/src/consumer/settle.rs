@@ -30,7 +30,8 @@ impl<S: Inbox> Consumer<S> {
         stop: &CancellationToken,
     ) -> Verdict {
         let now = self.clock.now();
-        let settlement = decide(&attempted.outcome, attempted.attempt, &self.service.retry, now);
+        let settlement =
+            decide(&attempted.outcome, attempted.attempt, &self.service.retry, now, self.clock.random());
         self.count(&attempted.outcome, &settlement);
         let outgoing = match settlement {
             Settlement::Ack => return Verdict::Ack,
@@ -85,7 +86,10 @@ impl<S: Inbox> Consumer<S> {
             Outcome::Malformed(why) => (why.clone(), None),
             Outcome::NoHandler => ("this consumer has no handler for this type of event".to_owned(), None),
             Outcome::Conflict => ("this event id was applied before with another payload".to_owned(), None),
-            Outcome::Applied | Outcome::Duplicate => (String::new(), None),
+            Outcome::Crashed { times } => {
+                (format!("the process died {times} times while it handled this"), None)
+            }
+            Outcome::Applied | Outcome::Duplicate | Outcome::Early { .. } => (String::new(), None),
         };
         if reason == DeadReason::RetriesExhausted {
             tracing::error!(

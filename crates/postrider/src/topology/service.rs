@@ -47,10 +47,8 @@ impl ServiceQueue {
     /// A quorum queue with wait queues `NAME.wait.DELAY` and dead-letter queue `NAME.dlq`.
     pub fn new(name: impl AsRef<str>, retry: RetryPolicy) -> Result<Self, InvalidText> {
         let name = QueueName::new(name)?;
-        let mut delays = retry.delays.clone();
-        delays.sort_unstable();
-        delays.dedup();
-        let wait_queues = delays
+        let wait_queues = retry
+            .tiers()
             .into_iter()
             .map(|delay| {
                 Ok(WaitQueue { name: QueueName::new(format!("{name}.wait.{}", step(delay)))?, delay })
@@ -133,10 +131,7 @@ mod tests {
 
     #[test]
     fn a_ladder_gets_one_wait_queue_per_delay() {
-        let policy = RetryPolicy {
-            delays: [5, 60, 5, 900].map(Duration::from_secs).to_vec(),
-            ..RetryPolicy::default()
-        };
+        let policy = RetryPolicy::ladder(10, [5, 60, 5, 900].map(Duration::from_secs));
         let service = ServiceQueue::new("mail", policy).unwrap();
         let names: Vec<_> = service.queues().iter().map(|queue| queue.name.to_string()).collect();
         assert_eq!(names, ["mail", "mail.wait.5s", "mail.wait.1m", "mail.wait.15m", "mail.dlq"]);

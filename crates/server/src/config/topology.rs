@@ -213,7 +213,7 @@ impl QueueShort {
             return Err(format!("{} retries without delays; give delays, or max_retries = 0", self.name));
         }
         let delays = self.retry.delays.iter().map(|delay| delay.0).collect();
-        let policy = RetryPolicy { max_retries: self.retry.max_retries, delays };
+        let policy = RetryPolicy { max_retries: self.retry.max_retries, delays, ..RetryPolicy::default() };
         let mut service = ServiceQueue::new(self.name.as_str(), policy).map_err(|error| error.to_string())?;
         service = service.kind(match self.kind {
             QueueWord::Quorum => QueueKind::Quorum,

@@ -1,4 +1,4 @@
-//! What every audit must do: count each term on its own, so that `committed = applied + dead + unpublished + elsewhere`
+//! What every audit must do: count each term on its own, so that `committed = applied + dead + unpublished + held + elsewhere`
 //! proves something.
 
 use std::time::Duration;
@@ -39,8 +39,8 @@ fn scope() -> AuditScope {
 /// Counts, and expects the account to balance.
 async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
     let count = store.count(scope).await.unwrap();
-    let ConsumerCount { committed, applied, dead, unpublished, elsewhere, elsewhere_ids } = &count;
-    assert_eq!(*committed, applied + dead + unpublished + elsewhere, "{count:?}");
+    let ConsumerCount { committed, applied, dead, unpublished, held, elsewhere, elsewhere_ids } = &count;
+    assert_eq!(*committed, applied + dead + unpublished + held + elsewhere, "{count:?}");
     assert_eq!(elsewhere_ids.len() as u64, (*elsewhere).min(scope.list as u64));
     count
 }

@@ -68,7 +68,7 @@ impl<S: Effects> Stage<S> {
             store,
             broker,
             clock,
-            retry: RetryPolicy { max_retries: 10, delays: vec![Duration::from_millis(50)] },
+            retry: RetryPolicy::fixed(10, Duration::from_millis(50)),
             handler_limit: Duration::from_secs(30),
             max_attempts: 10,
             calls: Arc::default(),
