@@ -20,6 +20,33 @@ pub trait Handler<S: Store>: Send + Sync + 'static {
     fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
+/// Handles many events in one transaction: for effects that cost less together.
+///
+/// The guarantees are those of [`Handler`], for each event. When a batch fails, its transaction is rolled back and its events
+/// are given to the handler one by one, each in a transaction of its own, so that one bad event never fails its
+/// neighbours.
+pub trait BatchHandler<S: Store>: Send + Sync + 'static {
+    /// Applies the effects of all these events, which are in the order of their delivery. An error rolls all of them back.
+    fn handle(&self, tx: &mut S::Tx, events: &[Incoming])
+    -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// How large a batch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// At most so many events.
+    pub max_size: usize,
+    /// How long the first event of a batch waits for more. Without it a batch is what has arrived by then: one event
+    /// when little comes, many when the queue is backed up.
+    pub max_wait: Duration,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        Self { max_size: 100, max_wait: Duration::ZERO }
+    }
+}
+
 /// An event as a handler meets it.
 #[derive(Debug, Clone)]
 pub struct Incoming {
@@ -106,6 +133,11 @@ impl Failure {
         Self { kind, message: message.to_string(), class: None, status: None, retry_after: None }
     }
 
+    /// Whether it is too early rather than wrong.
+    pub fn is_deferred(&self) -> bool {
+        matches!(self.kind, FailureKind::Deferred { .. })
+    }
+
     /// Names the kind of error.
     #[must_use]
     pub fn class(mut self, class: impl Into<String>) -> Self {
@@ -184,6 +216,34 @@ where
 {
     async fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> Result<(), Failure> {
         (self.0)(tx, event).await
+    }
+}
+
+/// A batch handler made of a closure: `batch_handler_fn(|tx, events| Box::pin(async move { … }))`.
+pub fn batch_handler_fn<S, F>(handle: F) -> BatchHandlerFn<F>
+where
+    S: Store,
+    F: for<'a> Fn(&'a mut S::Tx, &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>>
+        + Send
+        + Sync
+        + 'static,
+{
+    BatchHandlerFn(handle)
+}
+
+/// See [`batch_handler_fn`].
+pub struct BatchHandlerFn<F>(F);
+
+impl<S, F> BatchHandler<S> for BatchHandlerFn<F>
+where
+    S: Store,
+    F: for<'a> Fn(&'a mut S::Tx, &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>>
+        + Send
+        + Sync
+        + 'static,
+{
+    async fn handle(&self, tx: &mut S::Tx, events: &[Incoming]) -> Result<(), Failure> {
+        (self.0)(tx, events).await
     }
 }
 

@@ -9,7 +9,7 @@ mod service;
 
 pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey};
-pub use service::{ServiceQueue, WaitQueue};
+pub use service::{OnDead, ServiceQueue, WaitQueue};
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Held events on PostgreSQL. Due times and leases go by the database's own clock.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::Row as _;
@@ -34,8 +35,8 @@ const HOLD_HEAD: &str = insert!(
      lease_owner = NULL, lease_until = NULL"
 );
 
-const HEAD: &str = "SELECT event_id, state FROM postrider.held_event \
-     WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = $2 ORDER BY position LIMIT 1";
+const HEADS: &str = "SELECT DISTINCT ON (ordering_key) ordering_key, event_id, state FROM postrider.held_event \
+     WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = ANY($2) ORDER BY ordering_key, position";
 
 /// Steps from key to key, so that a key with many followers costs no more than one with none.
 const CLAIM: &str = "WITH RECURSIVE key AS ( \
@@ -50,7 +51,7 @@ const CLAIM: &str = "WITH RECURSIVE key AS ( \
                                     WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = key.name) \
                             FROM key WHERE key.name IS NOT NULL) \
            AND state = 'waiting' AND due_at <= now() \
-           AND (lease_until IS NULL OR lease_until < now() OR lease_owner = $2) \
+           AND (lease_until IS NULL OR lease_until < now()) \
          ORDER BY position LIMIT $4 FOR UPDATE SKIP LOCKED) \
      UPDATE postrider.held_event held SET lease_owner = $2, lease_until = now() + $3 * interval '1 microsecond' \
      FROM due WHERE held.position = due.position \
@@ -86,18 +87,20 @@ impl Held for Postgres {
         self.write_held(HOLD_HEAD, consumer, vec![event]).await
     }
 
-    async fn held_head(
+    async fn held_heads(
         &self,
         consumer: &ConsumerName,
-        key: &OrderingKey,
-    ) -> Result<Option<HeldHead>, StoreError> {
-        let select = sqlx::query(HEAD).bind(consumer.as_str()).bind(key.as_str());
-        let row = self.limited("looking for held events", select.fetch_optional(self.pool())).await?;
-        let read = |row: PgRow| {
-            let state = HeldState::from_word(row.try_get(1)?);
-            Ok(HeldHead { event_id: EventId::new(row.try_get::<String, _>(0)?)?, state })
+        keys: &[OrderingKey],
+    ) -> Result<HashMap<OrderingKey, HeldHead>, StoreError> {
+        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+        let select = sqlx::query(HEADS).bind(consumer.as_str()).bind(keys);
+        let rows = self.limited("looking for held events", select.fetch_all(self.pool())).await?;
+        let read = |row: &PgRow| {
+            let state = HeldState::from_word(row.try_get(2)?);
+            let head = HeldHead { event_id: EventId::new(row.try_get::<String, _>(1)?)?, state };
+            Ok((OrderingKey::new(row.try_get::<String, _>(0)?)?, head))
         };
-        row.map(read).transpose().map_err(unreadable)
+        rows.iter().map(read).collect::<Result<_, _>>().map_err(unreadable)
     }
 
     async fn claim_held(

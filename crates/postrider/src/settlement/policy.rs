@@ -22,6 +22,9 @@ pub struct RetryPolicy {
     /// What differs for some failures; the first that matches counts.
     #[serde(default)]
     pub overrides: Vec<RetryOverride>,
+    /// More tiers, for events that are deferred or asked for a delay of their own: they wait in steps of the nearest one.
+    #[serde(default)]
+    pub defer: Vec<Duration>,
 }
 
 /// What differs for some failures.
@@ -82,7 +85,7 @@ impl RetryPolicy {
     /// These delays, one after the other; the last one repeats.
     pub fn ladder(max_retries: u32, delays: impl IntoIterator<Item = Duration>) -> Self {
         let delays = delays.into_iter().collect();
-        Self { max_retries, delays, jitter_percent: 0, overrides: Vec::new() }
+        Self { max_retries, delays, jitter_percent: 0, overrides: Vec::new(), defer: Vec::new() }
     }
 
     /// `steps` delays, the first `base`, each `factor` times the one before and none above `max`.
@@ -126,6 +129,7 @@ impl RetryPolicy {
         let others = self.overrides.iter().filter_map(|other| other.delays.as_ref()).flatten();
         let mut tiers: Vec<_> =
             self.delays.iter().chain(others).flat_map(|delay| spread(*delay, self.jitter_percent)).collect();
+        tiers.extend(&self.defer);
         if tiers.is_empty() {
             tiers.push(Duration::from_secs(5));
         }

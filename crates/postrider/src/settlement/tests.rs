@@ -115,6 +115,7 @@ fn any_policy() -> impl Strategy<Value = RetryPolicy> {
             delays,
             jitter_percent: jitter,
             overrides,
+            defer: Vec::new(),
         },
     )
 }

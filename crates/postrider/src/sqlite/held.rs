@@ -1,5 +1,6 @@
 //! Held events on SQLite.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -35,7 +36,7 @@ const CLAIM: &str = "WITH RECURSIVE key (name) AS (
      WHERE position IN (
          SELECT position FROM held_event
          WHERE position IN (SELECT position FROM head) AND state = 'waiting' AND due_at <= ?3
-             AND (lease_until IS NULL OR lease_until < ?3 OR lease_owner = ?2)
+             AND (lease_until IS NULL OR lease_until < ?3)
          ORDER BY position LIMIT ?5)
      RETURNING event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body";
 
@@ -62,20 +63,23 @@ impl Held for Sqlite {
         self.write_held(UPDATE, consumer, vec![event]).await
     }
 
-    async fn held_head(
+    async fn held_heads(
         &self,
         consumer: &ConsumerName,
-        key: &OrderingKey,
-    ) -> Result<Option<HeldHead>, StoreError> {
-        let select = "SELECT event_id, state FROM held_event WHERE consumer_name = ? AND ordering_key = ? \
-                      ORDER BY position LIMIT 1";
-        let select = sqlx::query_as(select).bind(consumer.as_str()).bind(key.as_str());
-        let row: Option<(String, String)> =
-            select.fetch_optional(self.readers()).await.map_err(from_sqlite)?;
-        let read = |(id, state): (String, String)| {
-            Ok(HeldHead { event_id: EventId::new(id)?, state: HeldState::from_word(&state) })
+        keys: &[OrderingKey],
+    ) -> Result<HashMap<OrderingKey, HeldHead>, StoreError> {
+        // Of a row's other columns SQLite takes those of the row with the least position.
+        let select = "SELECT ordering_key, event_id, state, min(position) FROM held_event \
+                      WHERE consumer_name = ? AND ordering_key IN (SELECT value FROM json_each(?)) GROUP BY ordering_key";
+        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+        let select = sqlx::query_as(select).bind(consumer.as_str()).bind(serde_json::json!(keys).to_string());
+        let rows: Vec<(String, String, String, i64)> =
+            select.fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        let read = |(key, id, state, _): (String, String, String, i64)| {
+            let head = HeldHead { event_id: EventId::new(id)?, state: HeldState::from_word(&state) };
+            Ok((OrderingKey::new(key)?, head))
         };
-        row.map(read).transpose().map_err(unreadable)
+        rows.into_iter().map(read).collect::<Result<_, _>>().map_err(unreadable)
     }
 
     async fn claim_held(

@@ -1,5 +1,6 @@
 //! Events of an ordered queue that wait for an earlier one of their key.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -32,14 +33,14 @@ pub trait Held: Store {
         event: HeldEvent,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The head of a key, if the key is held.
-    fn held_head(
+    /// The heads of those of the keys that are held.
+    fn held_heads(
         &self,
         consumer: &ConsumerName,
-        key: &OrderingKey,
-    ) -> impl Future<Output = Result<Option<HeldHead>, StoreError>> + Send;
+        keys: &[OrderingKey],
+    ) -> impl Future<Output = Result<HashMap<OrderingKey, HeldHead>, StoreError>> + Send;
 
-    /// Leases heads that are due, at most one a key: nobody else gets them before the lease is over, except the same owner.
+    /// Leases heads that are due, at most one a key: nobody gets them again before the lease is over, or they are held anew.
     fn claim_held(
         &self,
         consumer: &ConsumerName,

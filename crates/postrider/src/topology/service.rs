@@ -32,6 +32,20 @@ pub struct ServiceQueue {
     pub dead_letter_queue: QueueName,
     /// Where foreign producers put identity in the messages of this queue.
     pub identity: Identity,
+    /// Whether events of one key are handled in order, across retries and processes, and what a dead one does to its key.
+    #[serde(default)]
+    pub order: Option<OnDead>,
+}
+
+/// What happens to the events of a key behind one that became a dead letter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDead {
+    /// They go on without it.
+    #[default]
+    Continue,
+    /// They wait until it is replayed or discarded, or the key is released by hand.
+    Park,
 }
 
 /// A queue whose TTL is one step of a ladder.
@@ -65,7 +79,16 @@ impl ServiceQueue {
             routing_key: Some(RoutingKey::to_queue(&dead_letter_queue)),
         };
         let identity = Identity::default();
-        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue, identity })
+        Ok(Self {
+            queue,
+            bindings: Vec::new(),
+            retry,
+            wait_queues,
+            dead_letter,
+            dead_letter_queue,
+            identity,
+            order: None,
+        })
     }
 
     /// Wants these keys of this exchange.
@@ -73,6 +96,14 @@ impl ServiceQueue {
         let key = BindingKey::new(key)?;
         self.bindings.push(Binding { exchange: exchange.clone(), queue: self.queue.name.clone(), key });
         Ok(self)
+    }
+
+    /// Events of one key in order, one process at a time.
+    #[must_use]
+    pub fn ordered(mut self, on_dead: OnDead) -> Self {
+        self.queue.single_active_consumer = true;
+        self.order = Some(on_dead);
+        self
     }
 
     /// The name of the queue.

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::consumer::ConsumerShort;
 use super::secret::Secret;
-use super::topology::{ConsumerShort, ExchangeShort, QueueShort};
+use super::topology::{ExchangeShort, QueueShort};
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]

@@ -1,17 +1,16 @@
 //! A topology in the short form of the configuration, and the whole one it stands for.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use postrider::envelope::wire::{Identity, Place};
-use postrider::settlement::RetryPolicy;
 use postrider::store::Registration;
 use postrider::topology::{
-    BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, QueueKind, QueueName, ServiceQueue,
-    Topology,
+    BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, OnDead, QueueKind, QueueName,
+    ServiceQueue, Topology,
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+use super::retry::RetryShort;
 use super::sections::Settings;
 
 /// `[[exchange]]`
@@ -38,6 +37,9 @@ pub(crate) struct QueueShort {
     #[serde(default)]
     single_active_consumer: bool,
     #[serde(default)]
+    ordered: bool,
+    on_dead: Option<OnDead>,
+    #[serde(default)]
     identity: IdentityShort,
 }
 
@@ -63,14 +65,6 @@ impl From<&IdentityShort> for Identity {
     }
 }
 
-/// `[[consumer]]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ConsumerShort {
-    name: ConsumerName,
-    queue: Option<QueueName>,
-}
-
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ExchangeWord {
@@ -88,19 +82,6 @@ enum QueueWord {
     Classic,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RetryShort {
-    #[serde(default = "max_retries")]
-    max_retries: u32,
-    #[serde(default = "delays")]
-    delays: Vec<Delay>,
-}
-
-/// A time such as `5s`, `1m 30s` or `2h`.
-#[derive(Debug, Clone, Copy)]
-struct Delay(Duration);
-
 /// `"exchange:key"`, `"key"` of the outbox's own exchange, or both in a table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,30 +92,6 @@ struct BindTable {
 
 #[derive(Debug, Clone)]
 struct BindShort(BindTable);
-
-fn max_retries() -> u32 {
-    RetryPolicy::default().max_retries
-}
-
-fn delays() -> Vec<Delay> {
-    RetryPolicy::default().delays.into_iter().map(Delay).collect()
-}
-
-impl Default for RetryShort {
-    fn default() -> Self {
-        Self { max_retries: max_retries(), delays: delays() }
-    }
-}
-
-impl<'de> Deserialize<'de> for Delay {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wrong =
-            || D::Error::custom("a delay is text with a unit, such as \"500ms\", \"5s\", \"15m\" or \"2h\"");
-        let toml::Value::String(text) = toml::Value::deserialize(deserializer)? else { return Err(wrong()) };
-        let delay = text.parse::<jiff::SignedDuration>().map_err(|_| wrong())?;
-        Duration::try_from(delay).map(Self).map_err(|_| wrong())
-    }
-}
 
 impl<'de> Deserialize<'de> for BindShort {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -209,17 +166,20 @@ impl ExchangeShort {
 
 impl QueueShort {
     fn whole(&self, own: &ExchangeName) -> Result<ServiceQueue, String> {
-        if self.retry.max_retries > 0 && self.retry.delays.is_empty() {
-            return Err(format!("{} retries without delays; give delays, or max_retries = 0", self.name));
-        }
-        let delays = self.retry.delays.iter().map(|delay| delay.0).collect();
-        let policy = RetryPolicy { max_retries: self.retry.max_retries, delays, ..RetryPolicy::default() };
+        let policy = self.retry.whole().map_err(|error| format!("{} {error}", self.name))?;
         let mut service = ServiceQueue::new(self.name.as_str(), policy).map_err(|error| error.to_string())?;
         service = service.kind(match self.kind {
             QueueWord::Quorum => QueueKind::Quorum,
             QueueWord::Classic => QueueKind::Classic,
         });
         service.queue.single_active_consumer = self.single_active_consumer;
+        match (self.ordered, self.on_dead) {
+            (true, on_dead) => service = service.ordered(on_dead.unwrap_or_default()),
+            (false, None) => {}
+            (false, Some(_)) => {
+                return Err(format!("{} has on_dead, which says nothing without ordered = true", self.name));
+            }
+        }
         service.identity = Identity::from(&self.identity);
         for BindShort(bind) in &self.bind {
             let exchange = bind.exchange.as_ref().unwrap_or(own);
@@ -241,6 +201,8 @@ fn consumers(settings: &Settings) -> Result<Vec<(ConsumerName, QueueName)>, (&'s
         if !settings.queue.iter().any(|known| known.name == queue) {
             return Err(wrong(format!("{} consumes {queue}, which no [[queue]] declares", consumer.name)));
         }
+        // Checked here, and used by who runs consumers by configuration.
+        consumer.config().map_err(wrong)?;
         all.push((consumer.name.clone(), queue));
     }
     let mut names = BTreeSet::new();
