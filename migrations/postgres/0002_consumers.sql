@@ -8,13 +8,14 @@ CREATE TABLE postrider.consumer_control (
     since         timestamptz NOT NULL DEFAULT now()
 );
 
--- How often handling of an event began and never ended. Only redelivered events ever come here, and they leave again.
+-- How often handling of an event began and never ended. Only redelivered events ever come here; they leave again when they are
+-- settled, and stay for a month when they took the process down so often that they were given up.
 CREATE TABLE postrider.consumer_crash (
     consumer_name text        NOT NULL,
-    event_id      text        NOT NULL,
+    mark          text        NOT NULL,
     times         integer     NOT NULL DEFAULT 1,
     last_at       timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (consumer_name, event_id)
+    PRIMARY KEY (consumer_name, mark)
 );
 
 -- Events of ordered queues that wait for an earlier one of their key. A key is held while it has rows; the first is its head.

@@ -8,13 +8,14 @@ CREATE TABLE consumer_control (
     since         INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- How often handling of an event began and never ended. Only redelivered events ever come here, and they leave again.
+-- How often handling of an event began and never ended. Only redelivered events ever come here; they leave again when they are
+-- settled, and stay for a month when they took the process down so often that they were given up.
 CREATE TABLE consumer_crash (
     consumer_name TEXT NOT NULL,
-    event_id      TEXT NOT NULL,
+    mark          TEXT NOT NULL,
     times         INTEGER NOT NULL,
     last_at       INTEGER NOT NULL,
-    PRIMARY KEY (consumer_name, event_id)
+    PRIMARY KEY (consumer_name, mark)
 ) STRICT, WITHOUT ROWID;
 
 -- Events of ordered queues that wait for an earlier one of their key. A key is held while it has rows; the first is its head.
@@ -22,7 +23,7 @@ CREATE TABLE held_event (
     position      INTEGER PRIMARY KEY AUTOINCREMENT,
     consumer_name TEXT NOT NULL,
     ordering_key  TEXT NOT NULL,
-    event_id      TEXT NOT NULL,
+    mark          TEXT NOT NULL,
     state         TEXT NOT NULL CHECK (state IN ('waiting', 'parked')),
     -- The one it waits for, from 1.
     attempt       INTEGER NOT NULL,
@@ -36,6 +37,6 @@ CREATE TABLE held_event (
     held_at       INTEGER NOT NULL,
     lease_owner   TEXT,
     lease_until   INTEGER,
-    UNIQUE (consumer_name, event_id)
+    UNIQUE (consumer_name, mark)
 ) STRICT;
 CREATE INDEX held_event_key ON held_event (consumer_name, ordering_key, position);

@@ -23,6 +23,7 @@ pub use breaker::{BreakerConfig, BreakerState, Cause};
 pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus};
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ use self::throttle::Throttle;
 use crate::broker::{Broker, BrokerError, Subscription};
 use crate::clock::Clock;
 use crate::registry::Registry;
-use crate::store::ConsumerStore;
+use crate::store::{ConsumerStore, Pause};
 use crate::topology::{ConsumerName, ServiceQueue};
 
 /// How a consumer works.
@@ -87,6 +88,8 @@ pub struct Consumer<S: ConsumerStore> {
     throttle: Option<Mutex<Throttle>>,
     /// Held for writing by a delivery that is handled alone.
     alone: Arc<RwLock<()>>,
+    /// The names of the crash marks that were there when the session began.
+    marked: Mutex<HashSet<String>>,
     /// Somebody has to look for held events.
     released: Notify,
 }
@@ -117,6 +120,7 @@ impl<S: ConsumerStore> Consumer<S> {
             pace,
             throttle: None,
             alone: Arc::default(),
+            marked: Mutex::default(),
             released: Notify::new(),
         }
     }
@@ -174,6 +178,7 @@ impl<S: ConsumerStore> Consumer<S> {
     /// One subscription, from its beginning until everything that was begun is settled. While the breaker is half open it
     /// is for a single delivery.
     async fn session(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
+        self.look_for_marks().await;
         let probe = self.status.breaker() == BreakerState::HalfOpen;
         let prefetch = if probe { 1 } else { self.config.prefetch };
         let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
@@ -261,9 +266,8 @@ impl<S: ConsumerStore> Consumer<S> {
     async fn obey_once(&self) {
         let Ok(pause) = self.store.pause_of(&self.name).await else { return };
         match (self.status.pause(), &pause) {
-            (None, Some(pause)) => {
-                tracing::info!(consumer = %self.name, by = %pause.by, reason = %pause.reason,
-                "paused; what is in hand is finished")
+            (None, Some(Pause { by, reason, .. })) => {
+                tracing::info!(consumer = %self.name, %by, %reason, "paused; what is in hand is finished");
             }
             (Some(_), None) => tracing::info!(consumer = %self.name, "resumed"),
             _ => {}
@@ -292,7 +296,7 @@ impl<S: ConsumerStore> Consumer<S> {
                     "{why}; the queue is left alone and probed from time to time, no retries are used up");
             }
             BreakerState::Closed => {
-                tracing::info!(consumer = %self.name, "it works again; the queue is taken up")
+                tracing::info!(consumer = %self.name, "it works again; the queue is taken up");
             }
             BreakerState::Open(_) | BreakerState::HalfOpen => {}
         }

@@ -101,7 +101,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let arrivals: Vec<_> = events.iter().map(arrival).collect();
         let mut tx = self.store.begin().await?;
         let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
-        let outcomes: Vec<_> = admissions.iter().map(outcome).collect();
+        let outcomes: Vec<_> = admissions.into_iter().map(outcome).collect();
         let fresh =
             |(event, outcome): (&Incoming, &Outcome)| (*outcome == Outcome::Applied).then(|| event.clone());
         let fresh: Vec<_> = events.iter().zip(&outcomes).filter_map(fresh).collect();
@@ -171,7 +171,7 @@ fn arrival(incoming: &Incoming) -> Arrival {
 }
 
 /// What it will be, once the transaction is committed.
-fn outcome(admission: &Admission) -> Outcome {
+fn outcome(admission: Admission) -> Outcome {
     match admission {
         Admission::New => Outcome::Applied,
         Admission::Duplicate => Outcome::Duplicate,

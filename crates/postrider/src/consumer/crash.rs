@@ -4,7 +4,8 @@
 //! When a process dies, every delivery in its hands comes again, and nobody knows which of them was at fault. The first time
 //! they are handled side by side as ever, each with a mark in the store that goes when it is settled. If the process dies
 //! again, those with a mark are handled one at a time, with nothing beside them in this process, so that the next crash is the fault of
-//! the one. After [`max_crashes`](super::ConsumerConfig::max_crashes) marks it is a dead letter.
+//! the one. After [`max_crashes`](super::ConsumerConfig::max_crashes) marks it is a dead letter, and the marks stay: a process
+//! that dies so soon may leave copies of the event behind, which would take it down again.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,9 +13,9 @@ use std::time::Duration;
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 use tokio_util::sync::CancellationToken;
 
-use super::Consumer;
 use super::arrived::Arrived;
-use crate::envelope::EventId;
+use super::{Consumer, lock};
+use crate::dead_letter;
 use crate::settlement::Outcome;
 use crate::store::{ConsumerStore, StoreError, StoreErrorKind};
 
@@ -34,9 +35,9 @@ impl<S: ConsumerStore> Consumer<S> {
         arrived: &Arrived,
         stop: &CancellationToken,
     ) -> Option<Result<Turn<'_>, Outcome>> {
-        let suspect = arrived.event_id().filter(|_| arrived.suspect() && self.config.max_crashes > 0);
-        let Some(event) = suspect else { return Some(Ok(Turn::Beside(self.alone.read().await))) };
-        let times = self.surely(stop, || self.store.unfinished(&self.name, event)).await?;
+        let mark = self.crash_mark(arrived);
+        let Some(mark) = mark else { return Some(Ok(Turn::Beside(self.alone.read().await))) };
+        let times = self.surely(stop, || self.store.unfinished(&self.name, &mark)).await?;
         if times >= self.config.max_crashes {
             return Some(Err(Outcome::Crashed { times }));
         }
@@ -44,17 +45,48 @@ impl<S: ConsumerStore> Consumer<S> {
             0 => Turn::Beside(self.alone.read().await),
             _ => Turn::Alone(self.alone.write().await),
         };
-        self.surely(stop, || self.store.begun(&self.name, event)).await?;
+        self.surely(stop, || self.store.begun(&self.name, &mark)).await?;
         Some(Ok(turn))
     }
 
-    /// Takes the marks of a settled delivery away. Where that fails they stay: a mark too many is found again when the same
+    /// Takes the mark of a settled delivery away. Where that fails it stays: a mark too many is found again when the same
     /// event is delivered again, and does no harm before.
-    pub(super) async fn over(&self, event: Option<&EventId>) {
-        let Some(event) = event.filter(|_| self.config.max_crashes > 0) else { return };
-        if let Err(error) = self.store.ended(&self.name, event).await {
-            tracing::warn!(consumer = %self.name, event_id = %event, %error, "a crash mark could not be taken away");
+    pub(super) async fn over(&self, arrived: &Arrived) {
+        let Some(mark) = self.crash_mark(arrived) else { return };
+        match self.store.ended(&self.name, &mark).await {
+            Ok(()) => _ = lock(&self.marked).remove(&mark),
+            Err(error) => {
+                tracing::warn!(consumer = %self.name, %mark, %error, "a crash mark could not be taken away");
+            }
         }
+    }
+
+    /// Whether a crash left a mark on it.
+    pub(super) fn is_marked(&self, arrived: &Arrived) -> bool {
+        self.crash_mark(arrived).is_some()
+    }
+
+    /// Looks which events are marked. A store that cannot be asked changes nothing.
+    pub(super) async fn look_for_marks(&self) {
+        if self.config.max_crashes == 0 {
+            return;
+        }
+        if let Ok(marks) = self.store.crash_marks(&self.name).await {
+            *lock(&self.marked) = marks.into_iter().collect();
+        }
+    }
+
+    /// The name of a delivery's mark, if the process may have died under it before.
+    fn crash_mark(&self, arrived: &Arrived) -> Option<String> {
+        if self.config.max_crashes == 0 {
+            return None;
+        }
+        let event = arrived.event_id()?;
+        let mark = match arrived.delivery.message.header(dead_letter::header::REPLAY_ID) {
+            Some(replay) => format!("{event} replayed by {replay}"),
+            None => event.to_string(),
+        };
+        (arrived.suspect() || lock(&self.marked).contains(&mark)).then_some(mark)
     }
 
     /// Asks the store until it answers. Nothing when told to stop before that.

@@ -106,7 +106,7 @@ impl<S: ConsumerStore> Desk<S> {
     /// The handler's number and the most it takes, if the delivery may share a batch: it is due, somebody's, and nothing
     /// died under it.
     pub(super) fn batchable(&self, arrived: &Arrived) -> Option<(usize, usize)> {
-        if arrived.suspect() {
+        if arrived.suspect() || self.consumer.is_marked(arrived) {
             return None;
         }
         let Errand::Handle(number) = self.consumer.errand(arrived) else { return None };

@@ -170,7 +170,7 @@ impl<S: ConsumerStore> Desk<S> {
             return Some(());
         }
         let consumer = &self.consumer;
-        let events: Vec<_> = behind.iter().filter_map(|arrived| consumer.held_event(arrived)).collect();
+        let events: Vec<_> = behind.iter().filter_map(held_event).collect();
         consumer.surely(&self.stop, || consumer.store.hold(&consumer.name, events.clone())).await?;
         consumer.status.held.fetch_add(behind.len() as u64, Ordering::Relaxed);
         metrics::counter!("postrider_consumer_held_total", "consumer" => consumer.name.to_string())
@@ -183,24 +183,24 @@ impl<S: ConsumerStore> Desk<S> {
     }
 }
 
-impl<S: ConsumerStore> Consumer<S> {
-    /// A delivery as the table of held events keeps it, due at once.
-    fn held_event(&self, arrived: &Arrived) -> Option<HeldEvent> {
-        let mut message = arrived.delivery.message.clone();
-        dead_letter::remember_origin(&mut message, &arrived.delivery);
-        Some(HeldEvent {
-            event_id: arrived.event_id()?.clone(),
-            key: arrived.key()?.clone(),
-            state: HeldState::Waiting,
-            attempt: arrived.attempt,
-            delay: Duration::ZERO,
-            error: String::new(),
-            exchange: arrived.delivery.exchange.clone(),
-            routing_key: arrived.delivery.routing_key.clone(),
-            message,
-        })
-    }
+/// A delivery as the table of held events keeps it, due at once.
+fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
+    let mut message = arrived.delivery.message.clone();
+    dead_letter::remember_origin(&mut message, &arrived.delivery);
+    Some(HeldEvent {
+        event_id: arrived.event_id()?.clone(),
+        key: arrived.key()?.clone(),
+        state: HeldState::Waiting,
+        attempt: arrived.attempt,
+        delay: Duration::ZERO,
+        error: String::new(),
+        exchange: arrived.delivery.exchange.clone(),
+        routing_key: arrived.delivery.routing_key.clone(),
+        message,
+    })
+}
 
+impl<S: ConsumerStore> Consumer<S> {
     /// Makes an event the head of its key, until its next attempt.
     pub(super) async fn wait_in_order(
         &self,
@@ -213,7 +213,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let retried = matches!(outcome, Outcome::Failed(failure) if !failure.is_deferred());
         let attempt = arrived.attempt + u32::from(retried);
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
-        let event = HeldEvent { attempt, delay, error, message, ..self.held_event(arrived)? };
+        let event = HeldEvent { attempt, delay, error, message, ..held_event(arrived)? };
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
         self.released.notify_one();
         Some(Fate::Waits)
@@ -227,7 +227,7 @@ impl<S: ConsumerStore> Consumer<S> {
         stop: &CancellationToken,
     ) -> Option<Fate> {
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
-        let event = HeldEvent { state: HeldState::Parked, error, ..self.held_event(arrived)? };
+        let event = HeldEvent { state: HeldState::Parked, error, ..held_event(arrived)? };
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
         Some(Fate::Waits)
     }

@@ -37,8 +37,8 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
         let outcome = self.outcome(arrived, stop).await?;
         let fate = self.carry_out(arrived, &outcome, stop).await?;
-        if arrived.suspect() {
-            self.over(arrived.event_id()).await;
+        if !matches!(outcome, Outcome::Crashed { .. }) {
+            self.over(arrived).await;
         }
         Some(fate)
     }

@@ -4,7 +4,6 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use crate::envelope::EventId;
 use crate::store::{Controls, Crashes, Pause, StoreError};
 use crate::topology::ConsumerName;
 
@@ -64,25 +63,34 @@ fn pause(row: &PgRow) -> Result<Option<Pause>, sqlx::Error> {
 }
 
 impl Crashes for Postgres {
-    async fn unfinished(&self, consumer: &ConsumerName, event: &EventId) -> Result<u32, StoreError> {
-        let select = "SELECT times FROM postrider.consumer_crash WHERE consumer_name = $1 AND event_id = $2";
-        let select = sqlx::query_scalar(select).bind(consumer.as_str()).bind(event.as_str());
+    async fn crash_marks(&self, consumer: &ConsumerName) -> Result<Vec<String>, StoreError> {
+        let select = "WITH old AS (DELETE FROM postrider.consumer_crash \
+                 WHERE consumer_name = $1 AND last_at < now() - interval '30 days') \
+             SELECT mark FROM postrider.consumer_crash \
+             WHERE consumer_name = $1 AND last_at >= now() - interval '30 days'";
+        let select = sqlx::query_scalar(select).bind(consumer.as_str());
+        self.limited("reading crash marks", select.fetch_all(self.pool())).await
+    }
+
+    async fn unfinished(&self, consumer: &ConsumerName, mark: &str) -> Result<u32, StoreError> {
+        let select = "SELECT times FROM postrider.consumer_crash WHERE consumer_name = $1 AND mark = $2";
+        let select = sqlx::query_scalar(select).bind(consumer.as_str()).bind(mark);
         let times: Option<i32> =
             self.limited("looking for crash marks", select.fetch_optional(self.pool())).await?;
         Ok(u32::try_from(times.unwrap_or(0)).unwrap_or(0))
     }
 
-    async fn begun(&self, consumer: &ConsumerName, event: &EventId) -> Result<(), StoreError> {
-        let write = "INSERT INTO postrider.consumer_crash (consumer_name, event_id) VALUES ($1, $2) \
-             ON CONFLICT (consumer_name, event_id) DO UPDATE SET times = consumer_crash.times + 1, last_at = now()";
-        let write = sqlx::query(write).bind(consumer.as_str()).bind(event.as_str());
+    async fn begun(&self, consumer: &ConsumerName, mark: &str) -> Result<(), StoreError> {
+        let write = "INSERT INTO postrider.consumer_crash (consumer_name, mark) VALUES ($1, $2) \
+             ON CONFLICT (consumer_name, mark) DO UPDATE SET times = consumer_crash.times + 1, last_at = now()";
+        let write = sqlx::query(write).bind(consumer.as_str()).bind(mark);
         self.limited("marking that handling begins", write.execute(self.pool())).await?;
         Ok(())
     }
 
-    async fn ended(&self, consumer: &ConsumerName, event: &EventId) -> Result<(), StoreError> {
-        let write = "DELETE FROM postrider.consumer_crash WHERE consumer_name = $1 AND event_id = $2";
-        let write = sqlx::query(write).bind(consumer.as_str()).bind(event.as_str());
+    async fn ended(&self, consumer: &ConsumerName, mark: &str) -> Result<(), StoreError> {
+        let write = "DELETE FROM postrider.consumer_crash WHERE consumer_name = $1 AND mark = $2";
+        let write = sqlx::query(write).bind(consumer.as_str()).bind(mark);
         self.limited("marking that handling ended", write.execute(self.pool())).await?;
         Ok(())
     }

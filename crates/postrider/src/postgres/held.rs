@@ -167,11 +167,11 @@ impl Postgres {
         consumer: &ConsumerName,
         events: Vec<HeldEvent>,
     ) -> Result<(), StoreError> {
-        if events.is_empty() {
-            return Ok(());
-        }
         fn column<'a, T>(events: &'a [HeldEvent], of: impl Fn(&'a HeldEvent) -> T) -> Vec<T> {
             events.iter().map(of).collect()
+        }
+        if events.is_empty() {
+            return Ok(());
         }
         let heads = events.iter().map(|event| pack(&event.message)).collect::<Result<Vec<_>, _>>()?;
         let write = sqlx::query(sql)

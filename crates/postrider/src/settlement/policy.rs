@@ -195,8 +195,8 @@ impl Rule<'_> {
 
 /// A delay and its two neighbours, all the same without jitter.
 fn spread(delay: Duration, percent: u8) -> [Duration; 3] {
-    let part = delay * u32::from(percent.min(90)) / 100;
-    [whole_millis(delay - part), delay, whole_millis(delay + part)]
+    let part = delay.saturating_mul(u32::from(percent.min(90))) / 100;
+    [whole_millis(delay.saturating_sub(part)), delay, whole_millis(delay.saturating_add(part))]
 }
 
 fn whole_millis(delay: Duration) -> Duration {

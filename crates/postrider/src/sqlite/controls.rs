@@ -6,7 +6,6 @@ use sqlx::SqliteConnection;
 use super::Sqlite;
 use super::error::from_sqlite;
 use super::outbox::time;
-use crate::envelope::EventId;
 use crate::store::{Controls, Crashes, Pause, StoreError};
 use crate::topology::ConsumerName;
 
@@ -87,27 +86,40 @@ pub(super) async fn log(
 }
 
 impl Crashes for Sqlite {
-    async fn unfinished(&self, consumer: &ConsumerName, event: &EventId) -> Result<u32, StoreError> {
-        let select = "SELECT times FROM consumer_crash WHERE consumer_name = ? AND event_id = ?";
-        let select = sqlx::query_scalar(select).bind(consumer.as_str()).bind(event.as_str());
+    async fn crash_marks(&self, consumer: &ConsumerName) -> Result<Vec<String>, StoreError> {
+        const MONTH: i64 = 30 * 86_400 * 1_000_000;
+        let old = self.clock().now().as_microsecond() - MONTH;
+        let select = "SELECT mark FROM consumer_crash WHERE consumer_name = ? AND last_at >= ?";
+        let select = sqlx::query_scalar(select).bind(consumer.as_str()).bind(old);
+        let marks: Vec<String> = select.fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        if !marks.is_empty() {
+            let delete =
+                "DELETE FROM consumer_crash WHERE consumer_name = ? AND last_at < CAST(? AS INTEGER)";
+            let texts = [consumer.to_string(), old.to_string()];
+            self.writer().run(move |connection| execute(connection, delete, texts, None).boxed()).await?;
+        }
+        Ok(marks)
+    }
+
+    async fn unfinished(&self, consumer: &ConsumerName, mark: &str) -> Result<u32, StoreError> {
+        let select = "SELECT times FROM consumer_crash WHERE consumer_name = ? AND mark = ?";
+        let select = sqlx::query_scalar(select).bind(consumer.as_str()).bind(mark);
         let times: Option<u32> = select.fetch_optional(self.readers()).await.map_err(from_sqlite)?;
         Ok(times.unwrap_or(0))
     }
 
-    async fn begun(&self, consumer: &ConsumerName, event: &EventId) -> Result<(), StoreError> {
+    async fn begun(&self, consumer: &ConsumerName, mark: &str) -> Result<(), StoreError> {
         let now = self.clock().now().as_microsecond();
-        let (name, event) = (consumer.to_string(), event.to_string());
-        let write = "INSERT INTO consumer_crash (consumer_name, event_id, times, last_at) VALUES (?, ?, 1, ?) \
+        let (name, mark) = (consumer.to_string(), mark.to_owned());
+        let write = "INSERT INTO consumer_crash (consumer_name, mark, times, last_at) VALUES (?, ?, 1, ?) \
                      ON CONFLICT DO UPDATE SET times = times + 1, last_at = excluded.last_at";
-        self.writer()
-            .run(move |connection| execute(connection, write, [name, event], Some(now)).boxed())
-            .await
+        self.writer().run(move |connection| execute(connection, write, [name, mark], Some(now)).boxed()).await
     }
 
-    async fn ended(&self, consumer: &ConsumerName, event: &EventId) -> Result<(), StoreError> {
-        let (name, event) = (consumer.to_string(), event.to_string());
-        let delete = "DELETE FROM consumer_crash WHERE consumer_name = ? AND event_id = ?";
-        self.writer().run(move |connection| execute(connection, delete, [name, event], None).boxed()).await
+    async fn ended(&self, consumer: &ConsumerName, mark: &str) -> Result<(), StoreError> {
+        let (name, mark) = (consumer.to_string(), mark.to_owned());
+        let delete = "DELETE FROM consumer_crash WHERE consumer_name = ? AND mark = ?";
+        self.writer().run(move |connection| execute(connection, delete, [name, mark], None).boxed()).await
     }
 }
 

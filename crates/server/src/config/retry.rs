@@ -116,10 +116,11 @@ impl RetryShort {
         if tiers.len() > MOST_TIERS {
             return Err(format!("has {} different delays, each a queue; at most {MOST_TIERS}", tiers.len()));
         }
-        match tiers.iter().find(|tier| tier.is_zero()) {
-            Some(_) => Err("has a delay of less than a millisecond".to_owned()),
-            None => Ok(policy),
+        let fits = |tier: &Duration| (1..=u128::from(u32::MAX)).contains(&tier.as_millis());
+        if tiers.iter().all(fits) {
+            return Ok(policy);
         }
+        Err("has a delay of less than a millisecond, or of more than 49 days".to_owned())
     }
 }
 
@@ -194,6 +195,8 @@ mod tests {
         for (text, told) in [
             ("delays = []", "without delays"),
             ("delays = ['0s']", "less than a millisecond"),
+            ("delays = ['5000h']", "49 days"),
+            ("delays = ['99999999999999h']\njitter_percent = 90", "49 days"),
             ("delays = [5]", "text with a unit"),
             ("delays = ['5s']\nexponential = { base = '1s', max = '1m', steps = 4 }", "keep one"),
             ("exponential = { base = '1s', max = '1m', steps = 40 }", "from 1 to 20"),

@@ -40,7 +40,17 @@ fn the_examples_in_the_default_file_work() {
     let text = uncommented.collect::<Vec<_>>().join("\n");
     let config = load(&text, []).unwrap();
     let names: Vec<_> = config.own.topology.queues.iter().map(|queue| queue.name.as_str()).collect();
-    assert_eq!(names, ["billing", "billing.wait.5s", "billing.wait.1m", "billing.wait.15m", "billing.dlq"]);
+    assert_eq!(
+        names,
+        [
+            "billing",
+            "billing.wait.1s",
+            "billing.wait.5s",
+            "billing.wait.1m",
+            "billing.wait.15m",
+            "billing.dlq"
+        ]
+    );
     assert_eq!(config.own.consumers[0].name.as_str(), "invoicing");
 }
 

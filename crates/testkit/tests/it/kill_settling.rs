@@ -65,7 +65,8 @@ impl<S: Effects> Stage<S> {
     async fn accounts(&self) -> Vec<Account> {
         let mut accounts = Vec::new();
         for registration in trouble::registrations().unwrap() {
-            accounts.push(account(&self.store, &self.broker, &registration).await.unwrap());
+            // The queues may not be declared yet.
+            accounts.extend(account(&self.store, &self.broker, &registration).await);
         }
         accounts
     }
@@ -74,7 +75,10 @@ impl<S: Effects> Stage<S> {
         let over = |account: &Account| {
             account.holds() && account.waiting == 0 && account.dead == self.rejected.len() as u64
         };
-        self.accounts().await.iter().all(over) && self.letters().await.len() >= 2 * self.rejected.len()
+        let accounts = self.accounts().await;
+        accounts.len() == TROUBLED.len()
+            && accounts.iter().all(over)
+            && self.letters().await.len() >= 2 * self.rejected.len()
     }
 
     async fn letters(&self) -> Vec<DeadLetter> {
