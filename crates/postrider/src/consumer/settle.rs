@@ -87,6 +87,9 @@ impl<S: ConsumerStore> Consumer<S> {
         if on_dead.is_some() {
             return self.wait_in_order(arrived, outcome, message, delay, stop).await;
         }
+        if self.service.wait_queues.is_empty() {
+            self.wait_in_hand(delay, stop).await?;
+        }
         self.publish(self.to_wait_queue(message, delay), stop).await?;
         Some(Fate::Done)
     }
@@ -117,6 +120,15 @@ impl<S: ConsumerStore> Consumer<S> {
         None
     }
 
+    /// Without any wait queue a delivery that is too early goes to the end of its own queue; a while in hand keeps it from
+    /// spinning. Nothing when told to stop.
+    async fn wait_in_hand(&self, delay: Duration, stop: &CancellationToken) -> Option<()> {
+        tokio::select! {
+            () = stop.cancelled() => None,
+            () = self.clock.sleep(delay.min(FIRST_PAUSE)) => Some(()),
+        }
+    }
+
     /// What a message that waits remembers.
     fn mark_waiting(&self, message: &mut Message, delivery: &Delivery, retries: u32) {
         dead_letter::remember_origin(message, delivery);
@@ -131,7 +143,8 @@ impl<S: ConsumerStore> Consumer<S> {
     /// To the nearest wait queue. What is due later than that carries its time, and waits again when it comes back.
     fn to_wait_queue(&self, mut message: Message, delay: Duration) -> Outgoing {
         let Some(wait) = self.service.wait_queue(delay) else {
-            // Without any wait queue it goes to the end of its own.
+            let due = self.clock.now().checked_add(delay).unwrap_or(jiff::Timestamp::MAX);
+            message.headers.insert(header::DUE_AT.to_owned(), due.to_string().into());
             return Outgoing::to_queue(self.service.name(), message);
         };
         if wait.delay < delay {

@@ -123,16 +123,12 @@ impl RetryPolicy {
         self
     }
 
-    /// Every delay that can be asked for, the shortest first: one wait queue each. Never empty, because any event may ask to
-    /// be deferred.
+    /// Every delay that can be asked for, the shortest first: one wait queue each.
     pub fn tiers(&self) -> Vec<Duration> {
         let others = self.overrides.iter().filter_map(|other| other.delays.as_ref()).flatten();
         let mut tiers: Vec<_> =
             self.delays.iter().chain(others).flat_map(|delay| spread(*delay, self.jitter_percent)).collect();
         tiers.extend(&self.defer);
-        if tiers.is_empty() {
-            tiers.push(Duration::from_secs(5));
-        }
         tiers.sort_unstable();
         tiers.dedup();
         tiers
@@ -240,10 +236,5 @@ mod tests {
         let rule = policy.rule(&Failure::permanent("gone").status(404));
         assert_eq!((rule.kind(FailureKind::Permanent), rule.max_retries), (FailureKind::Transient, 10));
         assert_eq!(seconds(&policy.tiers()), [5.0, 60.0]);
-    }
-
-    #[test]
-    fn there_is_always_somewhere_to_wait() {
-        assert_eq!(RetryPolicy::ladder(0, []).tiers().len(), 1);
     }
 }

@@ -10,8 +10,8 @@ use super::retry::Delay;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConsumerShort {
-    pub(super) name: ConsumerName,
-    pub(super) queue: Option<QueueName>,
+    pub(in crate::config) name: ConsumerName,
+    pub(in crate::config) queue: Option<QueueName>,
     prefetch: Option<u16>,
     min_concurrency: Option<usize>,
     max_concurrency: Option<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct ConsumerShort {
 
 impl ConsumerShort {
     /// How it works, or what is wrong with that.
-    pub(super) fn config(&self) -> Result<ConsumerConfig, String> {
+    pub(in crate::config) fn config(&self) -> Result<ConsumerConfig, String> {
         let usual = ConsumerConfig::default();
         let (concurrency, breaker) = (usual.concurrency, usual.breaker);
         let min =

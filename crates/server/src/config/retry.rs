@@ -11,7 +11,7 @@ const MOST_TIERS: usize = 50;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RetryShort {
+pub(in crate::config) struct RetryShort {
     #[serde(default = "max_retries")]
     max_retries: u32,
     delays: Option<Vec<Delay>>,
@@ -48,7 +48,7 @@ struct OverrideShort {
 
 /// A time such as `5s`, `1m 30s` or `2h`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Delay(pub(super) Duration);
+pub(in crate::config) struct Delay(pub(in crate::config) Duration);
 
 fn two() -> f64 {
     2.0
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for Delay {
 
 impl RetryShort {
     /// The policy, or what is wrong with it.
-    pub(super) fn whole(&self) -> Result<RetryPolicy, String> {
+    pub(in crate::config) fn whole(&self) -> Result<RetryPolicy, String> {
         let mut policy = match (&self.delays, &self.exponential) {
             (Some(_), Some(_)) => {
                 return Err("has delays and exponential; keep one of them".to_owned());

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::consumer::ConsumerShort;
 use super::secret::Secret;
-use super::topology::{ExchangeShort, QueueShort};
+use super::topology::{ExchangeForm, QueueForm, TopologySection};
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]
@@ -31,8 +31,9 @@ pub(crate) struct Settings {
         reason = "read once `postrider migration` exists; the seed's variable is accepted already"
     )]
     pub(crate) migration: Migration,
-    pub(crate) exchange: Vec<ExchangeShort>,
-    pub(crate) queue: Vec<QueueShort>,
+    pub(crate) topology: TopologySection,
+    pub(crate) exchange: Vec<ExchangeForm>,
+    pub(crate) queue: Vec<QueueForm>,
     pub(crate) consumer: Vec<ConsumerShort>,
 }
 

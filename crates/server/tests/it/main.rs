@@ -8,3 +8,4 @@ mod embedded;
 mod http;
 mod networked;
 mod process;
+mod topology;
