@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod bench;
+pub(crate) mod consumers;
 pub(crate) mod db;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -52,6 +53,9 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Topology(args) => topology::run(&args, &context).await,
         Command::Publish(args) => publish::run(args, &context).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
+        Command::Consumers(args) => {
+            wiring::open(&context, consumers::Consumers { args, context: &context }).await
+        }
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),
     }

@@ -13,7 +13,9 @@
 
 pub mod audit;
 pub mod broker;
+pub mod controls;
 pub mod dead_letters;
+pub mod held;
 pub mod inbox;
 pub mod outbox;
 pub mod registrations;
@@ -139,7 +141,15 @@ macro_rules! store_conformance {
         $crate::conformance_cases!($fixture, audit: [
             an_empty_outbox_counts_nothing, each_term_is_counted, routing_decides_what_is_committed,
             applied_goes_before_dead_before_waiting, what_is_elsewhere_is_listed_oldest_first,
-            alternate_exchanges_count_as_routes, the_account_always_balances,
+            alternate_exchanges_count_as_routes, the_account_always_balances, held_events_are_counted,
+        ]);
+        $crate::conformance_cases!($fixture, controls: [
+            a_pause_is_seen_until_it_is_taken_back, the_first_pause_stands, crash_marks_are_counted_until_the_end,
+        ]);
+        $crate::conformance_cases!($fixture, held: [
+            a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, holding_again_changes_nothing,
+            a_head_waits_for_its_time, a_lease_runs_out, letting_go_commits_with_the_inbox,
+            a_parked_key_stays_until_it_is_released,
         ]);
     };
 }
@@ -203,7 +213,9 @@ mod tests {
             include_str!("conformance/broker/policies.rs"),
             include_str!("conformance/broker/publishing.rs"),
             include_str!("conformance/broker/routing.rs"),
+            include_str!("conformance/controls.rs"),
             include_str!("conformance/dead_letters.rs"),
+            include_str!("conformance/held.rs"),
             include_str!("conformance/inbox.rs"),
             include_str!("conformance/outbox/appending.rs"),
             include_str!("conformance/outbox/carrying.rs"),

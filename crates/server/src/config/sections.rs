@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::consumer::ConsumerShort;
 use super::secret::Secret;
-use super::topology::{ConsumerForm, ExchangeForm, QueueForm, TopologySection};
+use super::topology::{ExchangeForm, QueueForm, TopologySection};
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]
@@ -33,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) topology: TopologySection,
     pub(crate) exchange: Vec<ExchangeForm>,
     pub(crate) queue: Vec<QueueForm>,
-    pub(crate) consumer: Vec<ConsumerForm>,
+    pub(crate) consumer: Vec<ConsumerShort>,
 }
 
 /// Where events are committed.

@@ -3,7 +3,7 @@
 mod forms;
 mod render;
 
-pub(crate) use forms::{ConsumerForm, ExchangeForm, QueueForm};
+pub(crate) use forms::{ExchangeForm, QueueForm};
 pub(crate) use render::to_toml;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,6 +224,8 @@ fn consumers(settings: &Settings, layout: &Layout) -> Result<Vec<(ConsumerName, 
         if !layout.services.iter().any(|known| *known.name() == queue) {
             return Err(wrong(format!("{} consumes {queue}, which no [[queue]] declares", consumer.name)));
         }
+        // Checked here, and used by who runs consumers by configuration.
+        consumer.config().map_err(wrong)?;
         all.push((consumer.name.clone(), queue));
     }
     let mut names = BTreeSet::new();
