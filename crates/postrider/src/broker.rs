@@ -81,6 +81,13 @@ pub struct Receipt {
     pub(crate) tag: u64,
 }
 
+impl Receipt {
+    /// For what did not come from a broker just now: settling it does nothing.
+    pub(crate) fn void() -> Self {
+        Self { epoch: 0, tag: 0 }
+    }
+}
+
 /// A message as it was delivered.
 #[derive(Debug)]
 pub struct Delivery {
@@ -90,7 +97,8 @@ pub struct Delivery {
     pub exchange: ExchangeName,
     /// The key it was published with last.
     pub routing_key: RoutingKey,
-    /// Whether it may have been delivered before.
+    /// Whether it may have been delivered before: false is certain. RabbitMQ 4 says true of a dead letter as well, which was
+    /// delivered in another queue only.
     pub redelivered: bool,
     /// The right to settle it.
     pub receipt: Receipt,

@@ -6,4 +6,4 @@ mod marks;
 pub use collector::Collector;
 pub use marks::names as header;
 pub use marks::{Death, outgoing};
-pub(crate) use marks::{remember_first_failure, remember_origin};
+pub(crate) use marks::{MAX_ERROR_BYTES, cut, remember_first_failure, remember_origin, revive};

@@ -6,8 +6,10 @@
 mod audit;
 mod backlog;
 mod claim;
+mod controls;
 mod dead_letter;
 mod error;
+mod held;
 mod inbox;
 mod migrate;
 mod outbox;

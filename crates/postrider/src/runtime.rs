@@ -106,7 +106,6 @@ impl<S: Backend> Runtime<S> {
         registry: Registry<S>,
         config: ConsumerConfig,
     ) -> Self {
-        self.topology = self.topology.service(&service);
         self.collected.push(service.clone());
         self.consumers.push((name, service, registry, config));
         self
@@ -119,13 +118,21 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// What was given, and of the consumers' queues what that does not say already.
+    fn whole_topology(&self) -> Topology {
+        self.consumers
+            .iter()
+            .fold(self.topology.clone(), |topology, (_, service, ..)| topology.service(service))
+    }
+
     fn registrations(&self) -> Vec<Registration> {
+        let topology = self.whole_topology();
         let exchange =
             self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
         let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
             name: name.clone(),
             service: service.clone(),
-            topology: self.topology.clone(),
+            topology: topology.clone(),
             exchange: exchange.clone(),
         };
         self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
@@ -136,7 +143,7 @@ impl<S: Backend> Runtime<S> {
     /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
     pub async fn start(self) -> Result<Running<S>, StartError> {
         self.store.register(self.registrations()).await?;
-        self.broker.declare(&self.topology).await?;
+        self.broker.declare(&self.whole_topology()).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let registrations = self.registrations();
@@ -146,12 +153,13 @@ impl<S: Backend> Runtime<S> {
             tasks.spawn(relay.run(stop.clone()));
             status
         });
-        let mut consumers = Vec::new();
+        let (mut consumers, process) = (Vec::new(), Arc::default());
         for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
         {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
-            let consumer =
-                Consumer::new(store, broker, clock, name.clone(), service, registry).config(config);
+            let consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
+                .config(config)
+                .beside(&process);
             consumers.push(RunningConsumer { registration, status: consumer.status() });
             let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
             tasks.spawn(async move {
@@ -198,15 +206,23 @@ where
     F: Fn() -> R,
     R: Future<Output = Result<(), BrokerError>>,
 {
-    let mut pause = Duration::from_secs(1);
-    while let Err(error) = run().await {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(30);
+    let mut pause = FIRST;
+    loop {
+        let started = clock.monotonic();
+        let Err(error) = run().await else { return };
         if stop.is_cancelled() {
             return;
+        }
+        // What ran for a while and ended has a new reason: it is not made to wait for the old ones.
+        if clock.since(started) > LONGEST {
+            pause = FIRST;
         }
         tracing::error!(%error, "the {what} ended; it is started again in {pause:?}");
         tokio::select! {
             () = stop.cancelled() => return,
-            () = clock.sleep(pause) => pause = (pause * 2).min(Duration::from_secs(30)),
+            () = clock.sleep(pause) => pause = (pause * 2).min(LONGEST),
         }
     }
 }

@@ -5,8 +5,10 @@
 
 mod audit;
 mod bulk;
+mod controls;
 mod dead_letters;
 mod error;
+mod held;
 mod inbox;
 mod lock;
 mod news;

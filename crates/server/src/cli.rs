@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, ledger, publish, serve, token};
+use crate::commands::{
+    audit, bench, consumers, db, demo, doctor, generate, ledger, publish, serve, token, topology,
+};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -62,10 +64,14 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Create the database schema, or see what it lacks
     Db(db::DbArgs),
+    /// See what a topology is: presets, configuration, diagrams, routes
+    Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
+    /// List consumers, pause and resume them, and see what is held
+    Consumers(consumers::ConsumersArgs),
     /// Keep financial books: events in, balanced entries out
     Ledger(ledger::LedgerArgs),
     /// Make, list and revoke tokens for the HTTP API
@@ -101,7 +107,8 @@ impl Shared {
         if let Command::Serve(serve) = command {
             values.extend(serve.listen.iter().map(|at| ("--listen", "http.listen", at.clone())));
         }
-        Flags { file: self.config.clone(), values }
+        let broker_alone = matches!(command, Command::Topology(_));
+        Flags { file: self.config.clone(), values, broker_alone }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod bench;
+pub(crate) mod consumers;
 pub(crate) mod db;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -10,6 +11,7 @@ pub(crate) mod ledger;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
+pub(crate) mod topology;
 
 use postrider::Clock;
 
@@ -49,8 +51,12 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
+        Command::Topology(args) => topology::run(&args, &context).await,
         Command::Publish(args) => publish::run(args, &context).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
+        Command::Consumers(args) => {
+            wiring::open(&context, consumers::Consumers { args, context: &context }).await
+        }
         Command::Ledger(args) => wiring::open(&context, ledger::Keep { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),

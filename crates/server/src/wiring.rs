@@ -7,16 +7,18 @@ use std::time::Duration;
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
 use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
+use postrider::rabbitmq::management::ManagementConfig;
+use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{Backend, StoreError, Tokens, Upkeep};
+use postrider::topology::VhostName;
 use postrider_ledger::books::Books;
 
 use crate::commands::Context;
 use crate::config::{Backends, Config, Server, Settings};
 use crate::demo::ShopStore;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 
 /// All that commands ask of a store.
 pub(crate) trait WholeStore: Backend + Books + Tokens + Upkeep + ShopStore {}
@@ -63,6 +65,7 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
             let broker = BrokerDoor::RabbitMq(Box::new(rabbitmq(config, broker)), clock);
             command.run(Wired { store, broker, file: None }).await
         }
+        Backends::BrokerAlone { .. } => Err(usage("this needs a database; set DATABASE_URL (store.url)")),
     }
 }
 
@@ -70,10 +73,48 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
 pub(crate) fn broker_alone(context: &Context) -> Option<BrokerDoor> {
     match &context.config.backends {
         Backends::Embedded { .. } => None,
-        Backends::Networked { broker, .. } => {
+        Backends::Networked { broker, .. } | Backends::BrokerAlone { broker } => {
             Some(BrokerDoor::RabbitMq(Box::new(rabbitmq(&context.config, broker)), context.clock.clone()))
         }
     }
+}
+
+/// RabbitMQ's topology, to be looked at and changed, in a virtual host other than the connection's if one is given. None
+/// with the embedded broker, whose topology is whatever is declared.
+pub(crate) fn operator(
+    context: &Context,
+    vhost: Option<&VhostName>,
+) -> Result<Option<Operator>, BrokerError> {
+    let config = &context.config;
+    let (Backends::Networked { broker, .. } | Backends::BrokerAlone { broker }) = &config.backends else {
+        return Ok(None);
+    };
+    let Some(server) = &config.management else { return Ok(None) };
+    let mut connection = rabbitmq(config, broker);
+    if let Some(vhost) = vhost {
+        connection = connection.in_vhost(vhost.as_str())?;
+    }
+    let management = ManagementConfig {
+        url: server.url.to_secret_string(),
+        tls: connection.tls.clone(),
+        limit: connection.limits.call,
+    };
+    Operator::new(connection, &management, context.clock.clone()).map(Some)
+}
+
+/// RabbitMQ in the virtual host of a topology.
+pub(crate) async fn topology_broker(
+    context: &Context,
+    vhost: Option<&VhostName>,
+) -> anyhow::Result<Arc<dyn Broker>> {
+    let Some(BrokerDoor::RabbitMq(config, clock)) = broker_alone(context) else {
+        return Err(usage("no RabbitMQ is configured; set RABBITMQ_URL (broker.url)"));
+    };
+    let config = match vhost {
+        Some(vhost) => config.in_vhost(vhost.as_str())?,
+        None => *config,
+    };
+    Ok(Arc::new(RabbitMq::connect(config, clock).await?))
 }
 
 impl BrokerDoor {

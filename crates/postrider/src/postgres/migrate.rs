@@ -21,6 +21,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0001_foundation.sql"),
     },
     Migration {
+        version: 2,
+        name: "consumers",
+        sql: include_str!("../../../../migrations/postgres/0002_consumers.sql"),
+    },
+    Migration {
         version: 6,
         name: "ledger",
         sql: include_str!("../../../../migrations/postgres/0006_ledger.sql"),

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod embedded;
+mod operator;
 mod postgres;
 mod rabbitmq;
 mod redis;

@@ -56,6 +56,12 @@ impl Environment {
         self.0.get("NO_COLOR").is_some_and(|value| !value.is_empty())
     }
 
+    /// Who is at the keyboard, as far as the system says.
+    pub(crate) fn user(&self) -> String {
+        let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| self.0.get(name));
+        named.filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| "unknown".to_owned())
+    }
+
     /// What the environment sets: first the names that others use too, then our own, which win.
     pub(super) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
         let mut all = Vec::new();

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::consumer::ConsumerShort;
 use super::secret::Secret;
-use super::topology::{ConsumerShort, ExchangeShort, QueueShort};
+use super::topology::{ExchangeForm, QueueForm, TopologySection};
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]
@@ -31,8 +32,9 @@ pub(crate) struct Settings {
         reason = "read once `postrider migration` exists; the seed's variable is accepted already"
     )]
     pub(crate) migration: Migration,
-    pub(crate) exchange: Vec<ExchangeShort>,
-    pub(crate) queue: Vec<QueueShort>,
+    pub(crate) topology: TopologySection,
+    pub(crate) exchange: Vec<ExchangeForm>,
+    pub(crate) queue: Vec<QueueForm>,
     pub(crate) consumer: Vec<ConsumerShort>,
 }
 
@@ -57,10 +59,6 @@ pub(crate) struct Broker {
     pub(crate) vhost: String,
     pub(crate) user: String,
     pub(crate) password: Secret,
-    #[allow(
-        dead_code,
-        reason = "read once `postrider topology drift` exists; the variable is accepted already"
-    )]
     pub(crate) management_url: Secret,
     pub(crate) tls: Certificates,
     pub(crate) connect_timeout_ms: u64,

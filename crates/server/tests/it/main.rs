@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad_input;
+mod consumers;
 mod demo;
 mod embedded;
 mod http;
 mod ledger;
 mod networked;
 mod process;
+mod topology;
+mod topology_live;

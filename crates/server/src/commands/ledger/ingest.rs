@@ -85,9 +85,11 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
     }
     count.refused = refused.len();
     refused.sort_by_key(|refused| refused.line);
-    desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], &refused, |row| {
-        vec![row.line.to_string(), row.id.clone(), row.code.clone(), row.why.clone()]
-    })?;
+    if !refused.is_empty() || !desk.context.output.is_for_people() {
+        desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], &refused, |row| {
+            vec![row.line.to_string(), row.id.clone(), row.code.clone(), row.why.clone()]
+        })?;
+    }
     let Count { posted, duplicates, refused } = count;
     desk.context.output.note(&format!("{posted} posted, {duplicates} were posted before, {refused} refused"));
     Ok(if refused == 0 { Exit::Ok } else { Exit::Partly })
