@@ -17,6 +17,7 @@
 //! # Ok(()) }
 //! ```
 
+mod announce;
 mod completion;
 mod error;
 mod job;
@@ -24,10 +25,12 @@ mod state;
 mod stored;
 pub mod view;
 
+pub use announce::{Announcer, BrokerAnnouncer};
 pub(crate) use completion::completed;
 pub use completion::completion_id;
 pub use error::{ProgressError, ProgressErrorKind};
 pub use job::{ItemId, Job, JobFilter, JobId, Mark, Marked, NewJob, Total};
+pub(crate) use state::Refusal;
 pub use state::{Change, Counts, Status};
 pub use stored::Progress;
 

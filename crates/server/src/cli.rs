@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, publish, serve, token};
+use crate::commands::{audit, bench, db, demo, doctor, generate, progress, publish, serve, token};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Publish(publish::PublishArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
+    /// See how far jobs have come
+    Progress(progress::ProgressArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page

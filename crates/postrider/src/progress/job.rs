@@ -176,6 +176,15 @@ pub struct JobFilter {
     pub limit: u32,
 }
 
+impl JobFilter {
+    /// Whether it lets this job through.
+    pub(crate) fn accepts(&self, job: &Job) -> bool {
+        self.status.is_none_or(|status| status == job.status)
+            && self.tenant.as_ref().is_none_or(|tenant| job.tenant.as_ref() == Some(tenant))
+            && self.after.as_ref().is_none_or(|(at, id)| (job.created_at, &job.id) < (*at, id))
+    }
+}
+
 impl Default for JobFilter {
     fn default() -> Self {
         Self { status: None, tenant: None, after: None, limit: 100 }

@@ -111,6 +111,17 @@ impl Counts {
     /// A job that was just made.
     pub const NEW: Self = Self { status: Status::Initializing, total: 0, done: 0, errors: 0 };
 
+    /// What a step would make of it, or why it would be refused: the rules, for whoever wants to know beforehand. A page
+    /// counts as new.
+    pub fn try_change(self, change: &Change) -> Result<Self, ProgressErrorKind> {
+        self.after(change).map_err(|(kind, _)| kind)
+    }
+
+    /// What new items would make of it: this many done, so many of them failed.
+    pub fn try_marks(self, done: u64, errors: u64) -> Result<Self, ProgressErrorKind> {
+        self.after_marks(done, errors).map_err(|(kind, _)| kind)
+    }
+
     /// What a step makes of it. A step that was taken before changes nothing. Whether a page is new is for the caller to know.
     pub(crate) fn after(self, change: &Change) -> Result<Self, Refusal> {
         match change {

@@ -4,6 +4,7 @@
 mod conformance;
 mod embedded;
 mod postgres;
+mod progress;
 mod rabbitmq;
 mod redis;
 mod runtime;

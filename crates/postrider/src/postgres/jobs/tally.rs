@@ -101,9 +101,11 @@ impl Postgres {
 
 /// A refusal here means that the job has moved on since the mark: the next attempt is refused in the handler.
 fn at_commit(error: ProgressError) -> StoreError {
-    match error.source.map(|source| source.downcast::<StoreError>()) {
-        Some(Ok(store)) => *store,
-        Some(Err(source)) => StoreError::new(StoreErrorKind::Other, error.message).because(source),
-        None => StoreError::new(StoreErrorKind::Contended, error.message),
+    let Some(source) = error.source else {
+        return StoreError::new(StoreErrorKind::Contended, error.message);
+    };
+    match source.downcast::<StoreError>() {
+        Ok(store) => *store,
+        Err(source) => StoreError::new(StoreErrorKind::Other, error.message).because(source),
     }
 }
