@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use super::rows::{job_columns, read};
 use crate::postgres::{Postgres, PostgresTx};
 use crate::progress::{Counts, JobId, ProgressError};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Jobs as _, StoreError, StoreErrorKind};
 
 const COUNT: &str = concat!(
     "UPDATE postrider.progress_job SET done = done + $2, errors = errors + $3, version = version + 1, unshown = true, \
-     updated_at = statement_timestamp() WHERE job = $1 RETURNING ",
+     updated_at = statement_timestamp() WHERE job = $1 AND status <> 'DONE' RETURNING ",
     job_columns!()
 );
 
@@ -86,7 +86,12 @@ impl Postgres {
             .bind(done.cast_signed())
             .bind(errors.cast_signed())
             .fetch_optional(tx.ours());
-        let row = self.limited("counting items", update).await?.ok_or_else(|| ProgressError::unknown(job))?;
+        let Some(row) = self.limited("counting items", update).await? else {
+            // DONE by now, which it stays: the rules say so in words.
+            let finished = self.job(job).await?.ok_or_else(|| ProgressError::unknown(job))?;
+            let ruled = finished.counts().after_marks(done, errors);
+            return ruled.map(|_| ()).map_err(|why| ProgressError::refused(job, why));
+        };
         tx.tallies().changed();
         let counted = read(&row)?.counts();
         let before = Counts { done: counted.done - done, errors: counted.errors - errors, ..counted };
