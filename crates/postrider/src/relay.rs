@@ -8,6 +8,7 @@ mod wave;
 
 pub use backoff::Backoff;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,8 +28,10 @@ use crate::topology::{ExchangeName, RoutingKey};
 pub struct RelayConfig {
     /// The exchange of rows that name none.
     pub exchange: ExchangeName,
-    /// How events are written.
+    /// How events are written where `formats` says nothing else.
     pub format: WireFormat,
+    /// How the events of an exchange are written.
+    pub formats: BTreeMap<ExchangeName, WireFormat>,
     /// Rows a lane takes at a time.
     pub batch_size: usize,
     /// Lanes that work side by side: while one waits for confirms, another claims.
@@ -48,6 +51,7 @@ impl Default for RelayConfig {
         Self {
             exchange: ExchangeName::default_exchange(),
             format: WireFormat::default(),
+            formats: BTreeMap::new(),
             batch_size: 500,
             lanes: 4,
             poll_interval: Duration::from_secs(1),
@@ -251,12 +255,14 @@ impl<S: Outbox> Relay<S> {
     }
 
     fn outgoing(&self, row: &OutboxRow) -> Outgoing {
-        let message = wire::encode(&row.envelope, self.config.format, row.attempts);
+        let exchange = row.exchange.as_ref().unwrap_or(&self.config.exchange);
+        let format = self.config.formats.get(exchange).copied().unwrap_or(self.config.format);
+        let message = wire::encode(&row.envelope, format, row.attempts);
         if let Some(queue) = &row.target_queue {
             return Outgoing::to_queue(queue, message);
         }
         Outgoing {
-            exchange: row.exchange.clone().unwrap_or_else(|| self.config.exchange.clone()),
+            exchange: exchange.clone(),
             routing_key: row
                 .routing_key
                 .clone()

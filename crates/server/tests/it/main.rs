@@ -8,3 +8,4 @@ mod http;
 mod networked;
 mod process;
 mod progress;
+mod topology;

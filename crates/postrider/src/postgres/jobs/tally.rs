@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::rows::{job_columns, read};
 use crate::postgres::{Postgres, PostgresTx};
 use crate::progress::{Counts, JobId, ProgressError};
-use crate::store::{Jobs as _, StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind};
 
 const COUNT: &str = concat!(
     "UPDATE postrider.progress_job SET done = done + $2, errors = errors + $3, version = version + 1, unshown = true, \
@@ -88,7 +88,9 @@ impl Postgres {
             .fetch_optional(tx.ours());
         let Some(row) = self.limited("counting items", update).await? else {
             // DONE by now, which it stays: the rules say so in words.
-            let finished = self.job(job).await?.ok_or_else(|| ProgressError::unknown(job))?;
+            let select = sqlx::query(super::GET).bind(job.as_str()).fetch_optional(tx.ours());
+            let row = self.limited("reading a job", select).await?;
+            let finished = read(&row.ok_or_else(|| ProgressError::unknown(job))?)?;
             let ruled = finished.counts().after_marks(done, errors);
             return ruled.map(|_| ()).map_err(|why| ProgressError::refused(job, why));
         };
