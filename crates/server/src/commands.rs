@@ -7,6 +7,7 @@ pub(crate) mod db;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod generate;
+pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
@@ -56,6 +57,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Consumers(args) => {
             wiring::open(&context, consumers::Consumers { args, context: &context }).await
         }
+        Command::Progress(args) => wiring::open(&context, progress::Follow { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),
     }
