@@ -8,12 +8,14 @@ mod backlog;
 mod claim;
 mod dead_letter;
 mod error;
+mod horizon;
 mod inbox;
 mod migrate;
 mod outbox;
 mod registration;
 mod settle;
 mod slots;
+mod table;
 mod tokens;
 mod transaction;
 mod upkeep;
@@ -21,6 +23,7 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
+pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 
 use std::future::Future;
@@ -35,6 +38,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use crate::clock::Clock;
 use crate::store::{Store, StoreError, StoreErrorKind};
 use error::failed;
+use table::Statements;
 use wake::Wake;
 
 /// How to reach a database. TLS is chosen by the URL: `?sslmode=verify-full&sslrootcert=/path/ca.pem`.
@@ -77,6 +81,8 @@ impl PostgresConfig {
 #[derive(Clone)]
 pub struct Postgres {
     inner: Arc<Inner>,
+    table: Arc<OutboxTable>,
+    statements: Arc<Statements>,
     wake: Wake,
 }
 
@@ -128,7 +134,21 @@ impl Postgres {
         let wake = Wake::new(options, clock.clone());
         let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
         let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes };
-        Ok(Self { inner: Arc::new(inner), wake })
+        let table = OutboxTable::default();
+        let statements = Arc::new(Statements::of(&table));
+        Ok(Self { inner: Arc::new(inner), table: Arc::new(table), statements, wake })
+    }
+
+    /// The same database with another of its outbox tables: what is appended, claimed and counted is of that one.
+    #[must_use]
+    pub fn with_outbox(&self, table: OutboxTable) -> Self {
+        let statements = Arc::new(Statements::of(&table));
+        Self { table: Arc::new(table), statements, ..self.clone() }
+    }
+
+    /// The outbox table it works on.
+    pub fn outbox_table(&self) -> &OutboxTable {
+        &self.table
     }
 
     /// The pool of connections that transactions use, for queries of your own outside of them.
@@ -176,7 +196,7 @@ impl Store for Postgres {
 
     async fn begin(&self) -> Result<PostgresTx, StoreError> {
         let transaction = self.limited("opening a transaction", self.inner.pool.begin()).await?;
-        Ok(PostgresTx::new(transaction, self.inner.clone()))
+        Ok(PostgresTx::new(transaction, self.inner.clone(), self.statements.append.clone()))
     }
 
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), StoreError> {

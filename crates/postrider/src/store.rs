@@ -16,7 +16,10 @@ pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
-pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use outbox::{
+    Ask, Backlog, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult,
+    SlotLease, Wanted,
+};
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
 pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};

@@ -12,12 +12,11 @@ mod rows;
 use std::time::Duration;
 
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::store::{Lane, OutboxRow, PublishResult, RelayId, RowResult, StoreErrorKind};
+use postrider::store::{Ask, OutboxRow, PublishResult, RelayId, RowResult, StoreErrorKind};
 use postrider::{Clock, Event, Outbox, Store};
 use postrider_testkit::servers::{TestDatabase, shared};
 
 const LEASE: Duration = Duration::from_secs(30);
-const ALL: Lane = Lane { index: 0, count: 1 };
 
 /// A migrated database of the test's own.
 async fn store() -> (Postgres, TestDatabase) {
@@ -54,7 +53,7 @@ async fn execute(postgres: &Postgres, sql: &'static str) -> Result<u64, sqlx::Er
 }
 
 async fn claim(postgres: &Postgres, relay: &RelayId) -> Vec<OutboxRow> {
-    postgres.claim(relay, ALL, 100).await.unwrap()
+    postgres.claim(relay, Ask::everything(100)).await.unwrap()
 }
 
 fn ids(rows: &[OutboxRow]) -> Vec<&str> {

@@ -18,7 +18,8 @@ async fn check_says_what_to_do() {
         postgres.migration_status().await.unwrap().iter().all(|row| row.state == MigrationState::Pending)
     );
 
-    assert_eq!(postgres.migrate().await.unwrap().len(), 1);
+    let all = postgres.migration_status().await.unwrap().len();
+    assert_eq!(postgres.migrate().await.unwrap().len(), all);
     postgres.check().await.unwrap();
     assert_eq!(postgres.migrate().await.unwrap(), []);
 
@@ -52,7 +53,7 @@ async fn migrators_that_start_together_do_not_collide() {
     for task in tasks {
         applied += task.await.unwrap();
     }
-    assert_eq!(applied, 1);
+    assert_eq!(applied, connect(&database).await.migration_status().await.unwrap().len());
 }
 
 #[tokio::test]
