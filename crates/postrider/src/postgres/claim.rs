@@ -18,8 +18,8 @@ const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, sub
 
 /// What every claim keeps to: the relay's own slots, what it has not in hand, and keys of which it wants more. Each of these
 /// lists is hashed once.
-const SELECTION: &str = "slot IN (SELECT slot FROM postrider.outbox_slot \
-         WHERE outbox = {name} AND owner = $1 AND lease_until > now()) \
+const SELECTION: &str = "slot = ANY (ARRAY(SELECT slot FROM postrider.outbox_slot \
+         WHERE outbox = {name} AND owner = $1 AND lease_until > now())) \
      AND position NOT IN (SELECT unnest($3::bigint[])) \
      AND (key IS NULL OR key NOT IN (SELECT unnest($4::text[])))";
 
