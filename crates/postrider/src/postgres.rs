@@ -3,12 +3,15 @@
 //! Everything lives in the schema `postrider`, made by [`Postgres::migrate`] and never touched implicitly. Every time that
 //! decides something (leases, due rows) is the database's own clock, so that no client's clock can break it.
 
+mod adopt;
 mod audit;
 mod backlog;
 mod claim;
 mod dead_letter;
+mod desk;
 mod error;
 mod horizon;
+mod housekeeping;
 mod inbox;
 mod migrate;
 mod outbox;

@@ -5,11 +5,13 @@
 
 mod backoff;
 mod flow;
+mod housekeeper;
 mod outgoing;
 mod pump;
 mod reading;
 
 pub use backoff::Backoff;
+pub(crate) use housekeeper::Housekeeper;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -11,6 +11,7 @@ mod inbox;
 mod lock;
 mod news;
 mod outbox;
+mod outboxes;
 mod registrations;
 mod schema;
 mod tokens;

@@ -6,8 +6,11 @@
 mod audit;
 mod dead_letter;
 mod error;
+mod housekeeping;
 mod inbox;
 mod outbox;
+mod outbox_desk;
+mod outboxes;
 mod registration;
 mod token;
 mod upkeep;
@@ -15,11 +18,14 @@ mod upkeep;
 pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
+pub use housekeeping::{Archive, HouseRules, Housekeeping, Kept, PartitionSpan};
 pub use inbox::{Admission, Arrival, Inbox};
 pub use outbox::{
     Ask, Backlog, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult,
     SlotLease, Wanted,
 };
+pub use outbox_desk::{OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
+pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
 pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
@@ -45,6 +51,12 @@ pub trait Store: Clone + Send + Sync + 'static {
 }
 
 /// All the ports a whole backend has.
-pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit + Registrations {}
+pub trait Backend:
+    Store + Outbox + OutboxDesk + Housekeeping + Inbox + DeadLetters + Audit + Registrations
+{
+}
 
-impl<T: Store + Outbox + Inbox + DeadLetters + Audit + Registrations> Backend for T {}
+impl<T: Store + Outbox + OutboxDesk + Housekeeping + Inbox + DeadLetters + Audit + Registrations> Backend
+    for T
+{
+}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, publish, serve, token};
+use crate::commands::{audit, bench, db, demo, doctor, generate, outbox, publish, serve, token};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Db(db::DbArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
+    /// See what waits in the outbox and what stands still, and let it go on
+    Outbox(outbox::OutboxArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
     /// Make, list and revoke tokens for the HTTP API

@@ -6,6 +6,7 @@ pub(crate) mod db;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod generate;
+pub(crate) mod outbox;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
@@ -49,6 +50,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
         Command::Publish(args) => publish::run(args, &context).await,
+        Command::Outbox(args) => wiring::open(&context, outbox::Outbox { args, context: &context }).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),

@@ -10,7 +10,7 @@ use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
-use postrider::store::{Backend, StoreError, Tokens, Upkeep};
+use postrider::store::{Backend, Outboxes, StoreError, Tokens, Upkeep};
 
 use crate::commands::Context;
 use crate::config::{Backends, Config, Server, Settings};
@@ -18,9 +18,9 @@ use crate::demo::ShopStore;
 use crate::exit::Exit;
 
 /// All that commands ask of a store.
-pub(crate) trait WholeStore: Backend + Tokens + Upkeep + ShopStore {}
+pub(crate) trait WholeStore: Backend + Outboxes + Tokens + Upkeep + ShopStore {}
 
-impl<S: Backend + Tokens + Upkeep + ShopStore> WholeStore for S {}
+impl<S: Backend + Outboxes + Tokens + Upkeep + ShopStore> WholeStore for S {}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {

@@ -9,12 +9,13 @@ use crate::store::{Backlog, StoreError};
 pub(super) const BACKLOG: &str = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= now()), \
             count(*) FILTER (WHERE status <> 'dead' AND available_at > now()), \
             count(*) FILTER (WHERE status = 'dead'), \
+            count(DISTINCT key) FILTER (WHERE status = 'dead'), \
             min(created_at) FILTER (WHERE status <> 'dead' AND available_at <= now()) \
      FROM {outbox} WHERE status <> 'published'";
 
 impl Postgres {
     pub(super) async fn read_backlog(&self) -> Result<Backlog, StoreError> {
-        let (due, later, dead, oldest): (i64, i64, i64, Option<Timestamp>) =
+        let (due, later, dead, parked, oldest): (i64, i64, i64, i64, Option<Timestamp>) =
             sqlx::query_as(self.statements.backlog.sql())
                 .fetch_one(&self.inner.pool)
                 .await
@@ -23,6 +24,7 @@ impl Postgres {
             due: due.unsigned_abs(),
             later: later.unsigned_abs(),
             dead: dead.unsigned_abs(),
+            parked_keys: parked.unsigned_abs(),
             oldest_due: oldest.map(Timestamp::to_jiff),
         })
     }

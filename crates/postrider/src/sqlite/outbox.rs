@@ -2,6 +2,8 @@
 
 mod append;
 mod backlog;
+mod desk;
+mod housekeeping;
 mod lease;
 mod row;
 

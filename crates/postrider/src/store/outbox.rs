@@ -71,6 +71,8 @@ pub struct Backlog {
     pub later: u64,
     /// Rows that are dead.
     pub dead: u64,
+    /// Keys that stand still behind one of those.
+    pub parked_keys: u64,
     /// When the oldest due row was written.
     pub oldest_due: Option<Timestamp>,
 }

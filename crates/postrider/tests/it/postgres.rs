@@ -3,11 +3,13 @@
 
 mod audit;
 mod connection;
+mod house;
 mod inbox;
 mod leases;
 mod migration;
 mod plain_insert;
 mod rows;
+mod tables;
 
 use std::time::Duration;
 

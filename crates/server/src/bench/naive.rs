@@ -11,7 +11,6 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel};
 use postrider::Clock;
 use sqlx::{PgPool, Row as _};
-use uuid::Uuid;
 
 use super::Load;
 
@@ -66,22 +65,22 @@ impl Naive {
     async fn pass(&self) -> anyhow::Result<usize> {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query(
-            "SELECT id, aggregate_type, aggregate_id, event_type, payload::text FROM postrider_bench.event_outbox
+            "SELECT id::text, aggregate_type, aggregate_id::text, event_type, payload::text FROM postrider_bench.event_outbox
              WHERE status = 'pending' AND available_at <= now()
              ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED",
         )
         .fetch_all(&mut *tx)
         .await?;
-        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<Uuid>, _>>()?;
+        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
         let sending = rows.iter().zip(&ids).map(|(row, id)| async move {
             let mut headers = FieldTable::default();
             for (name, column) in [("x-aggregate-type", 1), ("x-event-type", 3)] {
                 headers.insert(name.into(), AMQPValue::LongString(row.try_get::<&str, _>(column)?.into()));
             }
-            headers.insert("x-event-id".into(), AMQPValue::LongString(id.to_string().into()));
+            headers.insert("x-event-id".into(), AMQPValue::LongString(id.as_str().into()));
             let properties = BasicProperties::default()
                 .with_delivery_mode(2)
-                .with_message_id(id.to_string().into())
+                .with_message_id(id.as_str().into())
                 .with_headers(headers);
             let body = row.try_get::<&str, _>(4)?.as_bytes();
             let options = BasicPublishOptions::default();
@@ -91,10 +90,12 @@ impl Naive {
             anyhow::Ok(())
         });
         try_join_all(sending).await?;
-        sqlx::query("UPDATE postrider_bench.event_outbox SET status = 'published' WHERE id = ANY($1)")
-            .bind(&ids)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "UPDATE postrider_bench.event_outbox SET status = 'published' WHERE id = ANY($1::text[]::uuid[])",
+        )
+        .bind(&ids)
+        .execute(&mut *tx)
+        .await?;
         tx.commit().await?;
         Ok(ids.len())
     }
