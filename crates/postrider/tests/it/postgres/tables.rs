@@ -46,11 +46,11 @@ const HOLDCO: &str = "CREATE TABLE public.event_outbox ( \
 
 /// The project's own INSERT, which knows nothing of us.
 const PRISMA: &str = "INSERT INTO public.event_outbox (id, group_id, aggregate_type, aggregate_id, event_type, payload) \
-     VALUES ('00000000-0000-7000-8000-00000000000N', '11111111-0000-7000-8000-000000000000', 'order', \
-             '22222222-0000-7000-8000-000000000000', 'created', '{\"order_no\": \"ORD-000N\"}')";
+     VALUES ('00000000-0000-7000-8000-00000000000§', '11111111-0000-7000-8000-000000000000', 'order', \
+             '22222222-0000-7000-8000-000000000000', 'created', '{\"order_no\": \"ORD-000§\"}')";
 
 async fn insert(postgres: &postrider::postgres::Postgres, number: u32) {
-    let sql = PRISMA.replace('N', &number.to_string());
+    let sql = PRISMA.replace('§', &number.to_string());
     sqlx::query(sqlx::AssertSqlSafe(sql)).execute(postgres.pool()).await.unwrap();
 }
 
