@@ -13,6 +13,7 @@ mod reading;
 pub use backoff::Backoff;
 pub(crate) use housekeeper::Housekeeper;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,8 +32,10 @@ use crate::topology::ExchangeName;
 pub struct RelayConfig {
     /// The exchange of rows that name none.
     pub exchange: ExchangeName,
-    /// How events are written.
+    /// How events are written where `formats` says nothing else.
     pub format: WireFormat,
+    /// How the events of an exchange are written.
+    pub formats: BTreeMap<ExchangeName, WireFormat>,
     /// Events that are published together, at most.
     pub batch_size: usize,
     /// Batches that are on their way at the same time.
@@ -52,6 +55,7 @@ impl Default for RelayConfig {
         Self {
             exchange: ExchangeName::default_exchange(),
             format: WireFormat::default(),
+            formats: BTreeMap::new(),
             batch_size: 500,
             lanes: 4,
             poll_interval: Duration::from_secs(1),

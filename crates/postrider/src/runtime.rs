@@ -124,7 +124,6 @@ impl<S: Backend> Runtime<S> {
         registry: Registry<S>,
         config: ConsumerConfig,
     ) -> Self {
-        self.topology = self.topology.service(&service);
         self.collected.push(service.clone());
         self.consumers.push((name, service, registry, config));
         self
@@ -137,13 +136,21 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// What was given, and of the consumers' queues what that does not say already.
+    fn whole_topology(&self) -> Topology {
+        self.consumers
+            .iter()
+            .fold(self.topology.clone(), |topology, (_, service, ..)| topology.service(service))
+    }
+
     fn registrations(&self) -> Vec<Registration> {
+        let topology = self.whole_topology();
         let exchange =
             self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
         let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
             name: name.clone(),
             service: service.clone(),
-            topology: self.topology.clone(),
+            topology: topology.clone(),
             exchange: exchange.clone(),
         };
         self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
@@ -154,7 +161,7 @@ impl<S: Backend> Runtime<S> {
     /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
     pub async fn start(self) -> Result<Running<S>, StartError> {
         self.store.register(self.registrations()).await?;
-        self.broker.declare(&self.topology).await?;
+        self.broker.declare(&self.whole_topology()).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let registrations = self.registrations();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, outbox, publish, serve, token};
+use crate::commands::{audit, bench, db, demo, doctor, generate, outbox, publish, serve, token, topology};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Create the database schema, or see what it lacks
     Db(db::DbArgs),
+    /// See what a topology is: presets, configuration, diagrams, routes
+    Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
     /// See what waits in the outbox and what stands still, and let it go on

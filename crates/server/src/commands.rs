@@ -10,6 +10,7 @@ pub(crate) mod outbox;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
+pub(crate) mod topology;
 
 use postrider::Clock;
 
@@ -49,6 +50,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
+        Command::Topology(args) => topology::run(&args, &context),
         Command::Publish(args) => publish::run(args, &context).await,
         Command::Outbox(args) => wiring::open(&context, outbox::Outbox { args, context: &context }).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,

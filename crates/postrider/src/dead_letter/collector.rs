@@ -94,7 +94,7 @@ impl<S: DeadLetters> Collector<S> {
             queue: queue.unwrap_or_else(|| self.service.name().clone()),
             exchange: text(header::ORIGINAL_EXCHANGE).unwrap_or_else(|| delivery.exchange.to_string()),
             routing_key,
-            reason: text(mark::DEAD_REASON).unwrap_or_else(|| DeadReason::Foreign.as_str().to_owned()),
+            reason: text(mark::DEAD_REASON).unwrap_or_else(|| self.found_dead(delivery).as_str().to_owned()),
             error: text(mark::FINAL_ERROR).unwrap_or_default(),
             error_class: text(mark::ERROR_CLASS),
             attempts: u32::try_from(retries.unwrap_or(0)).unwrap_or(0).saturating_add(1),
@@ -103,6 +103,18 @@ impl<S: DeadLetters> Collector<S> {
             properties: message.properties.clone(),
             headers: message.headers.clone(),
             body: message.body.clone(),
+        }
+    }
+
+    /// Why a message that none of our consumers gave up is here. One that never died and was published to another exchange
+    /// than that of the dead letters came through an alternate exchange, which changes neither exchange nor key.
+    fn found_dead(&self, delivery: &Delivery) -> DeadReason {
+        let published_here =
+            delivery.exchange.is_default() || delivery.exchange == self.service.dead_letter.exchange;
+        if published_here || delivery.message.headers.contains_key("x-death") {
+            DeadReason::Foreign
+        } else {
+            DeadReason::Unroutable
         }
     }
 

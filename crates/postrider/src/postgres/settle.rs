@@ -87,9 +87,10 @@ impl Postgres {
 }
 
 /// `retry_at` was reckoned with our clock; what is meant is the delay from now, which the database adds to its own time.
-/// So a clock that is wrong by an hour does not make a retry late by an hour.
+/// So a clock that is wrong by an hour does not make a retry late by an hour. In whole microseconds: an interval has no more.
 fn delay(now: Timestamp, retry_at: Timestamp) -> Duration {
-    Duration::try_from(retry_at.duration_since(now)).unwrap_or(Duration::ZERO).min(LONGEST_DELAY)
+    let delay = Duration::try_from(retry_at.duration_since(now)).unwrap_or(Duration::ZERO).min(LONGEST_DELAY);
+    Duration::new(delay.as_secs(), delay.subsec_micros() * 1000)
 }
 
 /// Which rows, and between which times they were written.

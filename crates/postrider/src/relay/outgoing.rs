@@ -9,12 +9,14 @@ use crate::topology::RoutingKey;
 
 /// The message of a row, and where it goes.
 pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
-    let message = wire::encode(&row.envelope, config.format, row.attempts);
+    let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
+    let format = config.formats.get(exchange).copied().unwrap_or(config.format);
+    let message = wire::encode(&row.envelope, format, row.attempts);
     if let Some(queue) = &row.target_queue {
         return Outgoing::to_queue(queue, message);
     }
     Outgoing {
-        exchange: row.exchange.clone().unwrap_or_else(|| config.exchange.clone()),
+        exchange: exchange.clone(),
         routing_key: row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type)),
         message,
     }

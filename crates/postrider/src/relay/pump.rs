@@ -21,7 +21,9 @@ use super::outgoing::{judge, outgoing};
 use super::reading::Reading;
 use crate::broker::Published;
 use crate::envelope::OrderingKey;
-use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, RowResult, SlotLease, StoreError};
+use crate::store::{
+    Horizon, Outbox, OutboxRow, PublishResult, RowId, RowResult, SlotLease, StoreError, Wanted,
+};
 
 /// The payloads in hand may take so many bytes, give or take a claim.
 const MOST_BYTES: usize = 64 << 20;
@@ -217,10 +219,12 @@ impl<S: Outbox> Pump<S> {
         if self.claiming || !wanted || room < step || self.pause.is_on() || !self.is_leased() {
             return;
         }
-        self.news = false;
         self.claiming = true;
         self.claims += 1;
         let ask = self.reading.ask(now, room, &self.flow);
+        if ask.wanted != Wanted::Timed {
+            self.news = false;
+        }
         let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
         self.start(async move { Step::Claimed(store.claim(&id, ask).await) });
     }

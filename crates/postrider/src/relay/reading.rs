@@ -39,6 +39,8 @@ pub(super) struct Reading {
     candidate: Option<Horizon>,
     horizon: Option<(i64, Timestamp)>,
     under_way: Option<UnderWay>,
+    /// As many timed rows are asked for now.
+    timed_limit: Option<usize>,
 }
 
 /// A claim that was asked and not answered yet.
@@ -61,7 +63,7 @@ impl Reading {
         let ask = |wanted| Ask { limit, wanted, in_hand: flow.positions(), without: flow.crowded() };
         if self.timed_at.is_none_or(|at| now >= at + TIMED) {
             self.timed_at = Some(now);
-            self.under_way = None;
+            self.timed_limit = Some(limit);
             return ask(Wanted::Timed);
         }
         if self.net_at.is_none_or(|at| now >= at + NET) {
@@ -78,6 +80,13 @@ impl Reading {
 
     /// What was found.
     pub(super) fn found(&mut self, rows: &[OutboxRow]) {
+        if let Some(limit) = self.timed_limit.take() {
+            // There are more of them.
+            if rows.len() >= limit {
+                self.timed_at = None;
+            }
+            return;
+        }
         let Some(asked) = self.under_way.take() else { return };
         let last = rows.last().map_or(0, |row| row.row.position);
         self.more = rows.len() >= asked.limit;
@@ -98,6 +107,7 @@ impl Reading {
 
     /// The claim was not answered.
     pub(super) fn failed(&mut self) {
+        self.timed_limit = None;
         if let Some(UnderWay { again: Some(after), .. }) = self.under_way.take() {
             self.again(after);
         }
@@ -213,6 +223,19 @@ mod tests {
         reading.found(&[]);
         assert!(reading.is_due(SECOND));
         assert_eq!(new(&mut reading, SECOND), 7);
+    }
+
+    #[test]
+    fn timed_rows_are_asked_for_now_and_then_and_at_once_while_there_are_more() {
+        let mut reading = Reading::default();
+        let wanted = |reading: &mut Reading, now| reading.ask(now, 10, &Flow::default()).wanted;
+        assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
+        reading.found(&rows(1..=10));
+        assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
+        reading.found(&rows(11..=12));
+        assert!(matches!(wanted(&mut reading, SECOND), Wanted::New { .. }));
+        reading.found(&[]);
+        assert_eq!(wanted(&mut reading, SECOND * 2), Wanted::Timed);
     }
 
     #[test]

@@ -140,14 +140,14 @@ impl Serve<'_> {
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
-                .topology(config.own.topology.clone())
+                .topology(config.own.layout.topology.clone())
                 .relay(relay)
                 .house(house(config));
             for table in &config.settings.outbox.table {
                 runtime = runtime.outbox(store.outbox(&table.name)?, relay_of(config, table)?);
             }
             if self.runs(Role::Collector) {
-                runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
+                runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);
             }
             match runtime.start().await {
                 Err(error) if may_pass(&error) => {
@@ -171,7 +171,8 @@ fn may_pass(error: &StartError) -> bool {
 fn relay(config: &Config) -> RelayConfig {
     let relay = &config.settings.relay;
     RelayConfig {
-        exchange: config.own.exchange.clone(),
+        exchange: config.own.layout.exchange.clone(),
+        formats: config.own.layout.formats.clone(),
         batch_size: usize::try_from(relay.batch_size).unwrap_or(usize::MAX),
         lanes: relay.lanes,
         poll_interval: Duration::from_millis(relay.poll_interval_ms),
@@ -193,6 +194,7 @@ fn relay_of(config: &Config, table: &OutboxTable) -> anyhow::Result<RelayConfig>
     }
     if let Some(format) = &table.format {
         relay.format = format.parse()?;
+        relay.formats.remove(&relay.exchange);
     }
     Ok(relay)
 }
