@@ -73,6 +73,8 @@ pub(super) struct Pump<S> {
     done: Vec<Done>,
     steps: FuturesUnordered<BoxFuture<'static, Step>>,
     held: HashSet<SlotLease>,
+    /// What it held when the claim under way was asked for.
+    asked_of: HashSet<SlotLease>,
     /// Until when, on the monotonic clock, the slots are surely ours.
     leased_until: Duration,
     /// Claims asked for so far.
@@ -100,6 +102,7 @@ impl<S: Outbox> Pump<S> {
             done: Vec::new(),
             steps: FuturesUnordered::new(),
             held: HashSet::new(),
+            asked_of: HashSet::new(),
             leased_until: Duration::ZERO,
             claims: 0,
             claiming: false,
@@ -221,7 +224,9 @@ impl<S: Outbox> Pump<S> {
         }
         self.claiming = true;
         self.claims += 1;
-        let ask = self.reading.ask(now, room, &self.flow);
+        let mut ask = self.reading.ask(now, room, &self.flow);
+        ask.held = Some(self.held.iter().copied().collect());
+        self.asked_of.clone_from(&self.held);
         if ask.wanted != Wanted::Timed {
             self.news = false;
         }
@@ -241,8 +246,12 @@ impl<S: Outbox> Pump<S> {
     fn claimed(&mut self, rows: Result<Vec<OutboxRow>, StoreError>) {
         self.claiming = false;
         match rows {
-            Ok(rows) => {
+            Ok(mut rows) => {
                 self.reading.found(&rows);
+                // What was lost or taken over meanwhile is not ours to publish: what was before these rows is gone.
+                let kept: HashSet<_> =
+                    self.asked_of.intersection(&self.held).map(|lease| lease.slot).collect();
+                rows.retain(|row| kept.contains(&row.slot));
                 if !rows.is_empty() {
                     self.size =
                         rows.iter().map(|row| row.envelope.payload.bytes().len()).sum::<usize>() / rows.len();
@@ -320,7 +329,11 @@ impl<S: Outbox> Pump<S> {
             let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
             self.done.push(Done { row: row.row, key, retried, result });
         }
-        self.flow.unknown(unknown);
+        // A row of a slot that was lost is its heir's to publish.
+        let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
+        let (ours, lost) = unknown.into_iter().partition(|row| held.contains(&row.slot));
+        self.flow.unknown(ours);
+        self.flow.drop_flying(lost);
         match outage {
             Some(why) => self.outage(format!("the broker could not take messages: {why}")),
             None => self.works(),
