@@ -7,6 +7,7 @@ mod backoff;
 mod flow;
 mod housekeeper;
 mod outgoing;
+mod pause;
 mod pump;
 mod reading;
 

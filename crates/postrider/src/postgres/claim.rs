@@ -18,8 +18,9 @@ const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, sub
 
 /// What every claim keeps to: the relay's own slots, what it has not in hand, and keys of which it wants more. Each of these
 /// lists is hashed once.
-const SELECTION: &str = "slot = ANY (ARRAY(SELECT slot FROM postrider.outbox_slot \
-         WHERE outbox = {name} AND owner = $1 AND lease_until > now())) \
+const SELECTION: &str = "slot = ANY (ARRAY(SELECT s.slot FROM postrider.outbox_slot s \
+         WHERE s.outbox = {name} AND s.owner = $1 AND s.lease_until > now() AND ($5::smallint[] IS NULL \
+             OR (s.slot, s.epoch) IN (SELECT * FROM unnest($5::smallint[], $6::bigint[]))))) \
      AND position NOT IN (SELECT unnest($3::bigint[])) \
      AND (key IS NULL OR key NOT IN (SELECT unnest($4::text[])))";
 
@@ -32,7 +33,7 @@ pub(super) fn new() -> String {
          ) \
          SELECT {COLUMNS} FROM {{outbox}} \
          WHERE status = 'pending' AND available_at <= created_at AND available_at <= now() \
-           AND position > $5 AND created_at >= COALESCE($6::timestamptz, '-infinity') AND {SELECTION} \
+           AND position > $7 AND created_at >= COALESCE($8::timestamptz, '-infinity') AND {SELECTION} \
            AND (key IS NULL OR key NOT IN (SELECT key FROM failing)) \
          ORDER BY position LIMIT $2"
     )
@@ -99,6 +100,8 @@ impl Postgres {
             .bind(limit(ask))
             .bind(&ask.in_hand)
             .bind(keys(ask))
+            .bind(slots(ask))
+            .bind(epochs(ask))
             .bind(after)
             .bind(since.map(jiff_sqlx::ToSqlx::to_sqlx));
         self.limited("claiming rows of the outbox", select.fetch_all(self.relays())).await
@@ -109,7 +112,9 @@ impl Postgres {
             .bind(relay.as_str())
             .bind(limit(ask))
             .bind(&ask.in_hand)
-            .bind(keys(ask));
+            .bind(keys(ask))
+            .bind(slots(ask))
+            .bind(epochs(ask));
         self.limited("claiming rows of the outbox", select.fetch_all(self.relays())).await
     }
 
@@ -172,6 +177,14 @@ fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
 
 fn limit(ask: &Ask) -> i64 {
     i64::try_from(ask.limit).unwrap_or(i64::MAX)
+}
+
+fn slots(ask: &Ask) -> Option<Vec<i16>> {
+    Some(ask.held.as_ref()?.iter().map(|lease| lease.slot).collect())
+}
+
+fn epochs(ask: &Ask) -> Option<Vec<i64>> {
+    Some(ask.held.as_ref()?.iter().map(|lease| lease.epoch).collect())
 }
 
 fn keys(ask: &Ask) -> Vec<&str> {

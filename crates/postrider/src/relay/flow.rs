@@ -99,6 +99,19 @@ impl Flow {
         }
     }
 
+    /// These were in flight and are let go.
+    pub(super) fn drop_flying(&mut self, rows: Vec<OutboxRow>) {
+        for row in rows {
+            self.forget(row.row.position);
+            if let Some(key) = &row.envelope.ordering_key {
+                for behind in self.queues.remove(key).unwrap_or_default() {
+                    self.forget(behind.row.position);
+                }
+                self.crowded.remove(key);
+            }
+        }
+    }
+
     /// The store has recorded what became of a row; `claim` is the last claim that was asked for before.
     pub(super) fn settled(&mut self, position: i64, key: Option<&OrderingKey>, claim: u64) {
         self.forget(position);

@@ -4,6 +4,8 @@
 //!
 //! All decisions are taken here, one after the other; what waits is spawned and answers with a [`Step`].
 
+mod marks;
+
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -18,12 +20,11 @@ use tokio_util::sync::CancellationToken;
 use super::Relay;
 use super::flow::Flow;
 use super::outgoing::{judge, outgoing};
+use super::pause::Pause;
 use super::reading::Reading;
 use crate::broker::Published;
 use crate::envelope::OrderingKey;
-use crate::store::{
-    Horizon, Outbox, OutboxRow, PublishResult, RowId, RowResult, SlotLease, StoreError, Wanted,
-};
+use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SlotLease, StoreError, Wanted};
 
 /// The payloads in hand may take so many bytes, give or take a claim.
 const MOST_BYTES: usize = 64 << 20;
@@ -73,6 +74,8 @@ pub(super) struct Pump<S> {
     done: Vec<Done>,
     steps: FuturesUnordered<BoxFuture<'static, Step>>,
     held: HashSet<SlotLease>,
+    /// What it held when the claim under way was asked for.
+    asked_of: HashSet<SlotLease>,
     /// Until when, on the monotonic clock, the slots are surely ours.
     leased_until: Duration,
     /// Claims asked for so far.
@@ -100,6 +103,7 @@ impl<S: Outbox> Pump<S> {
             done: Vec::new(),
             steps: FuturesUnordered::new(),
             held: HashSet::new(),
+            asked_of: HashSet::new(),
             leased_until: Duration::ZERO,
             claims: 0,
             claiming: false,
@@ -221,7 +225,9 @@ impl<S: Outbox> Pump<S> {
         }
         self.claiming = true;
         self.claims += 1;
-        let ask = self.reading.ask(now, room, &self.flow);
+        let mut ask = self.reading.ask(now, room, &self.flow);
+        ask.held = Some(self.held.iter().copied().collect());
+        self.asked_of.clone_from(&self.held);
         if ask.wanted != Wanted::Timed {
             self.news = false;
         }
@@ -241,8 +247,12 @@ impl<S: Outbox> Pump<S> {
     fn claimed(&mut self, rows: Result<Vec<OutboxRow>, StoreError>) {
         self.claiming = false;
         match rows {
-            Ok(rows) => {
+            Ok(mut rows) => {
                 self.reading.found(&rows);
+                // What was lost or taken over meanwhile is not ours to publish: what was before these rows is gone.
+                let kept: HashSet<_> =
+                    self.asked_of.intersection(&self.held).map(|lease| lease.slot).collect();
+                rows.retain(|row| kept.contains(&row.slot));
                 if !rows.is_empty() {
                     self.size =
                         rows.iter().map(|row| row.envelope.payload.bytes().len()).sum::<usize>() / rows.len();
@@ -320,79 +330,14 @@ impl<S: Outbox> Pump<S> {
             let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
             self.done.push(Done { row: row.row, key, retried, result });
         }
-        self.flow.unknown(unknown);
+        // A row of a slot that was lost is its heir's to publish.
+        let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
+        let (ours, lost) = unknown.into_iter().partition(|row| held.contains(&row.slot));
+        self.flow.unknown(ours);
+        self.flow.drop_flying(lost);
         match outage {
             Some(why) => self.outage(format!("the broker could not take messages: {why}")),
             None => self.works(),
-        }
-    }
-
-    // ── Marks ──
-
-    fn settle(&mut self) {
-        if self.settling || self.done.is_empty() || self.pause.is_on() {
-            return;
-        }
-        self.settling = true;
-        let done = std::mem::take(&mut self.done);
-        let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
-        self.start(async move {
-            let results = done.iter().map(|done| RowResult { row: done.row, result: done.result.clone() });
-            let recorded = store.settle(&id, results.collect()).await;
-            Step::Settled { done, recorded }
-        });
-    }
-
-    fn settled(&mut self, done: Vec<Done>, recorded: Result<usize, StoreError>) {
-        self.settling = false;
-        match recorded {
-            Ok(recorded) => {
-                if recorded < done.len() {
-                    tracing::info!(
-                        lost = done.len() - recorded,
-                        "another relay took over some rows meanwhile; they may be published twice, and take effect once"
-                    );
-                }
-                let published = done.iter().filter(|done| done.result == PublishResult::Published).count();
-                self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
-                metrics::counter!("postrider_relay_published_total").increment(published as u64);
-                for Done { row, key, retried, result } in done {
-                    self.flow.settled(row.position, key.as_ref(), self.claims);
-                    if retried && key.is_some() && result == PublishResult::Published {
-                        self.reading.again(row.position);
-                    }
-                }
-            }
-            // They are confirmed; only the marks are missing. If another relay takes over first, it publishes them again.
-            Err(error) => {
-                let newer = std::mem::replace(&mut self.done, done);
-                self.done.extend(newer);
-                self.outage(format!("the store failed: {error}"));
-            }
-        }
-    }
-
-    // ── Outages ──
-
-    /// Pauses. Says so once, and once that it goes on.
-    fn outage(&mut self, reason: String) {
-        if !self.relay.status.paused.swap(true, Ordering::Relaxed) {
-            let relay = &self.relay.id;
-            tracing::warn!(%relay, %reason, "the relay pauses; nothing is lost, it goes on by itself");
-        }
-        if let Some(pause) = self.pause.begin() {
-            let clock = self.relay.clock.clone();
-            self.start_here(async move {
-                clock.sleep(pause).await;
-                Step::PauseIsOver
-            });
-        }
-    }
-
-    fn works(&mut self) {
-        self.pause.reset();
-        if self.relay.status.paused.swap(false, Ordering::Relaxed) {
-            tracing::info!(relay = %self.relay.id, "the relay goes on");
         }
     }
 
@@ -411,38 +356,5 @@ impl<S: Outbox> Pump<S> {
 
     fn now(&self) -> Duration {
         self.relay.clock.monotonic()
-    }
-}
-
-/// How long to pause in an outage: from a tenth of a second to five.
-#[derive(Default)]
-struct Pause {
-    on: bool,
-    times: u32,
-}
-
-impl Pause {
-    /// Begins one, unless one is on already.
-    fn begin(&mut self) -> Option<Duration> {
-        if self.on {
-            return None;
-        }
-        self.on = true;
-        let pause = Duration::from_millis(100 << self.times.min(6)).min(Duration::from_secs(5));
-        self.times += 1;
-        Some(pause)
-    }
-
-    fn is_on(&self) -> bool {
-        self.on
-    }
-
-    fn end(&mut self) {
-        self.on = false;
-    }
-
-    /// The next one is short again.
-    fn reset(&mut self) {
-        self.times = 0;
     }
 }

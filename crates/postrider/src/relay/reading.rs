@@ -60,7 +60,8 @@ impl Reading {
 
     /// What to ask for now.
     pub(super) fn ask(&mut self, now: Duration, limit: usize, flow: &Flow) -> Ask {
-        let ask = |wanted| Ask { limit, wanted, in_hand: flow.positions(), without: flow.crowded() };
+        let ask =
+            |wanted| Ask { limit, wanted, held: None, in_hand: flow.positions(), without: flow.crowded() };
         if self.timed_at.is_none_or(|at| now >= at + TIMED) {
             self.timed_at = Some(now);
             self.timed_limit = Some(limit);

@@ -47,7 +47,9 @@ impl Outbox for Sqlite {
     }
 
     async fn claim(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
-        if !self.shared.slot.is_held_by(relay) {
+        let lease = self.shared.slot.held_by(relay);
+        let known = |lease| ask.held.as_ref().is_none_or(|held| held.contains(&lease));
+        if !lease.is_some_and(known) {
             return Ok(Vec::new());
         }
         self.shared.news.attend().await;
@@ -76,7 +78,7 @@ impl Outbox for Sqlite {
         let settle = self.writer().run(|connection| {
             async move {
                 // Asked by whoever has the writer, so that no heir has marked anything yet.
-                if !shared.slot.is_held_by(&relay) {
+                if shared.slot.held_by(&relay).is_none() {
                     return Ok(0);
                 }
                 let published = mark_published(connection, published, now).await?;

@@ -93,6 +93,9 @@ pub struct Ask {
     pub limit: usize,
     /// Which rows.
     pub wanted: Wanted,
+    /// Only of these slots, and only while they have not changed hands; absent: of all that the relay holds. A relay that was
+    /// given a slot a moment ago must not take rows from its middle.
+    pub held: Option<Vec<SlotLease>>,
     /// Positions that the relay has in hand.
     pub in_hand: Vec<i64>,
     /// Keys of which it has enough in hand.
@@ -118,7 +121,7 @@ pub enum Wanted {
 impl Ask {
     /// Everything that is due, up to this many rows.
     pub fn everything(limit: usize) -> Self {
-        Self { limit, wanted: Wanted::All, in_hand: Vec::new(), without: Vec::new() }
+        Self { limit, wanted: Wanted::All, held: None, in_hand: Vec::new(), without: Vec::new() }
     }
 }
 

@@ -42,9 +42,11 @@ impl Slot {
         self.place().holder.take_if(|holder| holder.relay == *relay);
     }
 
-    /// Whether this relay was the last to take it. Its time may be over, but nobody has taken over.
-    pub(super) fn is_held_by(&self, relay: &RelayId) -> bool {
-        self.place().holder.as_ref().is_some_and(|holder| holder.relay == *relay)
+    /// What it has, if this relay was the last to take it. Its time may be over, but nobody has taken over.
+    pub(super) fn held_by(&self, relay: &RelayId) -> Option<SlotLease> {
+        let place = self.place();
+        let holds = place.holder.as_ref().is_some_and(|holder| holder.relay == *relay);
+        holds.then_some(SlotLease { slot: 0, epoch: place.epoch })
     }
 
     /// Makes its holder look at everything again.
@@ -69,11 +71,11 @@ mod tests {
         assert!(slot.take(&one, at(0), at(10)).is_some());
         assert!(slot.take(&two, at(9), at(19)).is_none());
         assert!(slot.take(&one, at(9), at(19)).is_some());
-        assert!(slot.is_held_by(&one) && !slot.is_held_by(&two));
+        assert!(slot.held_by(&one).is_some() && slot.held_by(&two).is_none());
         assert!(slot.take(&two, at(19), at(29)).is_some());
-        assert!(!slot.is_held_by(&one));
+        assert!(slot.held_by(&one).is_none());
         slot.release(&one);
-        assert!(slot.is_held_by(&two));
+        assert!(slot.held_by(&two).is_some());
         slot.release(&two);
         assert!(slot.take(&one, at(20), at(30)).is_some());
     }

@@ -240,3 +240,20 @@ pub async fn waiting_ends_by_itself<F: StoreFixture>(fixture: &F) {
         soon("the end of the wait", desk.store.wait(Duration::from_millis(200))).await;
     }
 }
+
+/// A relay that was given a slot a moment ago must not take rows from its middle.
+pub async fn only_the_slots_that_the_relay_knows_of_are_claimed<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([keyed("one", "a")]).await;
+    desk.expect_due(["one"]).await;
+    let held = desk.store.lease(&desk.relay, LEASE).await.unwrap();
+    let claim = async |held: Vec<postrider::store::SlotLease>| {
+        let ask = Ask { held: Some(held), ..Ask::everything(10) };
+        due(&desk.store.claim(&desk.relay, ask).await.unwrap())
+    };
+    assert_eq!(claim(held.clone()).await, ["one"]);
+    assert!(claim(Vec::new()).await.is_empty());
+    let earlier =
+        held.into_iter().map(|lease| postrider::store::SlotLease { epoch: lease.epoch - 1, ..lease });
+    assert!(claim(earlier.collect()).await.is_empty(), "it changed hands since");
+}
