@@ -5,4 +5,6 @@ mod marks;
 
 pub use collector::Collector;
 pub use marks::names as header;
-pub(crate) use marks::{Death, outgoing, remember_first_failure, remember_origin};
+pub(crate) use marks::{
+    Death, MAX_ERROR_BYTES, cut, outgoing, remember_first_failure, remember_origin, revive,
+};

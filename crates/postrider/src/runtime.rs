@@ -153,12 +153,13 @@ impl<S: Backend> Runtime<S> {
             tasks.spawn(relay.run(stop.clone()));
             status
         });
-        let mut consumers = Vec::new();
+        let (mut consumers, process) = (Vec::new(), Arc::default());
         for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
         {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
-            let consumer =
-                Consumer::new(store, broker, clock, name.clone(), service, registry).config(config);
+            let consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
+                .config(config)
+                .beside(&process);
             consumers.push(RunningConsumer { registration, status: consumer.status() });
             let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
             tasks.spawn(async move {

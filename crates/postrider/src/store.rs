@@ -4,18 +4,27 @@
 //! on what happened; every other server only helps.
 
 mod audit;
+mod controls;
+mod crashes;
 mod dead_letter;
 mod error;
+mod held;
 mod inbox;
+mod jobs;
 mod outbox;
 mod registration;
 mod token;
 mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
+pub use controls::{Controls, Pause};
+pub use crashes::Crashes;
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
+pub use held::{Held, HeldEvent, HeldHead, HeldKey, HeldState};
+pub(crate) use held::{pack, unpack};
 pub use inbox::{Admission, Arrival, Inbox};
+pub use jobs::Jobs;
 pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
@@ -41,7 +50,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// All the ports a whole backend has.
-pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit + Registrations {}
+/// The ports that a consumer works with.
+pub trait ConsumerStore: Inbox + Controls + Crashes + Held {}
 
-impl<T: Store + Outbox + Inbox + DeadLetters + Audit + Registrations> Backend for T {}
+impl<T: Inbox + Controls + Crashes + Held> ConsumerStore for T {}
+
+/// All the ports a whole backend has.
+pub trait Backend: Outbox + ConsumerStore + DeadLetters + Audit + Registrations {}
+
+impl<T: Outbox + ConsumerStore + DeadLetters + Audit + Registrations> Backend for T {}

@@ -22,7 +22,7 @@ pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};
 pub use policy::{AppliesTo, BrokerPolicy, DeliveryLimit, ExchangePolicy, QueuePolicy, REDELIVERIES};
 pub use presets::{PRESETS, Parameter, Preset, PresetError, STRICT};
-pub use service::{ServiceQueue, WaitQueue};
+pub use service::{OnDead, ServiceQueue, WaitQueue};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

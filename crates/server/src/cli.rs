@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, publish, serve, token, topology};
+use crate::commands::{
+    audit, bench, consumers, db, demo, doctor, generate, progress, publish, serve, token, topology,
+};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -68,6 +70,10 @@ pub(crate) enum Command {
     Publish(publish::PublishArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
+    /// List consumers, pause and resume them, and see what is held
+    Consumers(consumers::ConsumersArgs),
+    /// See how far jobs have come
+    Progress(progress::ProgressArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page

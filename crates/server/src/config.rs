@@ -4,8 +4,10 @@
 //! is allowed, and nothing has been touched by then.
 
 mod backends;
+mod consumer;
 mod environment;
 mod layers;
+mod retry;
 mod secret;
 mod sections;
 mod topology;

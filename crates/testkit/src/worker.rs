@@ -3,7 +3,9 @@
 //! The worker writes a line before and after everything that a kill could fall between; the test that kills it reads
 //! them to the last one, and so knows whether messages were unconfirmed or unsettled at that moment.
 
+pub mod fault;
 mod process;
+pub mod trouble;
 mod watched;
 
 pub use process::{Hands, WorkerProcess};
@@ -46,7 +48,7 @@ fn exchange() -> Result<ExchangeName> {
 }
 
 fn service(consumer: &str) -> Result<ServiceQueue> {
-    let retry = RetryPolicy { max_retries: 10, delays: vec![Duration::from_millis(200)] };
+    let retry = RetryPolicy::fixed(10, Duration::from_millis(200));
     Ok(ServiceQueue::new(format!("work.{consumer}"), retry)?.bind(&exchange()?, "work.#")?)
 }
 

@@ -23,6 +23,8 @@ macro_rules! placed {
                      WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
                                   WHERE d.event_id = o.id AND d.queue = $2 AND d.status <> 'replayed') THEN 'dead' \
                      WHEN o.status <> 'published' THEN 'unpublished' \
+                     WHEN EXISTS (SELECT FROM postrider.held_event h \
+                                  WHERE h.consumer_name = $1 AND h.event_id = o.id) THEN 'held' \
                      ELSE 'elsewhere' END AS place \
                  FROM postrider.event_outbox o \
                  WHERE o.target_queue = $2 OR (o.target_queue IS NULL AND \
@@ -72,6 +74,7 @@ async fn count(connection: &mut PgConnection, scope: &AuditScope) -> Result<Cons
             "applied" => count.applied = rows,
             "dead" => count.dead = rows,
             "unpublished" => count.unpublished = rows,
+            "held" => count.held = rows,
             _ => count.elsewhere = rows,
         }
     }

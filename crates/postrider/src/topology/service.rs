@@ -32,6 +32,20 @@ pub struct ServiceQueue {
     pub dead_letter_queue: QueueName,
     /// Where foreign producers put identity in the messages of this queue.
     pub identity: Identity,
+    /// Whether events of one key are handled in order, across retries and processes, and what a dead one does to its key.
+    #[serde(default)]
+    pub order: Option<OnDead>,
+}
+
+/// What happens to the events of a key behind one that became a dead letter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDead {
+    /// They go on without it.
+    #[default]
+    Continue,
+    /// They wait until it is replayed or discarded, or the key is released by hand.
+    Park,
 }
 
 /// A queue whose TTL is one step of a ladder.
@@ -47,7 +61,7 @@ impl ServiceQueue {
     /// A quorum queue with wait queues `NAME.wait.DELAY` and dead-letter queue `NAME.dlq`.
     pub fn new(name: impl AsRef<str>, retry: RetryPolicy) -> Result<Self, InvalidText> {
         let name = QueueName::new(name)?;
-        let wait_queues = ladder(&name, &retry.delays)?;
+        let wait_queues = ladder(&name, &retry.tiers())?;
         let dead_letter_queue = QueueName::new(format!("{name}.dlq"))?;
         // Others may declare this queue too: what keeps it safe is policy, which nobody has to agree with.
         let mut queue = Queue { safe_dead_lettering: false, ..Queue::quorum(name) };
@@ -62,7 +76,16 @@ impl ServiceQueue {
             routing_key: Some(RoutingKey::to_queue(&dead_letter_queue)),
         };
         let identity = Identity::default();
-        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue, identity })
+        Ok(Self {
+            queue,
+            bindings: Vec::new(),
+            retry,
+            wait_queues,
+            dead_letter,
+            dead_letter_queue,
+            identity,
+            order: None,
+        })
     }
 
     /// Wants these keys of this exchange.
@@ -70,6 +93,14 @@ impl ServiceQueue {
         let key = BindingKey::new(key)?;
         self.bindings.push(Binding { exchange: exchange.clone(), queue: self.queue.name.clone(), key });
         Ok(self)
+    }
+
+    /// Events of one key in order, one process at a time.
+    #[must_use]
+    pub fn ordered(mut self, on_dead: OnDead) -> Self {
+        self.queue.single_active_consumer = true;
+        self.order = Some(on_dead);
+        self
     }
 
     /// The name of the queue.
@@ -125,7 +156,8 @@ impl ServiceQueue {
         Self {
             queue: Queue::quorum(name.clone()),
             bindings: Vec::new(),
-            retry: RetryPolicy { max_retries: 0, delays: Vec::new() },
+            retry: RetryPolicy::ladder(0, []),
+            order: None,
             wait_queues: Vec::new(),
             dead_letter: arrives,
             dead_letter_queue: name.clone(),
@@ -167,10 +199,7 @@ mod tests {
 
     #[test]
     fn a_ladder_gets_one_wait_queue_per_delay() {
-        let policy = RetryPolicy {
-            delays: [5, 60, 5, 900].map(Duration::from_secs).to_vec(),
-            ..RetryPolicy::default()
-        };
+        let policy = RetryPolicy::ladder(10, [5, 60, 5, 900].map(Duration::from_secs));
         let service = ServiceQueue::new("mail", policy).unwrap();
         let names: Vec<_> = service.queues().iter().map(|queue| queue.name.to_string()).collect();
         assert_eq!(names, ["mail", "mail.wait.5s", "mail.wait.1m", "mail.wait.15m", "mail.dlq"]);

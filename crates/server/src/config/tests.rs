@@ -51,6 +51,7 @@ fn the_examples_in_the_default_file_work() {
         names(&config),
         [
             "billing",
+            "billing.wait.1s",
             "billing.wait.5s",
             "billing.wait.1m",
             "billing.wait.15m",

@@ -1,5 +1,5 @@
 //! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…]`: a process for
-//! tests to kill.
+//! tests to kill. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use postrider::embedded::EmbeddedBroker;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::{Broker, Clock};
 use postrider_testkit::effects::Effects;
-use postrider_testkit::worker::{self, Role, Watched};
+use postrider_testkit::worker::fault::{Fault, Faulty};
+use postrider_testkit::worker::{self, Role, Watched, trouble};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -19,11 +20,16 @@ async fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (role, backend) = words.split_first().map_or(("", &[][..]), |(role, rest)| (*role, rest));
+    let (role, fault) = match role.split_once('@') {
+        Some((role, fault)) => (role, Some(fault.parse::<Fault>()?)),
+        None => (role, None),
+    };
     let role = match role {
-        "relay" => Role::Relay,
-        "consumers" => Role::Consumers,
-        "both" => Role::Both,
-        other => bail!("the role is relay, consumers or both, not {other:?}"),
+        "trouble" => Work::Trouble(fault),
+        "relay" => Work::Plain(Role::Relay),
+        "consumers" => Work::Plain(Role::Consumers),
+        "both" => Work::Plain(Role::Both),
+        other => bail!("the role is relay, consumers, both or trouble, not {other:?}"),
     };
     let clock = Clock::system();
     match backend {
@@ -41,8 +47,21 @@ async fn main() -> Result<()> {
     }
 }
 
-async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, role: Role) -> Result<()> {
-    let running = worker::start(store, Arc::new(Watched(broker)), clock, role).await?;
+/// What is to be done.
+enum Work {
+    Plain(Role),
+    Trouble(Option<Fault>),
+}
+
+async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
+    let running = match work {
+        Work::Plain(role) => worker::start(store, Arc::new(Watched(broker)), clock, role).await?,
+        Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
+        Work::Trouble(Some(fault)) => {
+            let broker = Arc::new(Faulty(broker, fault.clone()));
+            trouble::start(store, broker, clock, Some(fault)).await?
+        }
+    };
     // Works until it is killed.
     std::future::pending::<()>().await;
     running.stop(std::time::Duration::from_secs(1)).await;

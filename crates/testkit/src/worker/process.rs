@@ -91,6 +91,17 @@ impl WorkerProcess {
         hands.with_context(|| format!("the worker ended; its last line was {:?}", self.last_line()))
     }
 
+    /// Waits until it ends by itself.
+    pub async fn ended(mut self) -> Result<()> {
+        self.child.wait().await?;
+        Ok(())
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// kill -9, then reads what it still said: what it had in its hands when it died.
     pub async fn kill(mut self) -> Result<Hands> {
         self.child.kill().await?;
