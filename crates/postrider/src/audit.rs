@@ -58,7 +58,8 @@ pub enum AuditError {
 
 /// Draws up one consumer's account from what is stored.
 ///
-/// Deliveries that are being handled at this moment are in no queue and in no inbox yet; ask again when they are done.
+/// Deliveries that are being handled at this moment are in no queue and in no inbox yet; ask again when they are done. So are,
+/// for three minutes at most after RabbitMQ was killed, retries whose time came while it was down.
 pub async fn account<S: Audit>(
     store: &S,
     broker: &Arc<dyn Broker>,

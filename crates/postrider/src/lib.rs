@@ -11,6 +11,8 @@
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
 //! 8. [`audit`]: committed = applied + waiting + dead.
 //!
+//! [`progress`] follows jobs of many items to a finish line that is crossed once.
+//!
 //! [`runtime`] starts all of it together.
 //!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
@@ -24,6 +26,7 @@ pub mod dead_letter;
 pub mod envelope;
 pub mod handler;
 mod host;
+pub mod progress;
 pub mod registry;
 pub mod relay;
 pub mod runtime;

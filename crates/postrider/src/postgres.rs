@@ -11,6 +11,7 @@ mod dead_letter;
 mod error;
 mod held;
 mod inbox;
+mod jobs;
 mod migrate;
 mod outbox;
 mod registration;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::store::{Store, StoreError, StoreErrorKind};
@@ -92,6 +94,8 @@ struct Inner {
     place: String,
     statement_limit: Duration,
     max_payload_bytes: usize,
+    /// A job changed in a transaction of this process.
+    jobs_changed: Notify,
 }
 
 /// How long an answer may be late beyond the statement limit before the connection counts as lost.
@@ -129,7 +133,8 @@ impl Postgres {
         let relays = pool_for_relays(&config, &limits).connect_lazy_with(options.clone());
         let wake = Wake::new(options, clock.clone());
         let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
-        let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes };
+        let jobs_changed = Notify::new();
+        let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes, jobs_changed };
         Ok(Self { inner: Arc::new(inner), wake })
     }
 
@@ -183,7 +188,13 @@ impl Store for Postgres {
 
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), StoreError> {
         self.limited("checking a transaction", tx.check()).await.map_err(error::swallowed)?;
-        self.limited("committing", tx.commit()).await.map_err(error::unknown_outcome)
+        self.add_up(&mut tx).await?;
+        let jobs_changed = tx.tallies().has_changed();
+        self.limited("committing", tx.commit()).await.map_err(error::unknown_outcome)?;
+        if jobs_changed {
+            self.inner.jobs_changed.notify_one();
+        }
+        Ok(())
     }
 
     async fn rollback(&self, tx: PostgresTx) -> Result<(), StoreError> {

@@ -206,15 +206,23 @@ where
     F: Fn() -> R,
     R: Future<Output = Result<(), BrokerError>>,
 {
-    let mut pause = Duration::from_secs(1);
-    while let Err(error) = run().await {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(30);
+    let mut pause = FIRST;
+    loop {
+        let started = clock.monotonic();
+        let Err(error) = run().await else { return };
         if stop.is_cancelled() {
             return;
+        }
+        // What ran for a while and ended has a new reason: it is not made to wait for the old ones.
+        if clock.since(started) > LONGEST {
+            pause = FIRST;
         }
         tracing::error!(%error, "the {what} ended; it is started again in {pause:?}");
         tokio::select! {
             () = stop.cancelled() => return,
-            () = clock.sleep(pause) => pause = (pause * 2).min(Duration::from_secs(30)),
+            () = clock.sleep(pause) => pause = (pause * 2).min(LONGEST),
         }
     }
 }

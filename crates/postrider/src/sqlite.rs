@@ -10,6 +10,7 @@ mod dead_letters;
 mod error;
 mod held;
 mod inbox;
+mod jobs;
 mod lock;
 mod news;
 mod outbox;
@@ -33,6 +34,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions as _, SqliteConnection};
+use tokio::sync::Notify;
 
 use self::news::News;
 use self::outbox::Slot;
@@ -91,6 +93,8 @@ struct Shared {
     readers: SqlitePool,
     news: News,
     slot: Slot,
+    /// A job changed in a transaction of this process.
+    jobs_changed: Notify,
     clock: Clock,
     config: SqliteConfig,
 }
@@ -119,7 +123,8 @@ impl Sqlite {
             .test_before_acquire(false)
             .connect_lazy_with(readable(&config));
         let news = News::new(readable(&config));
-        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot: Slot::default(), clock, config }) })
+        let (slot, jobs_changed) = (Slot::default(), Notify::new());
+        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot, jobs_changed, clock, config }) })
     }
 
     /// How many commits were made since the file was opened here: fewer than transactions, where these shared one.
@@ -180,8 +185,12 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {
-        if tx.commit().await? {
+        let committed = tx.commit().await?;
+        if committed.appended {
             self.shared.news.announce();
+        }
+        if committed.jobs_changed {
+            self.shared.jobs_changed.notify_one();
         }
         Ok(())
     }

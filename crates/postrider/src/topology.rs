@@ -3,11 +3,15 @@
 //! The RabbitMQ adapter turns this data into declarations; the embedded broker interprets the same data. Nothing here
 //! does I/O.
 
+mod arguments;
 mod diagram;
 mod explain;
+pub mod export;
 mod layout;
 mod matching;
 mod names;
+pub mod observed;
+pub mod plan;
 mod policy;
 mod presets;
 mod service;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, consumers, db, demo, doctor, generate, publish, serve, token, topology};
+use crate::commands::{
+    audit, bench, consumers, db, demo, doctor, generate, progress, publish, serve, token, topology,
+};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     Audit(audit::AuditArgs),
     /// List consumers, pause and resume them, and see what is held
     Consumers(consumers::ConsumersArgs),
+    /// See how far jobs have come
+    Progress(progress::ProgressArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page
@@ -103,7 +107,8 @@ impl Shared {
         if let Command::Serve(serve) = command {
             values.extend(serve.listen.iter().map(|at| ("--listen", "http.listen", at.clone())));
         }
-        Flags { file: self.config.clone(), values }
+        let broker_alone = matches!(command, Command::Topology(_));
+        Flags { file: self.config.clone(), values, broker_alone }
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// Which servers they choose.
     pub(crate) backends: Backends,
+    /// RabbitMQ's management API, where there is RabbitMQ.
+    pub(crate) management: Option<Server>,
     /// Redis, where there is one.
     pub(crate) redis: Option<Server>,
     /// The topology they describe.
@@ -53,6 +55,8 @@ pub(crate) struct Flags {
     pub(crate) file: Option<PathBuf>,
     /// Settings that a flag gives: the flag, the setting, the value.
     pub(crate) values: Vec<(&'static str, &'static str, String)>,
+    /// RabbitMQ without a database will do.
+    pub(crate) broker_alone: bool,
 }
 
 impl Config {
@@ -72,10 +76,10 @@ impl Config {
         for (flag, key, value) in &flags.values {
             layers.set(flag, key, value)?;
         }
-        Self::check(&layers)
+        Self::check(&layers, flags.broker_alone)
     }
 
-    fn check(layers: &Layers<'_>) -> Result<Self, ConfigError> {
+    fn check(layers: &Layers<'_>, broker_alone: bool) -> Result<Self, ConfigError> {
         let wrong = |(key, problem): (&str, String)| ConfigError {
             origin: layers.origin(key),
             key: key.to_owned(),
@@ -86,10 +90,16 @@ impl Config {
             return Err(wrong(broken));
         }
         let own = OwnTopology::of(&settings, layers.is_set("outbox.exchange")).map_err(wrong)?;
-        let backends = Backends::of(&settings, own.layout.vhost.as_ref()).map_err(wrong)?;
+        let backends = Backends::of(&settings, own.layout.vhost.as_ref(), broker_alone).map_err(wrong)?;
+        let management = match &backends {
+            Backends::Embedded { .. } => None,
+            Backends::Networked { broker, .. } | Backends::BrokerAlone { broker } => {
+                Some(backends::management(&settings, broker).map_err(wrong)?)
+            }
+        };
         let redis = backends::redis(&settings).map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, redis, own, values })
+        Ok(Self { settings, backends, management, redis, own, values })
     }
 
     /// The settings that differ between two readings, by name.

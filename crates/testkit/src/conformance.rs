@@ -18,6 +18,7 @@ pub mod dead_letters;
 pub mod held;
 pub mod inbox;
 pub mod outbox;
+pub mod progress;
 pub mod registrations;
 pub mod store;
 
@@ -33,13 +34,11 @@ pub trait Crash: Send + Sync {
     fn restart(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// How long a case waits for something that must come. Generous, because only a failure takes this long. On RabbitMQ 3.10
-/// `topology_survives_a_crash` once waited longer than 30 s, for a reason that is not traced: the server's at-least-once
-/// dead-lettering, which tries again after 180 s, is a guess.
-pub const PATIENCE: Duration = Duration::from_secs(200);
+/// How long a case waits for something that must come. Generous: only a failure takes this long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a whole case may take.
-const CASE_LIMIT: Duration = Duration::from_secs(270);
+const CASE_LIMIT: Duration = Duration::from_mins(3);
 
 /// The broker suite. Takes two fixtures, each an expression that is awaited once per case: one on which nothing is
 /// ever restarted, so that it may be a corner of a shared server, and one that the case may crash.
@@ -156,6 +155,31 @@ macro_rules! store_conformance {
     };
 }
 
+/// The suite of whoever keeps the progress of jobs. Takes a fixture, awaited once per case.
+#[macro_export]
+macro_rules! progress_conformance {
+    ($fixture:expr $(,)?) => {
+        $crate::conformance_cases!($fixture, progress: [
+            // counting
+            a_new_job_is_initializing_and_init_may_be_repeated, an_unknown_job_is_refused_and_not_made,
+            items_are_counted_once_by_their_ids, failed_items_are_done_and_errors, marking_nothing_is_fine,
+            pages_are_added_once, odd_ids_are_told_apart, a_large_batch_is_marked_at_once,
+            // finishing
+            the_last_item_announces_the_job, completion_waits_for_the_end_of_discovery,
+            ending_discovery_runs_the_finish_check, a_job_without_items_completes,
+            lowering_the_total_runs_the_finish_check, another_event_is_announced_where_asked_for,
+            // refusing
+            more_done_than_the_total_is_refused, a_refused_batch_counts_nothing, marks_after_done_are_refused,
+            the_total_is_not_lowered_below_what_is_done, discovery_does_not_begin_again,
+            every_step_ends_as_the_rules_say,
+            // listing
+            jobs_are_listed_the_newest_first,
+            // crowding
+            a_hundred_workers_on_one_job_count_every_item_once, a_thousand_jobs_complete_once_each,
+        ]);
+    };
+}
+
 /// One test per case, in the area of the suite that is named.
 #[doc(hidden)]
 #[macro_export]
@@ -223,6 +247,10 @@ mod tests {
             include_str!("conformance/outbox/carrying.rs"),
             include_str!("conformance/outbox/claiming.rs"),
             include_str!("conformance/outbox/settling.rs"),
+            include_str!("conformance/progress/counting.rs"),
+            include_str!("conformance/progress/crowding.rs"),
+            include_str!("conformance/progress/finishing.rs"),
+            include_str!("conformance/progress/refusing.rs"),
             include_str!("conformance/registrations.rs"),
             include_str!("conformance/store.rs"),
         ] {

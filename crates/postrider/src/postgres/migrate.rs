@@ -25,6 +25,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "consumers",
         sql: include_str!("../../../../migrations/postgres/0002_consumers.sql"),
     },
+    Migration {
+        version: 9,
+        name: "progress",
+        sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
+    },
 ];
 
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sqlx::{Executor as _, PgConnection, Transaction};
 
 use super::Inner;
+use super::jobs::Tallies;
 use super::outbox::append;
 use crate::envelope::{Event, EventId};
 use crate::store::StoreError;
@@ -15,11 +16,13 @@ pub struct PostgresTx {
     database: Arc<Inner>,
     /// Somebody else ran statements here, whose errors we have not seen.
     lent: bool,
+    /// Items that were marked, to be added to their jobs at the commit.
+    tallies: Tallies,
 }
 
 impl PostgresTx {
     pub(super) fn new(transaction: Transaction<'static, sqlx::Postgres>, database: Arc<Inner>) -> Self {
-        Self { transaction, database, lent: false }
+        Self { transaction, database, lent: false, tallies: Tallies::default() }
     }
 
     /// Commits events with whatever else this transaction writes. Returns their ids, in order.
@@ -43,6 +46,10 @@ impl PostgresTx {
     /// The same for our own statements, whose errors are always passed on.
     pub(super) fn ours(&mut self) -> &mut PgConnection {
         &mut self.transaction
+    }
+
+    pub(super) fn tallies(&mut self) -> &mut Tallies {
+        &mut self.tallies
     }
 
     /// Fails if a statement failed before. COMMIT would then roll back and call it success.

@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0002_broker.sql"),
     include_str!("../../../../migrations/sqlite/0003_consumers.sql"),
     include_str!("../../../../migrations/sqlite/0006_topology.sql"),
+    include_str!("../../../../migrations/sqlite/0010_progress.sql"),
 ];
 
 /// Applies what is missing.

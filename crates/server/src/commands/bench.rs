@@ -56,7 +56,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     let load = Load { events: args.events, bytes: args.bytes, keys: args.keys, rounds: args.rounds };
     let (config, clock) = (&context.config, &context.clock);
     let figure = match &config.backends {
-        Backends::Embedded { .. } => embedded(clock, load).await?,
+        Backends::Embedded { .. } | Backends::BrokerAlone { .. } => embedded(clock, load).await?,
         Backends::Networked { database, broker } => networked(config, database, broker, clock, load).await?,
     };
     let report = Report { figures: vec![figure] };

@@ -3,6 +3,7 @@
 //! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
 
 mod api_task;
+mod progress_task;
 mod signals;
 
 use std::sync::Arc;
@@ -48,10 +49,12 @@ enum Role {
     Collector,
     /// HTTP
     Api,
+    /// Job progress to Redis
+    Progress,
 }
 
 impl Role {
-    const ALL: [Self; 3] = [Self::Relay, Self::Collector, Self::Api];
+    const ALL: [Self; 4] = [Self::Relay, Self::Collector, Self::Api, Self::Progress];
 }
 
 impl std::fmt::Display for Role {
@@ -60,6 +63,7 @@ impl std::fmt::Display for Role {
             Self::Relay => "relay",
             Self::Collector => "collector",
             Self::Api => "api",
+            Self::Progress => "progress",
         })
     }
 }
@@ -86,6 +90,9 @@ impl OnStore for Serve<'_> {
         } else {
             None
         };
+        if self.runs(Role::Progress) {
+            progress_task::start(&wired.store, context, &stop)?;
+        }
         let mut running = None;
         loop {
             tokio::select! {

@@ -124,8 +124,19 @@ fn port_alone(value: String) -> String {
 
 /// `RELAY_BATCH_SIZE` begins like a setting but has one underscore where two belong.
 fn misspelt(name: &str) -> Option<(&str, &str)> {
-    const SECTIONS: [&str; 10] =
-        ["STORE", "BROKER", "REDIS", "OUTBOX", "RELAY", "LIMITS", "HTTP", "LOG", "SHUTDOWN", "MIGRATION"];
+    const SECTIONS: [&str; 11] = [
+        "PROGRESS",
+        "STORE",
+        "BROKER",
+        "REDIS",
+        "OUTBOX",
+        "RELAY",
+        "LIMITS",
+        "HTTP",
+        "LOG",
+        "SHUTDOWN",
+        "MIGRATION",
+    ];
     name.split_once('_').filter(|(section, _)| SECTIONS.contains(section))
 }
 

@@ -22,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) redis: Redis,
     pub(crate) outbox: Outbox,
     pub(crate) relay: Relay,
+    pub(crate) progress: Progress,
     pub(crate) limits: Limits,
     pub(crate) http: Http,
     pub(crate) log: Log,
@@ -58,10 +59,6 @@ pub(crate) struct Broker {
     pub(crate) vhost: String,
     pub(crate) user: String,
     pub(crate) password: Secret,
-    #[allow(
-        dead_code,
-        reason = "read once `postrider topology drift` exists; the variable is accepted already"
-    )]
     pub(crate) management_url: Secret,
     pub(crate) tls: Certificates,
     pub(crate) connect_timeout_ms: u64,
@@ -130,6 +127,31 @@ pub(crate) struct Relay {
     pub(crate) max_attempts: u32,
     pub(crate) backoff_base_ms: u64,
     pub(crate) backoff_max_ms: u64,
+}
+
+/// How far jobs have come.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Progress {
+    #[allow(dead_code, reason = "read once jobs can be made over HTTP; the library takes it with each job")]
+    pub(crate) completed: String,
+    pub(crate) key_prefix: String,
+    pub(crate) ttl_days: u32,
+    pub(crate) poll_interval_ms: u64,
+    pub(crate) memory_alert_percent: u8,
+    pub(crate) keep_items_days: u32,
+}
+
+impl Progress {
+    /// How long a job stays in Redis after its last change.
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_hours(u64::from(self.ttl_days) * 24)
+    }
+
+    /// How long the items of a finished job are remembered.
+    pub(crate) fn keep_items(&self) -> Duration {
+        Duration::from_hours(u64::from(self.keep_items_days) * 24)
+    }
 }
 
 /// What an event may be.
@@ -234,6 +256,24 @@ impl Settings {
         rule("relay.backoff_base_ms", relay.backoff_base_ms >= 1, "must be at least 1");
         let ordered = relay.backoff_max_ms >= relay.backoff_base_ms;
         rule("relay.backoff_max_ms", ordered, "must be at least relay.backoff_base_ms");
+        let progress = &self.progress;
+        let word = postrider::EventType::new(&progress.completed).is_ok();
+        rule("progress.completed", word, "must be an event type such as job.completed");
+        let prefix = !progress.key_prefix.is_empty() && !progress.key_prefix.contains(['{', '}']);
+        rule("progress.key_prefix", prefix, "must be some text without braces");
+        rule("progress.ttl_days", (1..=3_650).contains(&progress.ttl_days), "must be from 1 to 3650");
+        rule(
+            "progress.poll_interval_ms",
+            (1..=60_000).contains(&progress.poll_interval_ms),
+            "must be from 1 to 60000",
+        );
+        let percent = (1..=100).contains(&progress.memory_alert_percent);
+        rule("progress.memory_alert_percent", percent, "must be from 1 to 100");
+        rule(
+            "progress.keep_items_days",
+            (1..=3_650).contains(&progress.keep_items_days),
+            "must be from 1 to 3650",
+        );
         let payload = self.limits.max_payload_bytes;
         rule("limits.max_payload_bytes", (1..=16 << 20).contains(&payload), "must be from 1 to 16777216");
         rule("limits.max_depth", (1..=128).contains(&self.limits.max_depth), "must be from 1 to 128");

@@ -8,4 +8,6 @@ mod embedded;
 mod http;
 mod networked;
 mod process;
+mod progress;
 mod topology;
+mod topology_live;

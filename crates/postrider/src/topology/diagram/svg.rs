@@ -104,7 +104,7 @@ impl<'a> Page<'a> {
 
     fn height(&self) -> f64 {
         let lowest = self.placed.y.iter().copied().fold(0.0, f64::max);
-        lowest + (NODE_HEIGHT + NODE_GAP) / 2.0 + 2.0 * MARGIN
+        lowest + f64::midpoint(NODE_HEIGHT, NODE_GAP) + 2.0 * MARGIN
     }
 
     fn y(&self, place: usize) -> f64 {
