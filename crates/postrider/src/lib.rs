@@ -18,6 +18,7 @@
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
 
+mod archive;
 pub mod audit;
 pub mod broker;
 pub mod clock;

@@ -3,13 +3,17 @@
 //! Everything lives in the schema `postrider`, made by [`Postgres::migrate`] and never touched implicitly. Every time that
 //! decides something (leases, due rows) is the database's own clock, so that no client's clock can break it.
 
+mod adopt;
 mod audit;
 mod backlog;
 mod claim;
 mod controls;
 mod dead_letter;
+mod desk;
 mod error;
 mod held;
+mod horizon;
+mod housekeeping;
 mod inbox;
 mod jobs;
 mod migrate;
@@ -17,6 +21,7 @@ mod outbox;
 mod registration;
 mod settle;
 mod slots;
+mod table;
 mod tokens;
 mod transaction;
 mod upkeep;
@@ -24,6 +29,7 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
+pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 
 use std::future::Future;
@@ -39,6 +45,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::store::{Store, StoreError, StoreErrorKind};
 use error::failed;
+use table::Statements;
 use wake::Wake;
 
 /// How to reach a database. TLS is chosen by the URL: `?sslmode=verify-full&sslrootcert=/path/ca.pem`.
@@ -81,6 +88,8 @@ impl PostgresConfig {
 #[derive(Clone)]
 pub struct Postgres {
     inner: Arc<Inner>,
+    table: Arc<OutboxTable>,
+    statements: Arc<Statements>,
     wake: Wake,
 }
 
@@ -135,7 +144,21 @@ impl Postgres {
         let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
         let jobs_changed = Notify::new();
         let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes, jobs_changed };
-        Ok(Self { inner: Arc::new(inner), wake })
+        let table = OutboxTable::default();
+        let statements = Arc::new(Statements::of(&table));
+        Ok(Self { inner: Arc::new(inner), table: Arc::new(table), statements, wake })
+    }
+
+    /// The same database with another of its outbox tables: what is appended, claimed and counted is of that one.
+    #[must_use]
+    pub fn with_outbox(&self, table: OutboxTable) -> Self {
+        let statements = Arc::new(Statements::of(&table));
+        Self { table: Arc::new(table), statements, ..self.clone() }
+    }
+
+    /// The outbox table it works on.
+    pub fn outbox_table(&self) -> &OutboxTable {
+        &self.table
     }
 
     /// The pool of connections that transactions use, for queries of your own outside of them.
@@ -183,7 +206,7 @@ impl Store for Postgres {
 
     async fn begin(&self) -> Result<PostgresTx, StoreError> {
         let transaction = self.limited("opening a transaction", self.inner.pool.begin()).await?;
-        Ok(PostgresTx::new(transaction, self.inner.clone()))
+        Ok(PostgresTx::new(transaction, self.inner.clone(), self.statements.append.clone()))
     }
 
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), StoreError> {

@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::registry::Registry;
-use crate::relay::{Relay, RelayConfig, RelayStatus};
-use crate::store::{Backend, Registration, StoreError};
+use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
+use crate::store::{Backend, HouseRules, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 
 /// What is to run, before it runs.
@@ -45,6 +45,8 @@ pub struct Runtime<S: Backend> {
     clock: Clock,
     topology: Topology,
     relay: Option<RelayConfig>,
+    house: HouseRules,
+    more: Vec<(S, RelayConfig)>,
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
     collected: Vec<ServiceQueue>,
 }
@@ -58,6 +60,8 @@ impl<S: Backend> Runtime<S> {
             clock,
             topology: Topology::default(),
             relay: Some(RelayConfig::default()),
+            house: HouseRules::default(),
+            more: Vec::new(),
             consumers: Vec::new(),
             collected: Vec::new(),
         }
@@ -84,6 +88,20 @@ impl<S: Backend> Runtime<S> {
     #[must_use]
     pub fn relay(mut self, config: Option<RelayConfig>) -> Self {
         self.relay = config;
+        self
+    }
+
+    /// A relay on another outbox of the same database, beside the first.
+    #[must_use]
+    pub fn outbox(mut self, store: S, config: RelayConfig) -> Self {
+        self.more.push((store, config));
+        self
+    }
+
+    /// How long the outbox keeps what is published, and where it goes then. Looked after where a relay runs.
+    #[must_use]
+    pub fn house(mut self, rules: HouseRules) -> Self {
+        self.house = rules;
         self
     }
 
@@ -151,6 +169,14 @@ impl<S: Backend> Runtime<S> {
             let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
             let status = relay.status();
             tasks.spawn(relay.run(stop.clone()));
+            let keeper = Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone());
+            tasks.spawn(keeper.run(stop.clone()));
+            for (store, config) in self.more {
+                let keeper = Housekeeper::new(store.clone(), self.clock.clone(), self.house.clone());
+                tasks.spawn(keeper.run(stop.clone()));
+                let relay = Relay::new(store, self.broker.clone(), self.clock.clone(), config);
+                tasks.spawn(relay.run(stop.clone()));
+            }
             status
         });
         let (mut consumers, process) = (Vec::new(), Arc::default());

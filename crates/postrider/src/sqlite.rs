@@ -14,6 +14,7 @@ mod jobs;
 mod lock;
 mod news;
 mod outbox;
+mod outboxes;
 mod registrations;
 mod schema;
 mod tokens;

@@ -9,9 +9,12 @@ mod crashes;
 mod dead_letter;
 mod error;
 mod held;
+mod housekeeping;
 mod inbox;
 mod jobs;
 mod outbox;
+mod outbox_desk;
+mod outboxes;
 mod registration;
 mod token;
 mod upkeep;
@@ -23,9 +26,15 @@ pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use held::{Held, HeldEvent, HeldHead, HeldKey, HeldState};
 pub(crate) use held::{pack, unpack};
+pub use housekeeping::{Archive, HouseRules, Housekeeping, Kept, PartitionSpan};
 pub use inbox::{Admission, Arrival, Inbox};
 pub use jobs::Jobs;
-pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use outbox::{
+    Ask, Backlog, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult,
+    SlotLease, Wanted,
+};
+pub use outbox_desk::{OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
+pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
 pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
@@ -55,7 +64,12 @@ pub trait ConsumerStore: Inbox + Controls + Crashes + Held {}
 
 impl<T: Inbox + Controls + Crashes + Held> ConsumerStore for T {}
 
-/// All the ports a whole backend has.
-pub trait Backend: Outbox + ConsumerStore + DeadLetters + Audit + Registrations {}
+/// The ports of the outbox: the relay's, the operator's, and keeping it small.
+pub trait OutboxStore: Outbox + OutboxDesk + Housekeeping {}
 
-impl<T: Outbox + ConsumerStore + DeadLetters + Audit + Registrations> Backend for T {}
+impl<T: Outbox + OutboxDesk + Housekeeping> OutboxStore for T {}
+
+/// All the ports a whole backend has.
+pub trait Backend: OutboxStore + ConsumerStore + DeadLetters + Audit + Registrations {}
+
+impl<T: OutboxStore + ConsumerStore + DeadLetters + Audit + Registrations> Backend for T {}

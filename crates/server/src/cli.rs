@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, consumers, db, demo, doctor, generate, progress, publish, serve, token, topology,
+    audit, bench, consumers, db, demo, doctor, generate, outbox, progress, publish, serve, token, topology,
 };
 use crate::config::Flags;
 use crate::output::{Format, Output};
@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
+    /// See what waits in the outbox and what stands still, and let it go on
+    Outbox(outbox::OutboxArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
     /// List consumers, pause and resume them, and see what is held

@@ -7,6 +7,7 @@ pub(crate) mod db;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod generate;
+pub(crate) mod outbox;
 pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod serve;
@@ -53,6 +54,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
         Command::Topology(args) => topology::run(&args, &context).await,
         Command::Publish(args) => publish::run(args, &context).await,
+        Command::Outbox(args) => wiring::open(&context, outbox::Outbox { args, context: &context }).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
         Command::Consumers(args) => {
             wiring::open(&context, consumers::Consumers { args, context: &context }).await

@@ -16,7 +16,9 @@ pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
 pub(crate) use secret::Secret;
-pub(crate) use sections::{Http, Limits, LogFormat, Settings, Tls};
+pub(crate) use sections::{
+    ArchiveChoice, Http, Limits, LogFormat, OutboxTable, PartitionChoice, Settings, Tls,
+};
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;

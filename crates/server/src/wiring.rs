@@ -11,7 +11,7 @@ use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
-use postrider::store::{Backend, Jobs, StoreError, Tokens, Upkeep};
+use postrider::store::{Backend, Jobs, Outboxes, StoreError, Tokens, Upkeep};
 use postrider::topology::VhostName;
 
 use crate::commands::Context;
@@ -20,9 +20,9 @@ use crate::demo::ShopStore;
 use crate::exit::{Exit, usage};
 
 /// All that commands ask of a store.
-pub(crate) trait WholeStore: Backend + Jobs + Tokens + Upkeep + ShopStore {}
+pub(crate) trait WholeStore: Backend + Jobs + Outboxes + Tokens + Upkeep + ShopStore {}
 
-impl<S: Backend + Jobs + Tokens + Upkeep + ShopStore> WholeStore for S {}
+impl<S: Backend + Jobs + Outboxes + Tokens + Upkeep + ShopStore> WholeStore for S {}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {

@@ -114,7 +114,10 @@ macro_rules! store_conformance {
             // claiming
             rows_are_claimed_in_the_order_of_positions, a_claim_takes_no_more_than_its_limit,
             rows_are_claimed_again_until_settled, nothing_is_claimed_without_a_lease,
-            lanes_divide_rows_and_keep_keys_together, relays_side_by_side_divide_the_rows,
+            parked_keys_are_seen_and_flow_again_when_unparked, rows_can_be_listed_and_found,
+            only_old_published_rows_are_removed, what_is_removed_can_be_archived_to_files,
+            what_is_removed_can_be_archived_to_a_table, what_is_in_hand_is_left_out, new_and_timed_rows_are_asked_for_apart,
+            a_horizon_names_those_who_may_still_commit_before_it, relays_side_by_side_divide_the_rows,
             scheduled_rows_wait_and_hold_up_nobody, scheduled_rows_are_claimed_when_due,
             a_late_commit_is_not_skipped, waiting_ends_when_something_is_appended, waiting_ends_by_itself,
             // settling

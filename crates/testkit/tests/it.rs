@@ -8,6 +8,7 @@ mod it {
     mod postgres;
     mod rabbitmq;
     mod redis;
+    mod relays;
     mod shared;
     mod style;
     mod tools;

@@ -7,6 +7,7 @@ use sqlx::{Executor as _, PgConnection, Transaction};
 use super::Inner;
 use super::jobs::Tallies;
 use super::outbox::append;
+use super::table::Statement;
 use crate::envelope::{Event, EventId};
 use crate::store::StoreError;
 
@@ -14,6 +15,8 @@ use crate::store::StoreError;
 pub struct PostgresTx {
     transaction: Transaction<'static, sqlx::Postgres>,
     database: Arc<Inner>,
+    /// Appends to the outbox table in use.
+    append: Statement,
     /// Somebody else ran statements here, whose errors we have not seen.
     lent: bool,
     /// Items that were marked, to be added to their jobs at the commit.
@@ -21,8 +24,12 @@ pub struct PostgresTx {
 }
 
 impl PostgresTx {
-    pub(super) fn new(transaction: Transaction<'static, sqlx::Postgres>, database: Arc<Inner>) -> Self {
-        Self { transaction, database, lent: false, tallies: Tallies::default() }
+    pub(super) fn new(
+        transaction: Transaction<'static, sqlx::Postgres>,
+        database: Arc<Inner>,
+        append: Statement,
+    ) -> Self {
+        Self { transaction, database, append, lent: false, tallies: Tallies::default() }
     }
 
     /// Commits events with whatever else this transaction writes. Returns their ids, in order.
@@ -31,7 +38,7 @@ impl PostgresTx {
     pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         let max = self.database.max_payload_bytes;
         events.iter().try_for_each(|event| event.check_size(max))?;
-        append(&mut self.transaction, &self.database.clock, events, &self.database.place).await
+        append(&mut self.transaction, &self.database.clock, &self.append, events, &self.database.place).await
     }
 
     /// The connection, for statements of your own. They commit with the inbox mark and the appended events, or not at all.

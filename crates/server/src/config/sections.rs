@@ -114,6 +114,47 @@ fn given(path: &std::path::Path) -> Option<PathBuf> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outbox {
     pub(crate) exchange: String,
+    pub(crate) retention_days: u32,
+    pub(crate) archive: ArchiveChoice,
+    pub(crate) archive_dir: PathBuf,
+    pub(crate) partition: PartitionChoice,
+    pub(crate) partitions_ahead: u16,
+    pub(crate) table: Vec<OutboxTable>,
+}
+
+/// An outbox table beside the default one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutboxTable {
+    pub(crate) name: String,
+    /// Where its events go; absent: where those of the default outbox go.
+    pub(crate) exchange: Option<String>,
+    /// How they are written; absent: as envelopes.
+    pub(crate) format: Option<String>,
+}
+
+/// Where events go that are older than the outbox keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ArchiveChoice {
+    /// They are removed.
+    None,
+    /// Into a table.
+    Table,
+    /// Into files.
+    Files,
+}
+
+/// How much time a partition of the outbox spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PartitionChoice {
+    /// A day.
+    Day,
+    /// A week.
+    Week,
+    /// A month.
+    Month,
 }
 
 /// Outbox to broker.

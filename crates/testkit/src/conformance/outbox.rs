@@ -3,9 +3,11 @@
 mod appending;
 mod carrying;
 mod claiming;
+mod keeping;
 mod settling;
 
 pub use appending::*;
 pub use carrying::*;
 pub use claiming::*;
+pub use keeping::*;
 pub use settling::*;

@@ -38,6 +38,7 @@ fn read_row(row: &SqliteRow, position: i64) -> Result<OutboxRow, ReadError> {
     };
     Ok(OutboxRow {
         row: RowId { position, created_at },
+        slot: 0,
         envelope,
         exchange: parse(row, 17)?,
         routing_key: parse(row, 18)?,
