@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lapin::types::FieldTable;
 use serde_json::{Value, json};
 
-use super::{ASIDE, Replacement};
+use super::{ASIDE, REGISTERED, Replacement};
 use crate::broker::{BrokerError, BrokerErrorKind};
 use crate::rabbitmq::desk::{self, Desk};
 use crate::topology::observed::{self, Policy};
