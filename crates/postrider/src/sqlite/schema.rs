@@ -16,7 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0003_consumers.sql"),
     include_str!("../../../../migrations/sqlite/0005_outbox.sql"),
     include_str!("../../../../migrations/sqlite/0006_topology.sql"),
-    include_str!("../../../../migrations/sqlite/0010_progress.sql"),
+    include_str!("../../../../migrations/sqlite/0008_progress.sql"),
 ];
 
 /// Applies what is missing.

@@ -2,7 +2,7 @@
 
 use postrider::Envelope;
 use postrider::progress::Progress;
-use postrider::store::{Backend, Jobs, Lane, RelayId};
+use postrider::store::{Ask, Backend, Jobs, RelayId};
 use postrider_testkit::conformance::progress::ProgressFixture;
 use postrider_testkit::conformance::store::StoreFixture;
 
@@ -28,7 +28,7 @@ impl<S: Backend + Jobs, F: Send + Sync> ProgressFixture for Stored<S, F> {
     async fn announced(&self) -> Vec<Envelope> {
         let relay = RelayId::new("ear").unwrap();
         self.store.lease(&relay, std::time::Duration::from_mins(5)).await.unwrap();
-        let rows = self.store.claim(&relay, Lane { index: 0, count: 1 }, 100_000).await.unwrap();
+        let rows = self.store.claim(&relay, Ask::everything(100_000)).await.unwrap();
         rows.into_iter().map(|row| row.envelope).collect()
     }
 }

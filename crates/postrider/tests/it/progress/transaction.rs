@@ -1,14 +1,14 @@
 //! Marks in the handler's own transaction: all of it or nothing.
 
 use postrider::progress::{Change, Progress, ProgressErrorKind, ProgressStore as _, Status};
-use postrider::store::{Backend, Jobs, Lane, RelayId, Store as _, StoreErrorKind};
+use postrider::store::{Ask, Backend, Jobs, RelayId, Store as _, StoreErrorKind};
 
 use super::{closed, done, job, postgres, sqlite};
 
 async fn announced<S: Backend>(store: &S) -> usize {
     let relay = RelayId::new("ear").unwrap();
     store.lease(&relay, std::time::Duration::from_mins(5)).await.unwrap();
-    store.claim(&relay, Lane { index: 0, count: 1 }, 1_000).await.unwrap().len()
+    store.claim(&relay, Ask::everything(1_000)).await.unwrap().len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
