@@ -135,7 +135,7 @@ impl<S: Outbox> Pump<S> {
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !self.stopping => self.stopping = true,
-                step = self.steps.next() => match step {
+                next = self.steps.next() => match next {
                     Some(step) => self.take(step),
                     None => return,
                 },
