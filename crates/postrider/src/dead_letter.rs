@@ -2,7 +2,9 @@
 
 mod collector;
 mod marks;
+mod story;
 
 pub use collector::Collector;
 pub use marks::names as header;
 pub(crate) use marks::{Death, outgoing, remember_first_failure, remember_origin};
+pub use story::BrokerDeath;

@@ -9,14 +9,18 @@ mod claim;
 mod dead_letter;
 mod error;
 mod inbox;
+mod letters;
 mod migrate;
+mod operations;
 mod outbox;
 mod registration;
 mod settle;
 mod slots;
 mod tokens;
+mod trace;
 mod transaction;
 mod upkeep;
+mod verbatim;
 mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};

@@ -22,6 +22,9 @@ use crate::envelope::{WireFormat, wire};
 use crate::store::{Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, StoreError};
 use crate::topology::{ExchangeName, RoutingKey};
 
+/// Failures until the replay of a dead letter is given up.
+const REPLAY_ATTEMPTS: u32 = 3;
+
 /// How a relay works.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
@@ -239,7 +242,12 @@ impl<S: Outbox> Relay<S> {
             Published::Returned(why) | Published::Refused(why) => why,
         };
         let attempts = row.attempts + 1;
-        let retry_at = (attempts < self.config.max_attempts).then(|| {
+        let most = match row.dead_letter {
+            // Its letter is opened again, where people look; there is no need to try for an hour.
+            Some(_) => self.config.max_attempts.min(REPLAY_ATTEMPTS),
+            None => self.config.max_attempts,
+        };
+        let retry_at = (attempts < most).then(|| {
             let delay = self.config.backoff.delay(attempts, self.clock.random());
             self.clock.now().saturating_add(delay).unwrap_or(jiff::Timestamp::MAX)
         });
@@ -251,6 +259,9 @@ impl<S: Outbox> Relay<S> {
     }
 
     fn outgoing(&self, row: &OutboxRow) -> Outgoing {
+        if let (Some(message), Some(queue)) = (&row.verbatim, &row.target_queue) {
+            return Outgoing::to_queue(queue, message.clone());
+        }
         let message = wire::encode(&row.envelope, self.config.format, row.attempts);
         if let Some(queue) = &row.target_queue {
             return Outgoing::to_queue(queue, message);

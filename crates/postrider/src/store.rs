@@ -1,4 +1,4 @@
-//! The ports to the database: a transaction, the outbox, the inbox, the dead letters.
+//! The ports to the database: a transaction, the outbox, the inbox, the dead letters, the operations.
 //!
 //! Two implementations keep these contracts and pass one suite: `postgres` and `sqlite`. The database is the authority
 //! on what happened; every other server only helps.
@@ -6,19 +6,34 @@
 mod audit;
 mod dead_letter;
 mod error;
+mod fingerprint;
 mod inbox;
+mod letter;
+mod operation;
 mod outbox;
 mod registration;
 mod token;
+mod trace;
 mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
 pub use inbox::{Admission, Arrival, Inbox};
-pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use letter::{
+    Cursor, GroupPage, GroupQuery, LetterFilter, LetterGroup, LetterId, LetterPage, LetterQuery,
+    LetterStatus, LetterSummary, Resolution, SCANNED, StoredLetter, Survey, Triage, Turn,
+};
+pub use operation::{
+    Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
+};
+pub use outbox::{
+    Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult, Verbatim,
+};
+pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
+pub use trace::{AppliedStep, OutboxStep, Trace, Traces};
 pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
 
 use std::future::Future;
@@ -42,6 +57,12 @@ pub trait Store: Clone + Send + Sync + 'static {
 }
 
 /// All the ports a whole backend has.
-pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit + Registrations {}
+pub trait Backend:
+    Store + Outbox + Inbox + DeadLetters + Triage + Operations + Traces + Audit + Registrations
+{
+}
 
-impl<T: Store + Outbox + Inbox + DeadLetters + Audit + Registrations> Backend for T {}
+impl<T: Store + Outbox + Inbox + DeadLetters + Triage + Operations + Traces + Audit + Registrations> Backend
+    for T
+{
+}

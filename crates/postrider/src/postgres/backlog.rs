@@ -10,7 +10,7 @@ impl Postgres {
     pub(super) async fn read_backlog(&self) -> Result<Backlog, StoreError> {
         let select = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= now()), \
                              count(*) FILTER (WHERE status <> 'dead' AND available_at > now()), \
-                             count(*) FILTER (WHERE status = 'dead'), \
+                             count(*) FILTER (WHERE status = 'dead' AND dead_letter_id IS NULL), \
                              min(created_at) FILTER (WHERE status <> 'dead' AND available_at <= now()) \
                       FROM postrider.event_outbox WHERE status IN ('pending', 'failed', 'dead')";
         let (due, later, dead, oldest): (i64, i64, i64, Option<Timestamp>) = sqlx::query_as(select)

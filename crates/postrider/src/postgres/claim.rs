@@ -8,7 +8,9 @@ use super::Postgres;
 use crate::envelope::{
     AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
 };
-use crate::store::{Lane, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError};
+use crate::store::{
+    Lane, LetterId, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError, read_head,
+};
 use crate::text::InvalidText;
 
 /// Walks `event_outbox_claim` slot by slot, so a lane never reads the rows of another.
@@ -43,7 +45,7 @@ const CLAIM: &str = "WITH held AS MATERIALIZED ( \
      SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, \
          COALESCE(body, convert_to(payload::text, 'UTF8')) AS body, content_type, occurred_at, key, causation_id, \
          correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
-         (SELECT position FROM cut) IS NOT NULL AS more \
+         verbatim, dead_letter_id, (SELECT position FROM cut) IS NOT NULL AS more \
      FROM due WHERE position <= COALESCE((SELECT position FROM cut), 9223372036854775807) \
      ORDER BY position LIMIT $4";
 
@@ -108,6 +110,8 @@ enum Unreadable {
     Column(#[from] sqlx::Error),
     #[error(transparent)]
     Text(#[from] InvalidText),
+    #[error("the headers of its message cannot be read: {0}")]
+    Head(#[from] serde_json::Error),
 }
 
 fn row_id(row: &PgRow) -> Result<RowId, sqlx::Error> {
@@ -119,8 +123,11 @@ fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
     let text = |column: &str| row.try_get::<&str, _>(column);
     let maybe = |column: &str| row.try_get::<Option<&str>, _>(column);
     let body = Bytes::copy_from_slice(row.try_get("body")?);
+    let head: Option<&[u8]> = row.try_get("verbatim")?;
     Ok(OutboxRow {
         row: id,
+        verbatim: head.map(|head| read_head(head, body.clone())).transpose()?,
+        dead_letter: row.try_get::<Option<i64>, _>("dead_letter_id")?.map(LetterId),
         envelope: Envelope {
             id: EventId::new(text("id")?)?,
             event_type: EventType::from_parts(text("aggregate_type")?, text("event_type")?)?,

@@ -9,7 +9,7 @@ use super::error::failed;
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
 use crate::envelope::{Envelope, Event, EventId, MAX_PAYLOAD_BYTES, Ordering};
-use crate::store::{Backlog, Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
+use crate::store::{Backlog, Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError, Verbatim};
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
 const APPEND: &str = "INSERT INTO postrider.event_outbox (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
@@ -27,6 +27,10 @@ const APPEND: &str = "INSERT INTO postrider.event_outbox (id, group_id, subsidia
 impl Outbox for Postgres {
     async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         tx.append(events).await
+    }
+
+    async fn append_verbatim(&self, tx: &mut PostgresTx, messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        self.insert_verbatim(tx, messages).await
     }
 
     async fn backlog(&self) -> Result<Backlog, StoreError> {

@@ -60,6 +60,8 @@ mod tests {
             routing_key: None,
             target_queue: None,
             attempts: 0,
+            verbatim: None,
+            dead_letter: None,
         }
     }
 

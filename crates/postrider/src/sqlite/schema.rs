@@ -13,6 +13,7 @@ use crate::store::{Migration, MigrationState, StoreError, StoreErrorKind};
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0001_foundation.sql"),
     include_str!("../../../../migrations/sqlite/0002_broker.sql"),
+    include_str!("../../../../migrations/sqlite/0004_triage.sql"),
 ];
 
 /// Applies what is missing.

@@ -68,6 +68,8 @@ impl<S: Backend> Desk<S> {
             event_id: Some(id(event)),
             event_type: Some("shop.order.placed".to_owned()),
             tenant: None,
+            aggregate_id: None,
+            ordering_key: None,
             consumer: Some(ConsumerName::new(format!("{from}-consumer")).unwrap()),
             queue: queue(from),
             exchange: "shop".to_owned(),

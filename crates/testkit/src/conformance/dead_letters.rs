@@ -17,6 +17,8 @@ fn bare(key: &str, n: i64) -> DeadLetter {
         event_id: None,
         event_type: None,
         tenant: None,
+        aggregate_id: None,
+        ordering_key: None,
         consumer: None,
         queue: QueueName::new("mail").unwrap(),
         exchange: String::new(),
