@@ -123,3 +123,9 @@ CREATE TABLE postrider.operation_item (
 );
 CREATE INDEX operation_unfinished ON postrider.operation (created_at) WHERE state IN ('planned', 'running');
 CREATE INDEX audit_log_subject ON postrider.audit_log (subject, id);
+
+-- The last turn of everything that is done by schedule. Of all processes one takes a turn.
+CREATE TABLE postrider.schedule (
+    name    text        PRIMARY KEY,
+    last_at timestamptz NOT NULL
+);

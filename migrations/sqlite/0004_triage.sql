@@ -84,3 +84,9 @@ CREATE TABLE operation_item (
     PRIMARY KEY (operation_id, seq)
 ) WITHOUT ROWID;
 CREATE INDEX audit_log_subject ON audit_log (subject, id);
+
+-- The last turn of everything that is done by schedule. Of all processes one takes a turn.
+CREATE TABLE schedule (
+    name    TEXT PRIMARY KEY,
+    last_at INTEGER NOT NULL
+) WITHOUT ROWID;

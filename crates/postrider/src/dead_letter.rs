@@ -2,6 +2,7 @@
 
 mod collector;
 mod marks;
+pub mod replay;
 mod story;
 
 pub use collector::Collector;

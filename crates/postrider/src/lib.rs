@@ -9,7 +9,8 @@
 //! 5. [`consumer`]: delivery to effect. Transaction, inbox, [`handler`], commit.
 //! 6. [`settlement`]: what becomes of the delivery: ack, wait, dead letter.
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
-//! 8. [`audit`]: committed = applied + waiting + dead.
+//! 8. [`operation`]: what people do with many of them: plan, run, watch, cancel. A replay is back at 3.
+//! 9. [`audit`]: committed = applied + waiting + dead.
 //!
 //! [`runtime`] starts all of it together.
 //!
@@ -24,6 +25,7 @@ pub mod dead_letter;
 pub mod envelope;
 pub mod handler;
 mod host;
+pub mod operation;
 pub mod registry;
 pub mod relay;
 pub mod runtime;

@@ -36,6 +36,8 @@ pub mod names {
     /// The replay that brought the message back, if one did: the operation and the number of the dead letter, with a slash
     /// between them. What dies after a replay dies anew.
     pub const REPLAY_ID: &str = "x-replay-id";
+    /// The event, or the key of the dead letter, in whose place it was sent, edited.
+    pub const REPLACES: &str = "x-replaces";
     /// How often it was replayed.
     pub const REPLAY_COUNT: &str = "x-replay-count";
 }

@@ -12,7 +12,7 @@ const ROUTES: &str = "SELECT DISTINCT COALESCE(exchange, $1), COALESCE(routing_k
      FROM postrider.event_outbox WHERE target_queue IS NULL AND verbatim IS NULL";
 
 /// Every event that reaches the queue, by the first of the places where it shows. A row that sends a message again is no event
-/// of its own, but a place where one waits. `$1` consumer, `$2` queue, `$3` the
+/// of its own, but a place where one waits; unless the event is its own, edited and sent in the place of another. `$1` consumer, `$2` queue, `$3` the
 /// exchange of rows that name none, `$4` and `$5` the routes that reach the queue.
 macro_rules! placed {
     ($select:literal) => {
@@ -28,7 +28,7 @@ macro_rules! placed {
                                     AND again.status IN ('pending', 'failed')) THEN 'unpublished' \
                      ELSE 'elsewhere' END AS place \
                  FROM postrider.event_outbox o \
-                 WHERE o.verbatim IS NULL AND (o.target_queue = $2 OR (o.target_queue IS NULL AND \
+                 WHERE (o.verbatim IS NULL OR o.event_id = o.id) AND (o.target_queue = $2 OR (o.target_queue IS NULL AND \
                      (COALESCE(o.exchange, $3), COALESCE(o.routing_key, o.aggregate_type || '.' || o.event_type)) \
                      IN (SELECT * FROM UNNEST($4::text[], $5::text[])))) \
              ) ",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jiff_sqlx::ToSqlx as _;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
@@ -74,6 +75,9 @@ const CANCEL: &str = "WITH cancelled AS ( \
      ) \
      INSERT INTO postrider.audit_log (actor, action, subject) \
      SELECT $2, 'operation.cancelled', 'operation/' || id FROM cancelled";
+
+const TURN: &str = "INSERT INTO postrider.schedule (name, last_at) VALUES ($1, $2) \
+     ON CONFLICT (name) DO UPDATE SET last_at = EXCLUDED.last_at WHERE schedule.last_at < EXCLUDED.last_at";
 
 const RECORD: &str = "INSERT INTO postrider.audit_log (actor, action, subject, reason, detail) \
      SELECT actor, action, subject, reason, detail::jsonb \
@@ -199,6 +203,11 @@ impl Operations for Postgres {
     async fn cancel_operation(&self, id: Uuid, actor: &str) -> Result<bool, StoreError> {
         let cancel = sqlx::query(CANCEL).bind(id.to_string()).bind(actor).execute(self.pool());
         Ok(self.limited("cancelling an operation", cancel).await?.rows_affected() > 0)
+    }
+
+    async fn take_turn(&self, tx: &mut PostgresTx, name: &str, at: Timestamp) -> Result<bool, StoreError> {
+        let take = sqlx::query(TURN).bind(name).bind(at.to_sqlx()).execute(tx.ours());
+        Ok(self.limited("taking a turn", take).await?.rows_affected() > 0)
     }
 
     async fn record(&self, tx: &mut PostgresTx, entries: Vec<LogEntry>) -> Result<(), StoreError> {

@@ -29,7 +29,7 @@ type Route = (Option<String>, String, Option<String>);
 /// Which routes of the outbox lead to the queue, as JSON. There are few routes, however many rows.
 async fn routed(reader: &mut SqliteConnection, scope: &AuditScope) -> Result<String, StoreError> {
     let select = "SELECT DISTINCT exchange, coalesce(routing_key, aggregate_type || '.' || event_type), target_queue \
-                  FROM event_outbox WHERE verbatim IS NULL";
+                  FROM event_outbox WHERE verbatim IS NULL OR event_id = id";
     let routes: Vec<Route> = sqlx::query_as(select).fetch_all(reader).await.map_err(from_sqlite)?;
     let wanted: Vec<_> = routes.into_iter().filter(|route| reaches(scope, route)).collect();
     Ok(json!(wanted).to_string())
@@ -47,7 +47,7 @@ fn reaches(scope: &AuditScope, (exchange, key, target): &Route) -> bool {
 
 /// The rows that are routed to the queue, and where each is. A blob stands for no exchange and no target, because no text
 /// equals it. A dead letter that was sent again is not dead any more; the row that sends it again is no event of its own, but a
-/// place where one waits.
+/// place where one waits; unless the event is its own, edited and sent in the place of another.
 const COMMITTED: &str = "
 WITH committed AS (
     SELECT position, id,
@@ -60,7 +60,7 @@ WITH committed AS (
             SELECT 1 FROM dead_letter
             WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead
     FROM event_outbox
-    WHERE verbatim IS NULL AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
+    WHERE (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
            coalesce(target_queue, x'00'))
         IN (SELECT coalesce(value ->> 0, x'00'), value ->> 1, coalesce(value ->> 2, x'00') FROM json_each(?1))
 )";

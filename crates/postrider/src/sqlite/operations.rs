@@ -186,6 +186,13 @@ impl Operations for Sqlite {
         Ok(ended > 0)
     }
 
+    async fn take_turn(&self, tx: &mut SqliteTx, name: &str, at: Timestamp) -> Result<bool, StoreError> {
+        let take = "INSERT INTO schedule (name, last_at) VALUES (?, ?) ON CONFLICT (name) \
+                    DO UPDATE SET last_at = excluded.last_at WHERE schedule.last_at < excluded.last_at";
+        let taken = tx.execute(sqlx::query(take).bind(name.to_owned()).bind(at.as_microsecond())).await?;
+        Ok(taken > 0)
+    }
+
     async fn record(&self, tx: &mut SqliteTx, entries: Vec<LogEntry>) -> Result<(), StoreError> {
         static INSERT: LazyLock<Insert> = LazyLock::new(|| {
             Insert::new("INSERT INTO audit_log (at, actor, action, subject, reason, detail) VALUES", 6)

@@ -87,6 +87,15 @@ pub trait Operations: Store {
         actor: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Takes a turn of something that is done by schedule, once among all processes: true for the first to ask with this
+    /// time, false for everybody after him, and for turns before the last that was taken.
+    fn take_turn(
+        &self,
+        tx: &mut Self::Tx,
+        name: &str,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
     /// Writes down who did what.
     fn record(
         &self,
