@@ -1,6 +1,7 @@
 //! What could not be handled: how it is marked, and how it is collected where it can be found again.
 
 mod collector;
+pub mod in_queue;
 mod marks;
 pub mod replay;
 mod story;

@@ -10,6 +10,7 @@ mod letters;
 mod pace;
 mod runner;
 
+pub(crate) use letters::start_in;
 pub use letters::{LetterPlan, LetterWork, Plan, plan, start};
 pub use runner::{Ended, Runner, RunnerConfig};
 

@@ -2,9 +2,11 @@
 
 mod raw;
 mod relay;
+mod triage;
 
 pub(crate) use raw::{EmbeddedRaw, RabbitRaw, Raw};
 pub(crate) use relay::relay_over_raw;
+pub(crate) use triage::{TriageFigures, triage};
 
 use serde::Serialize;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, publish, serve, token};
+use crate::commands::{audit, bench, db, demo, dlq, doctor, event, generate, ops, publish, serve, token};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -64,6 +64,12 @@ pub(crate) enum Command {
     Db(db::DbArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
+    /// Find dead letters; replay, discard or edit them
+    Dlq(dlq::DlqArgs),
+    /// List, watch and cancel operations: replays and other long work
+    Ops(ops::OpsArgs),
+    /// Trace one event: where it went, queue by queue
+    Event(event::EventArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
     /// Make, list and revoke tokens for the HTTP API
@@ -77,7 +83,12 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it ends in order by itself on Ctrl-C; every other command is cut off.
     pub(crate) fn handles_signals(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Demo(_))
+        match self {
+            Self::Serve(_) | Self::Demo(_) => true,
+            Self::Dlq(args) => args.detaches(),
+            Self::Ops(args) => args.detaches(),
+            _ => false,
+        }
     }
 }
 

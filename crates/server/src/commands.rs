@@ -4,8 +4,11 @@ pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod db;
 pub(crate) mod demo;
+pub(crate) mod dlq;
 pub(crate) mod doctor;
+pub(crate) mod event;
 pub(crate) mod generate;
+pub(crate) mod ops;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
@@ -49,6 +52,9 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
         Command::Publish(args) => publish::run(args, &context).await,
+        Command::Dlq(args) => wiring::open(&context, dlq::Dlq { args, context: &context }).await,
+        Command::Ops(args) => wiring::open(&context, ops::Ops { args, context: &context }).await,
+        Command::Event(args) => wiring::open(&context, event::OfEvent { args, context: &context }).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),

@@ -9,6 +9,7 @@ mod layers;
 mod secret;
 mod sections;
 mod topology;
+mod triage;
 
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
@@ -40,6 +41,8 @@ pub(crate) struct Config {
     pub(crate) redis: Option<Server>,
     /// The topology they describe.
     pub(crate) own: OwnTopology,
+    /// The rules that replay dead letters by schedule.
+    pub(crate) rules: Vec<postrider::triage::Rule>,
     /// Every value as text, to tell what a reload changed.
     values: BTreeMap<String, Secret>,
 }
@@ -86,8 +89,9 @@ impl Config {
         let backends = Backends::of(&settings).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let own = OwnTopology::of(&settings).map_err(wrong)?;
+        let rules = settings.triage.rules().map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, redis, own, values })
+        Ok(Self { settings, backends, redis, own, rules, values })
     }
 
     /// The settings that differ between two readings, by name.

@@ -21,7 +21,6 @@ pub(crate) enum Exit {
     /// Somebody said no at the prompt.
     Declined = 5,
     /// Some of it is done, some is not.
-    #[allow(dead_code, reason = "bulk commands end so; none is here yet")]
     Partly = 6,
     /// Ctrl-C.
     Interrupted = 130,

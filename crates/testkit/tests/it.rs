@@ -3,6 +3,7 @@
 
 mod it {
     mod kill;
+    mod kill_triage;
     mod life;
     mod postgres;
     mod rabbitmq;

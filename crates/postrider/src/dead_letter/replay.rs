@@ -10,7 +10,8 @@ use crate::envelope::wire::{self, Identity, header};
 use crate::envelope::{EventId, EventType, Payload, WireFormat};
 use crate::operation::LetterPlan;
 use crate::store::{
-    Backend, LetterId, LetterStatus, LogEntry, Resolution, StoreError, StoreErrorKind, StoredLetter, Verbatim,
+    Backend, DeadLetter, LetterId, LetterStatus, LogEntry, Resolution, StoreError, StoreErrorKind,
+    StoredLetter, Verbatim,
 };
 use crate::topology::{QueueName, RoutingKey};
 
@@ -43,7 +44,7 @@ pub(crate) fn again(
     plan: &LetterPlan,
 ) -> Result<Verbatim, StoreError> {
     let (summary, dead) = (&letter.summary, &letter.letter);
-    let mut message = alive(letter);
+    let mut message = alive(dead);
     let replay = format!("{operation}/{}", summary.id);
     let rounds = summary.replays.saturating_add(1);
     message.headers.insert(mark::REPLAY_ID.to_owned(), replay.as_str().into());
@@ -65,8 +66,7 @@ pub(crate) fn again(
 }
 
 /// The message without the marks of its death. Where it was first published to stays known.
-fn alive(letter: &StoredLetter) -> Message {
-    let dead = &letter.letter;
+pub(super) fn alive(dead: &DeadLetter) -> Message {
     let mut message = Message {
         properties: dead.properties.clone(),
         headers: dead.headers.clone(),
@@ -135,7 +135,7 @@ fn edited(
     clock: &Clock,
 ) -> Verbatim {
     let dead = &letter.letter;
-    let mut message = alive(letter);
+    let mut message = alive(dead);
     message.headers.remove(mark::REPLAY_ID);
     message.headers.remove(mark::REPLAY_COUNT);
     if let Some((mut envelope, format)) = decode(letter, identity) {

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::{LetterId, Store, StoreError};
 use crate::broker::{HeaderValue, Headers, Properties};
@@ -19,8 +20,8 @@ pub trait DeadLetters: Store {
     fn dead_letters(&self, limit: usize) -> impl Future<Output = Result<Vec<DeadLetter>, StoreError>> + Send;
 }
 
-/// A message that nobody could handle.
-#[derive(Debug, Clone, PartialEq)]
+/// A message that nobody could handle. Its JSON is what is exported and imported: nothing of it is lost there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// Unique for this death; the same when the broker delivers it again.
     pub key: String,
@@ -60,6 +61,7 @@ pub struct DeadLetter {
     /// Its headers.
     pub headers: Headers,
     /// Its body, byte for byte.
+    #[serde(with = "base64_body")]
     pub body: bytes::Bytes,
 }
 
@@ -74,5 +76,21 @@ impl DeadLetter {
     pub fn replays(&self) -> u32 {
         let count = self.headers.get(header::REPLAY_COUNT).and_then(HeaderValue::as_int);
         count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
+    }
+}
+
+/// Bytes as base64, which any JSON carries.
+mod base64_body {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(body: &bytes::Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64_STANDARD.encode(body))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bytes::Bytes, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        BASE64_STANDARD.decode(text).map(Into::into).map_err(D::Error::custom)
     }
 }

@@ -32,6 +32,13 @@ pub struct ServiceQueue {
     pub dead_letter_queue: QueueName,
     /// Where foreign producers put identity in the messages of this queue.
     pub identity: Identity,
+    /// Whether dead letters are collected into the table; if not, they stay in their queue for other tools.
+    #[serde(default = "collected")]
+    pub collect: bool,
+}
+
+fn collected() -> bool {
+    true
 }
 
 /// A queue whose TTL is one step of a ladder.
@@ -67,7 +74,16 @@ impl ServiceQueue {
             routing_key: Some(RoutingKey::to_queue(&dead_letter_queue)),
         };
         let identity = Identity::default();
-        Ok(Self { queue, bindings: Vec::new(), retry, wait_queues, dead_letter, dead_letter_queue, identity })
+        Ok(Self {
+            queue,
+            bindings: Vec::new(),
+            retry,
+            wait_queues,
+            dead_letter,
+            dead_letter_queue,
+            identity,
+            collect: true,
+        })
     }
 
     /// Wants these keys of this exchange.

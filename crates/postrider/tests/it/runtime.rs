@@ -2,6 +2,7 @@
 
 mod scenarios;
 mod stage;
+mod triage;
 
 use postrider_testkit::servers::shared;
 

@@ -44,7 +44,7 @@ pub(crate) struct ServeArgs {
 enum Role {
     /// Outbox to broker
     Relay,
-    /// Dead letters to their table
+    /// Dead letters to their table, operations on them, and the rules of [[triage.rule]]
     Collector,
     /// HTTP
     Api,
@@ -142,6 +142,7 @@ impl Serve<'_> {
                 .relay(relay);
             if self.runs(Role::Collector) {
                 runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
+                runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule);
             }
             match runtime.start().await {
                 Err(error) if may_pass(&error) => {

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::secret::Secret;
 use super::topology::{ConsumerShort, ExchangeShort, QueueShort};
+use super::triage::Triage;
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]
@@ -33,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) exchange: Vec<ExchangeShort>,
     pub(crate) queue: Vec<QueueShort>,
     pub(crate) consumer: Vec<ConsumerShort>,
+    pub(crate) triage: Triage,
 }
 
 /// Where events are committed.

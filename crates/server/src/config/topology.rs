@@ -39,6 +39,12 @@ pub(crate) struct QueueShort {
     single_active_consumer: bool,
     #[serde(default)]
     identity: IdentityShort,
+    #[serde(default = "collected")]
+    collect: bool,
+}
+
+fn collected() -> bool {
+    true
 }
 
 /// Where foreign producers put identity: `/pointer` into the body, `message_id`, or a header.
@@ -99,7 +105,7 @@ struct RetryShort {
 
 /// A time such as `5s`, `1m 30s` or `2h`.
 #[derive(Debug, Clone, Copy)]
-struct Delay(Duration);
+pub(super) struct Delay(pub(super) Duration);
 
 /// `"exchange:key"`, `"key"` of the outbox's own exchange, or both in a table.
 #[derive(Debug, Clone, Deserialize)]
@@ -221,6 +227,7 @@ impl QueueShort {
         });
         service.queue.single_active_consumer = self.single_active_consumer;
         service.identity = Identity::from(&self.identity);
+        service.collect = self.collect;
         for BindShort(bind) in &self.bind {
             let exchange = bind.exchange.as_ref().unwrap_or(own);
             service = service.bind(exchange, bind.key.as_str()).map_err(|error| error.to_string())?;

@@ -7,3 +7,4 @@ mod embedded;
 mod http;
 mod networked;
 mod process;
+mod triage;

@@ -8,7 +8,7 @@ use postrider::embedded::EmbeddedBroker;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::{Broker, Clock};
 use postrider_testkit::effects::Effects;
-use postrider_testkit::worker::{self, Role, Watched};
+use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -18,30 +18,49 @@ async fn main() -> Result<()> {
         .init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // `triage FILE STEP …`: the file says that the handler is mended, the step is where the process dies; `-` for nowhere.
+    if let ["triage", mended, step, backend @ ..] = words.as_slice() {
+        let die_at = if *step == "-" { None } else { Some(step.parse()?) };
+        return run(Role::Triage(mended.into()), die_at, backend).await;
+    }
     let (role, backend) = words.split_first().map_or(("", &[][..]), |(role, rest)| (*role, rest));
     let role = match role {
         "relay" => Role::Relay,
         "consumers" => Role::Consumers,
         "both" => Role::Both,
-        other => bail!("the role is relay, consumers or both, not {other:?}"),
+        other => bail!("the role is relay, consumers, both or triage, not {other:?}"),
     };
+    run(role, None, backend).await
+}
+
+async fn run(role: Role, die_at: Option<DieAt>, backend: &[&str]) -> Result<()> {
     let clock = Clock::system();
     match backend {
         ["sqlite", path] => {
             let store = Sqlite::open(SqliteConfig::new(*path), clock.clone()).await?;
             let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
-            work(store, broker, clock, role).await
+            work(store, broker, clock, role, die_at).await
         }
         ["servers", database, rabbitmq] => {
             let store = worker::connect_postgres(database, &clock).await?;
             let broker = worker::connect_rabbitmq(rabbitmq, &clock).await?;
-            work(store, broker, clock, role).await
+            work(store, broker, clock, role, die_at).await
         }
         _ => bail!("after the role comes: sqlite PATH, or servers DATABASE_URL RABBITMQ_URL"),
     }
 }
 
-async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, role: Role) -> Result<()> {
+async fn work<S: Effects>(
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    role: Role,
+    die_at: Option<DieAt>,
+) -> Result<()> {
+    let broker: Arc<dyn Broker> = match die_at {
+        Some(at) => Arc::new(Dying::new(broker, at)),
+        None => broker,
+    };
     let running = worker::start(store, Arc::new(Watched(broker)), clock, role).await?;
     // Works until it is killed.
     std::future::pending::<()>().await;

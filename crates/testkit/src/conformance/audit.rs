@@ -26,7 +26,7 @@ fn topology() -> Topology {
         .bind(exchange("bank"), queue("mail"), pattern("#"))
 }
 
-fn scope() -> AuditScope {
+pub(super) fn scope() -> AuditScope {
     AuditScope {
         consumer: ConsumerName::new("order-consumer").unwrap(),
         queue: queue("orders"),
@@ -37,7 +37,7 @@ fn scope() -> AuditScope {
 }
 
 /// Counts, and expects the account to balance.
-async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
+pub(super) async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
     let count = store.count(scope).await.unwrap();
     let ConsumerCount { committed, applied, dead, unpublished, elsewhere, elsewhere_ids } = &count;
     assert_eq!(*committed, applied + dead + unpublished + elsewhere, "{count:?}");
@@ -46,7 +46,7 @@ async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
 }
 
 impl<S: Backend> Desk<S> {
-    async fn apply(&self, consumer: &str, events: &[&str]) {
+    pub(super) async fn apply(&self, consumer: &str, events: &[&str]) {
         let arrivals: Vec<Arrival> = events
             .iter()
             .map(|event| Arrival {
@@ -61,7 +61,7 @@ impl<S: Backend> Desk<S> {
         self.store.commit(tx).await.unwrap();
     }
 
-    async fn bury(&self, from: &str, events: &[&str]) {
+    pub(super) async fn bury(&self, from: &str, events: &[&str]) {
         let now = self.clock.now();
         let letter = |event: &&str| DeadLetter {
             key: format!("{from} {event}"),
@@ -95,7 +95,7 @@ impl<S: Backend> Desk<S> {
     }
 }
 
-fn dead_in_the_outbox() -> PublishResult {
+pub(super) fn dead_in_the_outbox() -> PublishResult {
     PublishResult::Failed { error: "no queue wanted it".to_owned(), retry_at: None }
 }
 

@@ -98,6 +98,11 @@ impl WorkerProcess {
         Ok(*self.hands.borrow())
     }
 
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> Result<std::process::ExitStatus> {
+        Ok(self.child.wait().await?)
+    }
+
     fn last_line(&self) -> String {
         self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
