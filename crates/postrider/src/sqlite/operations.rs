@@ -58,7 +58,8 @@ impl Operations for Sqlite {
         subjects: Vec<String>,
     ) -> Result<u64, StoreError> {
         let insert = "INSERT INTO operation_item (operation_id, seq, subject) \
-                      SELECT id, total + 1 + item.key, item.value FROM operation, json_each(?2) AS item WHERE id = ?1";
+                      SELECT operation.id, total + 1 + item.key, item.value FROM operation, json_each(?2) AS item \
+                      WHERE operation.id = ?1";
         let subjects = json!(subjects).to_string();
         let added = tx.execute(sqlx::query(insert).bind(operation.to_string()).bind(subjects)).await?;
         let total = "UPDATE operation SET total = total + ? WHERE id = ?";
