@@ -90,7 +90,8 @@ pub struct Delivery {
     pub exchange: ExchangeName,
     /// The key it was published with last.
     pub routing_key: RoutingKey,
-    /// Whether it may have been delivered before.
+    /// Whether it may have been delivered before: false is certain. RabbitMQ 4 says true of a dead letter as well, which was
+    /// delivered in another queue only.
     pub redelivered: bool,
     /// The right to settle it.
     pub receipt: Receipt,

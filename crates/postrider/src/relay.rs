@@ -8,6 +8,7 @@ mod wave;
 
 pub use backoff::Backoff;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,8 +31,10 @@ const REPLAY_ATTEMPTS: u32 = 3;
 pub struct RelayConfig {
     /// The exchange of rows that name none.
     pub exchange: ExchangeName,
-    /// How events are written.
+    /// How events are written where `formats` says nothing else.
     pub format: WireFormat,
+    /// How the events of an exchange are written.
+    pub formats: BTreeMap<ExchangeName, WireFormat>,
     /// Rows a lane takes at a time.
     pub batch_size: usize,
     /// Lanes that work side by side: while one waits for confirms, another claims.
@@ -51,6 +54,7 @@ impl Default for RelayConfig {
         Self {
             exchange: ExchangeName::default_exchange(),
             format: WireFormat::default(),
+            formats: BTreeMap::new(),
             batch_size: 500,
             lanes: 4,
             poll_interval: Duration::from_secs(1),
@@ -262,12 +266,14 @@ impl<S: Outbox> Relay<S> {
         if let (Some(message), Some(queue)) = (&row.verbatim, &row.target_queue) {
             return Outgoing::to_queue(queue, message.clone());
         }
-        let message = wire::encode(&row.envelope, self.config.format, row.attempts);
+        let exchange = row.exchange.as_ref().unwrap_or(&self.config.exchange);
+        let format = self.config.formats.get(exchange).copied().unwrap_or(self.config.format);
+        let message = wire::encode(&row.envelope, format, row.attempts);
         if let Some(queue) = &row.target_queue {
             return Outgoing::to_queue(queue, message);
         }
         Outgoing {
-            exchange: row.exchange.clone().unwrap_or_else(|| self.config.exchange.clone()),
+            exchange: exchange.clone(),
             routing_key: row
                 .routing_key
                 .clone()

@@ -50,6 +50,7 @@ pub struct Runtime<S: Backend> {
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
     collected: Vec<ServiceQueue>,
     rules: Vec<Rule>,
+    operations: bool,
 }
 
 impl<S: Backend> Runtime<S> {
@@ -64,6 +65,7 @@ impl<S: Backend> Runtime<S> {
             consumers: Vec::new(),
             collected: Vec::new(),
             rules: Vec::new(),
+            operations: false,
         }
     }
 
@@ -110,7 +112,6 @@ impl<S: Backend> Runtime<S> {
         registry: Registry<S>,
         config: ConsumerConfig,
     ) -> Self {
-        self.topology = self.topology.service(&service);
         self.collected.push(service.clone());
         self.consumers.push((name, service, registry, config));
         self
@@ -123,20 +124,35 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// Runs the operations that people start, also where nothing is collected.
+    #[must_use]
+    pub fn operations(mut self) -> Self {
+        self.operations = true;
+        self
+    }
+
     /// Replays dead letters by schedule.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
-        self
+        self.operations()
+    }
+
+    /// What was given, and of the consumers' queues what that does not say already.
+    fn whole_topology(&self) -> Topology {
+        self.consumers
+            .iter()
+            .fold(self.topology.clone(), |topology, (_, service, ..)| topology.service(service))
     }
 
     fn registrations(&self) -> Vec<Registration> {
+        let topology = self.whole_topology();
         let exchange =
             self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
         let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
             name: name.clone(),
             service: service.clone(),
-            topology: self.topology.clone(),
+            topology: topology.clone(),
             exchange: exchange.clone(),
         };
         self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
@@ -147,7 +163,7 @@ impl<S: Backend> Runtime<S> {
     /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
     pub async fn start(self) -> Result<Running<S>, StartError> {
         self.store.register(self.registrations()).await?;
-        self.broker.declare(&self.topology).await?;
+        self.broker.declare(&self.whole_topology()).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let registrations = self.registrations();
@@ -170,7 +186,7 @@ impl<S: Backend> Runtime<S> {
                 supervise(&format!("consumer {name}"), run, &clock, &stop).await;
             });
         }
-        if !self.collected.is_empty() {
+        if self.operations || !self.collected.is_empty() {
             let (store, clock, stop, rules) =
                 (self.store.clone(), self.clock.clone(), stop.clone(), self.rules);
             tasks.spawn(run_operations(store, clock, rules, stop));

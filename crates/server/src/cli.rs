@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, dlq, doctor, event, generate, ops, publish, serve, token};
+use crate::commands::{
+    audit, bench, db, demo, dlq, doctor, event, generate, ops, publish, serve, token, topology,
+};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Create the database schema, or see what it lacks
     Db(db::DbArgs),
+    /// See what a topology is: presets, configuration, diagrams, routes
+    Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
     /// Find dead letters; replay, discard or edit them

@@ -12,6 +12,7 @@ pub(crate) mod ops;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
+pub(crate) mod topology;
 
 use postrider::Clock;
 
@@ -51,6 +52,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
+        Command::Topology(args) => topology::run(&args, &context),
         Command::Publish(args) => publish::run(args, &context).await,
         Command::Dlq(args) => wiring::open(&context, dlq::Dlq { args, context: &context }).await,
         Command::Ops(args) => wiring::open(&context, ops::Ops { args, context: &context }).await,

@@ -16,7 +16,7 @@ pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
 pub(crate) use secret::Secret;
 pub(crate) use sections::{Http, Limits, LogFormat, Settings, Tls};
-pub(crate) use topology::OwnTopology;
+pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -86,9 +86,9 @@ impl Config {
         if let Some(broken) = settings.broken_rules().into_iter().next() {
             return Err(wrong(broken));
         }
-        let backends = Backends::of(&settings).map_err(wrong)?;
+        let own = OwnTopology::of(&settings, layers.is_set("outbox.exchange")).map_err(wrong)?;
+        let backends = Backends::of(&settings, own.layout.vhost.as_ref()).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
-        let own = OwnTopology::of(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
         Ok(Self { settings, backends, redis, own, rules, values })

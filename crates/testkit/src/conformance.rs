@@ -79,6 +79,10 @@ macro_rules! broker_conformance {
             rejected_messages_without_a_target_vanish, expired_messages_go_back_to_their_queue,
             a_wait_queue_keeps_the_order, each_delay_has_its_own_queue, deaths_are_counted_round_by_round,
             a_missing_dead_letter_queue_holds_up_nobody,
+            // policies
+            a_policy_gives_an_exchange_its_alternate, a_policy_gives_a_queue_its_dead_letter_target,
+            an_argument_wins_over_a_policy, what_comes_back_too_often_is_a_dead_letter,
+            without_a_limit_it_comes_back_for_ever, a_policy_can_change,
         ]);
         $crate::conformance_cases!($crashing, broker: [
             confirmed_messages_survive_a_crash, unsettled_deliveries_come_again_after_a_crash,
@@ -223,6 +227,7 @@ mod tests {
             include_str!("conformance/broker/dead_lettering.rs"),
             include_str!("conformance/broker/declaring.rs"),
             include_str!("conformance/broker/delivering.rs"),
+            include_str!("conformance/broker/policies.rs"),
             include_str!("conformance/broker/publishing.rs"),
             include_str!("conformance/broker/routing.rs"),
             include_str!("conformance/dead_letters.rs"),

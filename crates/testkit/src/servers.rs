@@ -8,6 +8,8 @@
 //! - **Shared**: [`shared()`]. Servers started once for a whole test run (`scripts/servers up`); a test takes a database,
 //!   a vhost and a key prefix of its own from them. A missing server fails the test; nothing is ever skipped.
 //!
+//! RabbitMQ comes in two versions, and a test says which: see [`RabbitVersion`].
+//!
 //! Nothing here touches a server that the machine itself runs: ports are picked free, folders are new.
 
 mod fleet;
@@ -26,7 +28,7 @@ mod wait;
 
 pub use fleet::{Fleet, down, up};
 pub use postgres::Postgres;
-pub use rabbitmq::{RabbitCluster, RabbitMq};
+pub use rabbitmq::{RabbitCluster, RabbitMq, RabbitVersion};
 pub use redis::Redis;
 pub use shared::{Shared, TestDatabase, TestVhost, shared};
 pub use tree::processes_in;

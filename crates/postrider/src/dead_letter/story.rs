@@ -89,7 +89,8 @@ fn broker_death(message: &Message) -> Option<BrokerEntry<'_>> {
 /// having come from the service queue itself.
 fn is_ours(message: &Message, service: &ServiceQueue) -> bool {
     let Some(failed) = message.header(mark::LAST_FAILED_AT) else {
-        return message.headers.contains_key(mark::DEAD_REASON);
+        let marks = [mark::DEAD_REASON, mark::FINAL_RETRY_COUNT, mark::FINAL_ERROR];
+        return marks.iter().any(|mark| message.headers.contains_key(*mark));
     };
     let Some(death) = broker_death(message) else { return true };
     if death.queue != Some(service.name().as_str()) {
@@ -138,7 +139,7 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
             .or_else(|| of_broker(|death| death.exchange.map(str::to_owned)))
             .unwrap_or_else(|| delivery.exchange.to_string()),
         routing_key,
-        reason: reason(message, ours, death.as_ref()),
+        reason: reason(delivery, service, ours, death.as_ref()),
         error: text(mark::FINAL_ERROR).filter(|_| ours).unwrap_or_else(|| told(death.as_ref())),
         error_class: text(mark::ERROR_CLASS).filter(|_| ours),
         attempts: u32::try_from(attempts).unwrap_or(1),
@@ -152,7 +153,13 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
     letter
 }
 
-fn reason(message: &Message, ours: bool, death: Option<&BrokerEntry<'_>>) -> String {
+fn reason(
+    delivery: &Delivery,
+    service: &ServiceQueue,
+    ours: bool,
+    death: Option<&BrokerEntry<'_>>,
+) -> String {
+    let message = &delivery.message;
     if let Some(reason) = message.header(mark::DEAD_REASON).filter(|_| ours) {
         return reason.to_owned();
     }
@@ -160,8 +167,17 @@ fn reason(message: &Message, ours: bool, death: Option<&BrokerEntry<'_>>) -> Str
     if ours && message.headers.contains_key(mark::FINAL_RETRY_COUNT) {
         return DeadReason::RetriesExhausted.as_str().to_owned();
     }
-    let known = death.and_then(|death| BrokerDeath::from_broker(death.reason));
-    known.map_or(DeadReason::Foreign.as_str(), BrokerDeath::as_str).to_owned()
+    if let Some(death) = death.and_then(|death| BrokerDeath::from_broker(death.reason)) {
+        return death.as_str().to_owned();
+    }
+    // What never died and was published to another exchange than that of the dead letters came through an alternate exchange,
+    // which changes neither exchange nor key.
+    let published_here = delivery.exchange.is_default() || delivery.exchange == service.dead_letter.exchange;
+    if published_here || message.headers.contains_key("x-death") {
+        DeadReason::Foreign.as_str().to_owned()
+    } else {
+        DeadReason::Unroutable.as_str().to_owned()
+    }
 }
 
 /// What the broker's story says, for people.

@@ -1,4 +1,5 @@
-//! Topology as declarations. What exists with other settings is named, and left as it is.
+//! Topology as declarations. What exists with other settings is named, and left as it is. Policies are not set here: AMQP
+//! has no word for them.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 use super::line::Line;
 use super::{fault, lanes};
 use crate::broker::{BrokerError, BrokerErrorKind};
-use crate::topology::{Exchange, ExchangeKind, Queue, QueueKind, QueueName, Topology};
+use crate::topology::{Argument, Exchange, ExchangeKind, Queue, QueueKind, QueueName, Topology};
 
 /// Declares exchanges and queues, then binds. All that cannot be declared is reported together, and then nothing is bound.
 pub(super) async fn declare(line: &Line, topology: &Topology, limit: Duration) -> Result<(), BrokerError> {
@@ -142,7 +143,9 @@ impl Desk<'_> {
 
 fn queue_arguments(queue: &Queue) -> FieldTable {
     let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), text(queue.kind.as_str()));
+    if queue.kind != QueueKind::Unsaid {
+        arguments.insert("x-queue-type".into(), text(queue.kind.as_str()));
+    }
     if let Some(ttl) = queue.message_ttl {
         let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(ttl));
@@ -160,6 +163,14 @@ fn queue_arguments(queue: &Queue) -> FieldTable {
     }
     if queue.single_active_consumer {
         arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    }
+    for (name, value) in &queue.arguments {
+        let value = match value {
+            Argument::Bool(value) => AMQPValue::Boolean(*value),
+            Argument::Int(value) => AMQPValue::LongLongInt(*value),
+            Argument::Text(value) => text(value),
+        };
+        arguments.insert(name.as_str().into(), value);
     }
     arguments
 }

@@ -1,4 +1,4 @@
-//! What the RabbitMQ adapter does beyond the broker's contract: returns, refusals, alarms, crashes, TLS.
+//! What the RabbitMQ adapter does beyond the broker's contract, on every version: returns, refusals, alarms, crashes, TLS.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +10,9 @@ mod connecting;
 mod consuming;
 mod declaring;
 mod losing;
+mod presets;
 mod publishing;
+mod routing;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,11 +24,11 @@ use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
 use postrider::topology::{
     Binding, BindingKey, Exchange, ExchangeKind, ExchangeName, Queue, QueueName, RoutingKey, Topology,
 };
-use postrider_testkit::servers::{TestVhost, shared};
+use postrider_testkit::servers::{RabbitMq as Server, RabbitVersion, TestVhost, shared};
 
 /// A broker on a vhost of the test's own.
-async fn broker() -> (TestVhost, RabbitMq) {
-    let vhost = shared().unwrap().vhost().await.unwrap();
+async fn broker(version: RabbitVersion) -> (TestVhost, RabbitMq) {
+    let vhost = shared().unwrap().vhost_on(version).await.unwrap();
     let broker = connect(&vhost.amqp_url).await;
     (vhost, broker)
 }
@@ -41,6 +43,16 @@ fn quick(url: &str, seconds: u64) -> RabbitMqConfig {
     RabbitMqConfig { limits, ..RabbitMqConfig::new(url) }
 }
 
+/// Changes the configuration of a single node, and starts it again.
+async fn configure(server: &Server, change: impl FnOnce(&str) -> String) {
+    let file = server.folder().join("n1/rabbitmq.conf");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let after = change(&before);
+    assert_ne!(before, after);
+    std::fs::write(&file, after).unwrap();
+    server.restart().await.unwrap();
+}
+
 fn queue_name(name: &str) -> QueueName {
     QueueName::new(name).unwrap()
 }
@@ -51,7 +63,7 @@ fn exchange_name(name: &str) -> ExchangeName {
 
 /// Exchange `events` (topic) and quorum queue `orders`, bound for `order.*`.
 fn orders() -> Topology {
-    let exchange = Exchange { name: exchange_name("events"), kind: ExchangeKind::Topic, alternate: None };
+    let exchange = Exchange::new(exchange_name("events"), ExchangeKind::Topic);
     let binding = Binding {
         exchange: exchange_name("events"),
         queue: queue_name("orders"),

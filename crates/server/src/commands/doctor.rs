@@ -143,7 +143,7 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
 
 /// Which queues of the configuration the broker has. Asks for each, declares none.
 async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Report) {
-    let queues = &context.config.own.topology.queues;
+    let queues = &context.config.own.layout.topology.queues;
     let mut missing = Vec::new();
     for queue in queues {
         match broker.depth(&queue.name).await {

@@ -138,11 +138,11 @@ impl Serve<'_> {
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
-                .topology(config.own.topology.clone())
+                .topology(config.own.layout.topology.clone())
                 .relay(relay);
             if self.runs(Role::Collector) {
-                runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
-                runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule);
+                runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);
+                runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule).operations();
             }
             match runtime.start().await {
                 Err(error) if may_pass(&error) => {
@@ -166,7 +166,8 @@ fn may_pass(error: &StartError) -> bool {
 fn relay(config: &Config) -> RelayConfig {
     let relay = &config.settings.relay;
     RelayConfig {
-        exchange: config.own.exchange.clone(),
+        exchange: config.own.layout.exchange.clone(),
+        formats: config.own.layout.formats.clone(),
         batch_size: usize::try_from(relay.batch_size).unwrap_or(usize::MAX),
         lanes: relay.lanes,
         poll_interval: Duration::from_millis(relay.poll_interval_ms),

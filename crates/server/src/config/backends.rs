@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use postrider::topology::VhostName;
 use url::Url;
 
 use super::secret::Secret;
@@ -35,10 +36,11 @@ pub(crate) struct Server {
 }
 
 impl Backends {
-    /// The choice, or the setting that stands in its way and why.
-    pub(super) fn of(settings: &Settings) -> Result<Self, (&'static str, String)> {
+    /// The choice, or the setting that stands in its way and why. A topology that is made for a virtual host is where the
+    /// connection goes, whatever else it says.
+    pub(super) fn of(settings: &Settings, vhost: Option<&VhostName>) -> Result<Self, (&'static str, String)> {
         let database = database(settings)?;
-        let broker = broker(settings)?;
+        let broker = broker(settings, vhost)?;
         match (database, broker) {
             (None, None) => Ok(Self::Embedded { path: settings.store.path.clone() }),
             (Some(database), Some(broker)) => Ok(Self::Networked { database, broker }),
@@ -80,13 +82,14 @@ fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String
 }
 
 /// RabbitMQ, if a url or a host is set. There is no default user and no default password.
-fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
+fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Server>, (&'static str, String)> {
     let broker = &settings.broker;
     if let Some(text) = broker.url.get() {
         // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
         let nodes = text.replace(",amqp", "\namqp");
         let nodes = nodes.lines().map(|node| {
-            let url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            let mut url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            vhost.into_iter().for_each(|vhost| set_vhost(&mut url, vhost.as_str()));
             with_credentials("broker.url", url, settings)
         });
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
@@ -99,9 +102,13 @@ fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)>
     }
     let text = format!("amqp://{}:{}", broker.host, broker.port);
     let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
-    // The path of an AMQP url is the virtual host, in which `/` is written %2f.
-    url.set_path(&broker.vhost.replace('%', "%25").replace('/', "%2f"));
+    set_vhost(&mut url, vhost.map_or(&broker.vhost, VhostName::as_str));
     with_credentials("broker.host", url, settings).map(Some)
+}
+
+/// The path of an AMQP url is the virtual host, in which `/` is written %2f.
+fn set_vhost(url: &mut Url, vhost: &str) {
+    url.set_path(&vhost.replace('%', "%25").replace('/', "%2f"));
 }
 
 fn with_credentials(

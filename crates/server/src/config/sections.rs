@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::secret::Secret;
-use super::topology::{ConsumerShort, ExchangeShort, QueueShort};
+use super::topology::{ConsumerForm, ExchangeForm, QueueForm, TopologySection};
 use super::triage::Triage;
 
 /// Everything that can be set.
@@ -31,9 +31,10 @@ pub(crate) struct Settings {
         reason = "read once `postrider migration` exists; the seed's variable is accepted already"
     )]
     pub(crate) migration: Migration,
-    pub(crate) exchange: Vec<ExchangeShort>,
-    pub(crate) queue: Vec<QueueShort>,
-    pub(crate) consumer: Vec<ConsumerShort>,
+    pub(crate) topology: TopologySection,
+    pub(crate) exchange: Vec<ExchangeForm>,
+    pub(crate) queue: Vec<QueueForm>,
+    pub(crate) consumer: Vec<ConsumerForm>,
     pub(crate) triage: Triage,
 }
 

@@ -7,4 +7,5 @@ mod embedded;
 mod http;
 mod networked;
 mod process;
+mod topology;
 mod triage;

@@ -241,7 +241,7 @@ pub async fn alternate_exchanges_count_as_routes<F: StoreFixture>(fixture: &F) {
         .bind(exchange("shop"), queue("orders"), pattern("shop.order.*"))
         .bind(exchange("unroutable"), queue("rest"), pattern(""));
     let alternate = Some(exchange("unroutable"));
-    topology.exchanges.push(Exchange { name: exchange("shop"), kind: ExchangeKind::Topic, alternate });
+    topology.exchanges.push(Exchange { alternate, ..Exchange::new(exchange("shop"), ExchangeKind::Topic) });
     let unwanted = Event { event_type: "shop.invoice.paid".parse().unwrap(), ..free("unwanted") };
     desk.commit([free("wanted"), unwanted]).await;
     let rest = AuditScope { queue: queue("rest"), topology, ..scope() };

@@ -3,6 +3,7 @@
 //! The folder that is asked for holds `env` (to be sourced), `pids`, `nodes` (how many of RabbitMQ) and a link `data` to where the servers live. They live
 //! in the machine's temporary folder, because PostgreSQL runs as another user who may not enter the caller's.
 
+use std::fmt::Write;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -14,7 +15,7 @@ use url::Url;
 
 use super::home::{self, Home};
 use super::postgres::Postgres;
-use super::rabbitmq::{RabbitCluster, RabbitMq};
+use super::rabbitmq::{RabbitCluster, RabbitMq, RabbitVersion};
 use super::redis::Redis;
 
 /// What [`up`] did.
@@ -26,8 +27,8 @@ pub enum Fleet {
     AlreadyUp,
 }
 
-/// Starts PostgreSQL, Redis and RabbitMQ (one node, or three) on free ports, waits until they are ready and writes
-/// `folder/env`. Servers that run already are kept; ones that are half dead are refused.
+/// Starts PostgreSQL, Redis and RabbitMQ (one node, or three) on free ports, and a node of RabbitMQ 4.x where that is
+/// installed; waits until they are ready and writes `folder/env`. Servers that run already are kept; ones that are half dead are refused.
 pub async fn up(folder: &Path, cluster: bool) -> Result<Fleet> {
     if let Ok(env) = fs::read_to_string(folder.join("env")) {
         let nodes = fs::read_to_string(folder.join("nodes")).unwrap_or_default();
@@ -71,24 +72,22 @@ async fn start(folder: &Path, cluster: bool) -> Result<Fleet> {
     symlink(&data, folder.join("data"))?;
     // Only to open the folder to PostgreSQL's user.
     Home::kept(&data)?;
-    let (postgres, redis, (amqp, management, rabbitmq)) = tokio::try_join!(
+    let (postgres, redis, packaged, newer) = tokio::try_join!(
         Postgres::start_in(Home::kept(&data.join("postgres"))?, false),
         Redis::start_in(Home::kept(&data.join("redis"))?, false),
         rabbitmq(Home::kept(&data.join("rabbitmq"))?, cluster),
+        newer_rabbitmq(Home::kept(&data.join("rabbitmq4"))?),
     )?;
-    let pids = format!(
-        "postgres {}\nredis {}\nrabbitmq {}\n",
-        postgres.pid(),
-        redis.pid(),
-        rabbitmq.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
-    );
+    let mut pids = format!("postgres {}\nredis {}\n", postgres.pid(), redis.pid());
+    let mut env = format!("export DATABASE_URL={}\nexport REDIS_URL={}\n", postgres.url(), redis.url());
+    for (name, nodes) in [("RABBITMQ", Some(packaged)), ("RABBITMQ4", newer)] {
+        let Some(Nodes { amqp, management, pids: ids }) = nodes else { continue };
+        let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
+        writeln!(pids, "{} {}", name.to_lowercase(), ids.join(" "))?;
+        writeln!(env, "export {name}_URL={amqp}\nexport {name}_MANAGEMENT_URL={management}")?;
+    }
     fs::write(folder.join("pids"), pids)?;
     fs::write(folder.join("nodes"), nodes_of(cluster).to_string())?;
-    let env = format!(
-        "export DATABASE_URL={}\nexport RABBITMQ_URL={amqp}\nexport RABBITMQ_MANAGEMENT_URL={management}\nexport REDIS_URL={}\n",
-        postgres.url(),
-        redis.url()
-    );
     // Last, and whole: who finds it finds running servers.
     let draft = folder.join("env.new");
     fs::write(&draft, env)?;
@@ -101,14 +100,31 @@ fn nodes_of(cluster: bool) -> usize {
 }
 
 /// The addresses of the first node, and the process ids of all.
-async fn rabbitmq(home: Home, cluster: bool) -> Result<(String, String, Vec<u32>)> {
-    if cluster {
-        let nodes = RabbitCluster::start_in(home).await?;
-        Ok((nodes.amqp_url(0), nodes.management_url(0), nodes.pids()))
-    } else {
-        let node = RabbitMq::start_in(home, false).await?;
-        Ok((node.amqp_url(), node.management_url(), node.pids()))
+struct Nodes {
+    amqp: String,
+    management: String,
+    pids: Vec<u32>,
+}
+
+async fn rabbitmq(home: Home, cluster: bool) -> Result<Nodes> {
+    let version = RabbitVersion::Packaged;
+    if !cluster {
+        return single(home, version).await;
     }
+    let nodes = RabbitCluster::start_in(home, version).await?;
+    Ok(Nodes { amqp: nodes.amqp_url(0), management: nodes.management_url(0), pids: nodes.pids() })
+}
+
+async fn newer_rabbitmq(home: Home) -> Result<Option<Nodes>> {
+    if !RabbitVersion::Newer.is_installed() {
+        return Ok(None);
+    }
+    single(home, RabbitVersion::Newer).await.map(Some)
+}
+
+async fn single(home: Home, version: RabbitVersion) -> Result<Nodes> {
+    let node = RabbitMq::start_in(home, version, false).await?;
+    Ok(Nodes { amqp: node.amqp_url(), management: node.management_url(), pids: node.pids() })
 }
 
 /// True when something listens at every address of an `env` file.

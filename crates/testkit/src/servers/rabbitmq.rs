@@ -4,6 +4,7 @@
 //! machine is touched and none is left behind.
 
 mod node;
+mod version;
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use self::node::{Group, Node};
+pub use self::version::RabbitVersion;
 use super::home::Home;
 use super::management;
 use super::wait::Patience;
@@ -26,18 +28,23 @@ pub struct RabbitMq(Nodes);
 pub struct RabbitCluster(Nodes);
 
 impl RabbitMq {
-    /// A private node; ready when this returns.
+    /// A private node of the machine's own version; ready when this returns.
     pub async fn start() -> Result<Self> {
-        Self::start_in(Home::private()?, false).await
+        Self::start_version(RabbitVersion::Packaged).await
+    }
+
+    /// A private node of this version; ready when this returns.
+    pub async fn start_version(version: RabbitVersion) -> Result<Self> {
+        Self::start_in(Home::private()?, version, false).await
     }
 
     /// A private node that accepts AMQP over TLS only. The management API stays plain.
-    pub async fn start_tls() -> Result<Self> {
-        Self::start_in(Home::private()?, true).await
+    pub async fn start_tls(version: RabbitVersion) -> Result<Self> {
+        Self::start_in(Home::private()?, version, true).await
     }
 
-    pub(crate) async fn start_in(home: Home, tls: bool) -> Result<Self> {
-        Ok(Self(Nodes::start_in(home, 1, tls).await?))
+    pub(crate) async fn start_in(home: Home, version: RabbitVersion, tls: bool) -> Result<Self> {
+        Ok(Self(Nodes::start_in(home, version, 1, tls).await?))
     }
 
     /// The vhost `/`, as guest; `amqps://` with TLS.
@@ -122,13 +129,18 @@ impl RabbitCluster {
     /// How many nodes there are.
     pub const NODES: usize = 3;
 
-    /// A private cluster; all nodes are joined and ready when this returns.
+    /// A private cluster of the machine's own version; all nodes are joined and ready when this returns.
     pub async fn start() -> Result<Self> {
-        Self::start_in(Home::private()?).await
+        Self::start_version(RabbitVersion::Packaged).await
     }
 
-    pub(crate) async fn start_in(home: Home) -> Result<Self> {
-        Ok(Self(Nodes::start_in(home, Self::NODES, false).await?))
+    /// A private cluster of this version; all nodes are joined and ready when this returns.
+    pub async fn start_version(version: RabbitVersion) -> Result<Self> {
+        Self::start_in(Home::private()?, version).await
+    }
+
+    pub(crate) async fn start_in(home: Home, version: RabbitVersion) -> Result<Self> {
+        Ok(Self(Nodes::start_in(home, version, Self::NODES, false).await?))
     }
 
     /// The vhost `/` on node `i`, as guest.
@@ -223,8 +235,8 @@ struct Nodes {
 }
 
 impl Nodes {
-    async fn start_in(home: Home, count: usize, tls: bool) -> Result<Self> {
-        let group = Group::start(home, count, tls).await?;
+    async fn start_in(home: Home, version: RabbitVersion, count: usize, tls: bool) -> Result<Self> {
+        let group = Group::start(home, version, count, tls).await?;
         let nodes = (0..count).map(|i| Node::start(&group, i)).collect::<Result<Vec<_>>>()?;
         let started = Self { nodes, group };
         for (i, node) in started.nodes.iter().enumerate() {

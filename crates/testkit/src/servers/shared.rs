@@ -5,12 +5,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use postrider::topology::Topology;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use url::Url;
 
-use super::{management, ports};
+use super::{RabbitVersion, management, ports};
 
 const ABSENT: &str = "run scripts/test, or: scripts/servers up && source .servers/env";
+const NO_RABBITMQ4: &str =
+    "RABBITMQ4_URL is not set: run scripts/install-rabbitmq4, and then have the servers started anew";
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Where the shared servers are.
@@ -24,6 +27,10 @@ pub struct Shared {
     pub rabbitmq_management_url: String,
     /// `REDIS_URL`.
     pub redis_url: String,
+    /// `RABBITMQ4_URL`, the vhost `/` of RabbitMQ 4.x, where that is installed.
+    pub rabbitmq4_url: Option<String>,
+    /// `RABBITMQ4_MANAGEMENT_URL`, with name and password.
+    pub rabbitmq4_management_url: Option<String>,
 }
 
 /// The shared servers, from the environment. Fails where they are not set: a test without its server did not pass.
@@ -39,6 +46,8 @@ impl Shared {
             rabbitmq_url: find("RABBITMQ_URL")?,
             rabbitmq_management_url: find("RABBITMQ_MANAGEMENT_URL")?,
             redis_url: find("REDIS_URL")?,
+            rabbitmq4_url: look("RABBITMQ4_URL"),
+            rabbitmq4_management_url: look("RABBITMQ4_MANAGEMENT_URL"),
         })
     }
 
@@ -52,15 +61,31 @@ impl Shared {
         Ok(TestDatabase { url: url.into(), name, server: self.database_url.clone(), open: true })
     }
 
-    /// A new, empty vhost of the test's own, in which guest may do everything.
+    /// A new, empty vhost of the test's own, in which guest may do everything. On the machine's own version.
     pub async fn vhost(&self) -> Result<TestVhost> {
+        self.vhost_on(RabbitVersion::Packaged).await
+    }
+
+    /// The vhost `/` of this version.
+    pub fn amqp_url(&self, version: RabbitVersion) -> Result<&str> {
+        match version {
+            RabbitVersion::Packaged => Ok(&self.rabbitmq_url),
+            RabbitVersion::Newer => self.rabbitmq4_url.as_deref().context(NO_RABBITMQ4),
+        }
+    }
+
+    /// A new, empty vhost of the test's own on this version.
+    pub async fn vhost_on(&self, version: RabbitVersion) -> Result<TestVhost> {
         let name = unique_name();
-        let management_url = self.rabbitmq_management_url.clone();
+        let mut amqp_url = Url::parse(self.amqp_url(version)?).context("RABBITMQ_URL is not an address")?;
+        amqp_url.set_path(&name);
+        let management_url = match version {
+            RabbitVersion::Packaged => self.rabbitmq_management_url.clone(),
+            RabbitVersion::Newer => self.rabbitmq4_management_url.clone().context(NO_RABBITMQ4)?,
+        };
         management::create_vhost(&management_url, &name)
             .await
             .with_context(|| format!("no vhost from the shared RabbitMQ: {ABSENT}"))?;
-        let mut amqp_url = Url::parse(&self.rabbitmq_url).context("RABBITMQ_URL is not an address")?;
-        amqp_url.set_path(&name);
         Ok(TestVhost { amqp_url: amqp_url.into(), management_url, name, open: true })
     }
 
@@ -114,6 +139,18 @@ pub struct TestVhost {
 }
 
 impl TestVhost {
+    /// Puts the policies of a topology in force, as an operator would.
+    pub async fn set_policies(&self, topology: &Topology) -> Result<()> {
+        let limits_by_itself = management::major_version(&self.management_url).await? >= 4;
+        let policies = topology.policies(limits_by_itself);
+        management::set_policies(&self.management_url, &self.name, &policies).await
+    }
+
+    /// What there is: `exchanges`, `queues`, `bindings` or `policies`, as the management API lists them.
+    pub async fn objects(&self, what: &str) -> Result<Vec<serde_json::Value>> {
+        management::objects(&self.management_url, &self.name, what).await
+    }
+
     /// Deletes the vhost with everything in it, and says whether that worked.
     pub async fn close(mut self) -> Result<()> {
         self.open = false;

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The names under which the kernel knows our servers, what they start, and the programs that become them.
-const SERVER_NAMES: [&str; 12] = [
+const SERVER_NAMES: [&str; 13] = [
     "postgres",
     "initdb",
     "redis-server",
@@ -21,6 +21,7 @@ const SERVER_NAMES: [&str; 12] = [
     "erlexec",
     "setpriv",
     "setsid",
+    "unshare",
 ];
 
 /// Every live process that works in `folder` or names it on its command line. What a test looks at to be sure that

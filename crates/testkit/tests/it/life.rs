@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::Result;
-use postrider_testkit::servers::{Postgres, RabbitCluster, RabbitMq, Redis, Shared};
+use postrider_testkit::servers::{Postgres, RabbitCluster, RabbitMq, RabbitVersion, Redis, Shared};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -17,6 +17,7 @@ fn servers_can_be_driven_from_any_task() {
     fn check<T: Send>(_: T) {}
     check(Postgres::start());
     check(Redis::start_tls());
+    check(RabbitMq::start_tls(RabbitVersion::Newer));
     check(RabbitCluster::start());
     let _ = |cluster: &'static RabbitCluster| check(cluster.restart(0));
     let _ = |shared: &'static Shared| (check(shared.database()), check(shared.vhost()));

@@ -4,10 +4,16 @@ use anyhow::{Context, Result, bail, ensure};
 use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
-use postrider_testkit::servers::{RabbitCluster, RabbitMq};
+use postrider_testkit::servers::{RabbitCluster, RabbitMq, RabbitVersion};
 use tokio::time::timeout;
 
 use super::tools::{PATIENCE, nothing_left, trusted};
+
+postrider_testkit::on_each_rabbitmq!(
+    a_server_survives_a_crash_with_what_it_confirmed,
+    a_cluster_of_three_survives_the_loss_of_a_node,
+    with_tls_a_server_proves_who_it_is,
+);
 
 async fn connect(url: &str) -> Result<Connection> {
     Ok(Connection::connect(url, ConnectionProperties::default()).await?)
@@ -45,9 +51,8 @@ async fn take(url: &str, queue: &str) -> Result<Vec<u8>> {
     bail!("no message from {queue}: {last:?}")
 }
 
-#[tokio::test]
-async fn rabbitmq_survives_a_crash_with_what_it_confirmed() -> Result<()> {
-    let server = RabbitMq::start().await?;
+async fn a_server_survives_a_crash_with_what_it_confirmed(version: RabbitVersion) -> Result<()> {
+    let server = RabbitMq::start_version(version).await?;
     let url = server.amqp_url();
     publish(&url, "kept").await?;
     server.wait_registered("kept").await?;
@@ -73,9 +78,8 @@ async fn rabbitmq_survives_a_crash_with_what_it_confirmed() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn a_cluster_of_three_survives_the_loss_of_a_node() -> Result<()> {
-    let cluster = RabbitCluster::start().await?;
+async fn a_cluster_of_three_survives_the_loss_of_a_node(version: RabbitVersion) -> Result<()> {
+    let cluster = RabbitCluster::start_version(version).await?;
     publish(&cluster.amqp_url(0), "kept").await?;
     cluster.wait_registered("kept").await?;
     cluster.kill(0)?;
@@ -93,9 +97,8 @@ async fn a_cluster_of_three_survives_the_loss_of_a_node() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn rabbitmq_with_tls_proves_who_it_is() -> Result<()> {
-    let server = RabbitMq::start_tls().await?;
+async fn with_tls_a_server_proves_who_it_is(version: RabbitVersion) -> Result<()> {
+    let server = RabbitMq::start_tls(version).await?;
     assert!(server.amqp_url().starts_with("amqps://"));
     trusted(&server.amqp_url(), server.ca_file().context("no authority")?).await?;
     let plain = server.amqp_url().replace("amqps", "amqp");

@@ -19,15 +19,18 @@ impl Drop for Folder {
 
 fn read(env: &Path) -> Result<Shared> {
     let text = fs::read_to_string(env)?;
-    let find = |name: &str| {
+    let look = |name: &str| {
         let start = format!("export {name}=");
-        text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned).context(start.clone())
+        text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
     };
+    let find = |name: &str| look(name).with_context(|| name.to_owned());
     Ok(Shared {
         database_url: find("DATABASE_URL")?,
         rabbitmq_url: find("RABBITMQ_URL")?,
         rabbitmq_management_url: find("RABBITMQ_MANAGEMENT_URL")?,
         redis_url: find("REDIS_URL")?,
+        rabbitmq4_url: look("RABBITMQ4_URL"),
+        rabbitmq4_management_url: look("RABBITMQ4_MANAGEMENT_URL"),
     })
 }
 

@@ -1,14 +1,29 @@
-//! RabbitMQ under the broker suite: a vhost of the shared server, or a server of the case's own where it is crashed.
+//! Every version of RabbitMQ under the broker suite: a vhost of the shared server, or a server of the case's own where it is crashed.
 
 use std::sync::Arc;
 
 use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::topology::Topology;
 use postrider::{Broker, Clock};
 use postrider_testkit::conformance::Crash;
-use postrider_testkit::conformance::broker::BrokerFixture;
-use postrider_testkit::servers::{self, TestVhost, shared};
+use postrider_testkit::conformance::broker::{BrokerFixture, PolicedFixture};
+use postrider_testkit::servers::{self, RabbitVersion, TestVhost, shared};
 
-postrider_testkit::broker_conformance!(Vhost::new(), Server::new());
+mod packaged {
+    use super::*;
+    postrider_testkit::broker_conformance!(
+        Vhost::new(RabbitVersion::Packaged),
+        Server::new(RabbitVersion::Packaged)
+    );
+}
+
+mod newer {
+    use super::*;
+    postrider_testkit::broker_conformance!(
+        Vhost::new(RabbitVersion::Newer),
+        Server::new(RabbitVersion::Newer)
+    );
+}
 
 async fn connect(url: &str) -> Arc<dyn Broker> {
     Arc::new(RabbitMq::connect(RabbitMqConfig::new(url), Clock::system()).await.unwrap())
@@ -17,8 +32,8 @@ async fn connect(url: &str) -> Arc<dyn Broker> {
 struct Vhost(TestVhost);
 
 impl Vhost {
-    async fn new() -> Self {
-        Self(shared().unwrap().vhost().await.unwrap())
+    async fn new(version: RabbitVersion) -> Self {
+        Self(shared().unwrap().vhost_on(version).await.unwrap())
     }
 }
 
@@ -28,11 +43,18 @@ impl BrokerFixture for Vhost {
     }
 }
 
+impl PolicedFixture for Vhost {
+    async fn apply(&self, broker: &dyn Broker, topology: &Topology) {
+        broker.declare(topology).await.unwrap();
+        self.0.set_policies(topology).await.unwrap();
+    }
+}
+
 struct Server(servers::RabbitMq);
 
 impl Server {
-    async fn new() -> Self {
-        Self(servers::RabbitMq::start().await.unwrap())
+    async fn new(version: RabbitVersion) -> Self {
+        Self(servers::RabbitMq::start_version(version).await.unwrap())
     }
 }
 

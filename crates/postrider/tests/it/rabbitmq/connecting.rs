@@ -3,15 +3,20 @@
 use super::*;
 use postrider::broker::{BrokerError, BrokerErrorKind};
 use postrider::rabbitmq::RabbitMqTls;
-use postrider_testkit::servers::RabbitMq as Server;
+
+postrider_testkit::on_each_rabbitmq!(
+    what_is_wrong_is_said_without_the_password,
+    a_broker_that_is_not_there_yet_is_waited_for,
+    tls_with_an_authority_of_our_own,
+    tls_with_a_certificate_of_our_own,
+);
 
 async fn refused(config: RabbitMqConfig) -> BrokerError {
     RabbitMq::connect(config, Clock::system()).await.map(|_| ()).unwrap_err()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_said_without_the_password() {
-    let url = shared().unwrap().rabbitmq_url;
+async fn what_is_wrong_is_said_without_the_password(version: RabbitVersion) {
+    let url = shared().unwrap().amqp_url(version).unwrap().to_owned();
     let wrong = refused(quick(&url.replace("guest:guest", "guest:s3cret"), 5)).await;
     assert_eq!(wrong.kind, BrokerErrorKind::Denied);
     assert!(wrong.message.contains("credentials"), "{wrong}");
@@ -31,9 +36,8 @@ async fn what_is_wrong_is_said_without_the_password() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_not_there_yet_is_waited_for() {
-    let server = Server::start().await.unwrap();
+async fn a_broker_that_is_not_there_yet_is_waited_for(version: RabbitVersion) {
+    let server = Server::start_version(version).await.unwrap();
     let config = quick(&server.amqp_url(), 2);
     server.kill().unwrap();
     let broker = RabbitMq::lazy(config, Clock::system()).unwrap();
@@ -49,9 +53,8 @@ async fn a_broker_that_is_not_there_yet_is_waited_for() {
     assert!(matches!(broker.publish(vec![event("1", "events", "order.a")]).await[0], Published::Unknown(_)));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_with_an_authority_of_our_own() {
-    let server = Server::start_tls().await.unwrap();
+async fn tls_with_an_authority_of_our_own(version: RabbitVersion) {
+    let server = Server::start_tls(version).await.unwrap();
     let with = |ca_file| RabbitMqConfig {
         tls: RabbitMqTls { ca_file, ..RabbitMqTls::default() },
         ..quick(&server.amqp_url(), 5)
@@ -75,17 +78,13 @@ async fn tls_with_an_authority_of_our_own() {
     assert_eq!(confirmed(&broker.publish(vec![event("again", "events", "order.a")]).await), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_with_a_certificate_of_our_own() {
-    let server = Server::start_tls().await.unwrap();
+async fn tls_with_a_certificate_of_our_own(version: RabbitVersion) {
+    let server = Server::start_tls(version).await.unwrap();
     let tls = server.folder().join("tls");
-    let conf = find(server.folder(), "rabbitmq.conf");
-    let text = std::fs::read_to_string(&conf).unwrap();
-    let strict =
-        text.replace("verify_none", "verify_peer").replace("no_peer_cert = false", "no_peer_cert = true");
-    assert_ne!(text, strict);
-    std::fs::write(&conf, strict).unwrap();
-    server.restart().await.unwrap();
+    configure(&server, |text| {
+        text.replace("verify_none", "verify_peer").replace("no_peer_cert = false", "no_peer_cert = true")
+    })
+    .await;
     std::fs::write(tls.join("client.ext"), "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\n")
         .unwrap();
     for command in [
@@ -107,10 +106,4 @@ async fn tls_with_a_certificate_of_our_own() {
     assert_eq!(refused.kind, BrokerErrorKind::Denied, "{refused}");
     assert!(refused.message.contains("client certificate"), "{refused}");
     RabbitMq::connect(config(with), Clock::system()).await.unwrap().ping().await.unwrap();
-}
-
-fn find(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
-    let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join(name));
-    let beside = folder.join(name);
-    found.chain([beside]).find(|path| path.exists()).unwrap()
 }

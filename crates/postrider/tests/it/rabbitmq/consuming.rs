@@ -3,9 +3,16 @@
 use super::*;
 use postrider::broker::{BrokerErrorKind, HeaderValue, Headers, Properties};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_property_and_header_comes_back_as_it_went() {
-    let (_vhost, broker) = broker().await;
+postrider_testkit::on_each_rabbitmq!(
+    every_property_and_header_comes_back_as_it_went,
+    concurrent_settlements_never_settle_twice,
+    requeued_comes_again_and_rejected_goes_to_the_dead_letters,
+    dropping_a_subscription_gives_back_what_is_unsettled,
+    a_queue_that_is_gone_ends_the_subscription,
+);
+
+async fn every_property_and_header_comes_back_as_it_went(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
     broker.declare(&orders()).await.unwrap();
     let inner = Headers::from([("inside".into(), HeaderValue::List(vec![HeaderValue::Null]))]);
     let message = Message {
@@ -51,9 +58,8 @@ async fn every_property_and_header_comes_back_as_it_went() {
     assert!(!delivery.redelivered);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn concurrent_settlements_never_settle_twice() {
-    let (_vhost, broker) = broker().await;
+async fn concurrent_settlements_never_settle_twice(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
     broker.declare(&orders()).await.unwrap();
     let batch: Vec<_> = (0..5_000).map(|i| event(&format!("{i}"), "events", "order.a")).collect();
     assert_eq!(confirmed(&broker.publish(batch).await), 5_000);
@@ -89,9 +95,8 @@ async fn concurrent_settlements_never_settle_twice() {
     assert!(left.len() == 300 && left.iter().all(|id| id.starts_with("more")), "{} are left", left.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn requeued_comes_again_and_rejected_goes_to_the_dead_letters() {
-    let (_vhost, broker) = broker().await;
+async fn requeued_comes_again_and_rejected_goes_to_the_dead_letters(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
     let mut topology = orders();
     topology.queues[0].dead_letter = Some(postrider::topology::DeadLetterTarget {
         exchange: ExchangeName::default_exchange(),
@@ -116,9 +121,8 @@ async fn requeued_comes_again_and_rejected_goes_to_the_dead_letters() {
     assert_eq!(drain(&broker, "orders.dlq").await, HashSet::from(["c".to_owned()]));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn dropping_a_subscription_gives_back_what_is_unsettled() {
-    let (_vhost, broker) = broker().await;
+async fn dropping_a_subscription_gives_back_what_is_unsettled(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
     broker.declare(&orders()).await.unwrap();
     assert_eq!(confirmed(&broker.publish(vec![event("1", "events", "order.a")]).await), 1);
     let mut subscription = broker.subscribe(&queue_name("orders"), 10).await.unwrap();
@@ -130,9 +134,8 @@ async fn dropping_a_subscription_gives_back_what_is_unsettled() {
     assert_eq!(drain(&broker, "orders").await.len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_gone_ends_the_subscription() {
-    let (vhost, broker) = broker().await;
+async fn a_queue_that_is_gone_ends_the_subscription(version: RabbitVersion) {
+    let (vhost, broker) = broker(version).await;
     let missing = broker.subscribe(&queue_name("orders"), 1).await.map(|_| ()).unwrap_err();
     assert_eq!(missing.kind, BrokerErrorKind::NotFound, "{missing}");
     assert_eq!(broker.depth(&queue_name("orders")).await.unwrap_err().kind, BrokerErrorKind::NotFound);

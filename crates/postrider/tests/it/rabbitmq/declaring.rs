@@ -4,16 +4,17 @@ use super::*;
 use postrider::broker::BrokerErrorKind;
 use postrider::topology::{DeadLetterTarget, QueueKind};
 
+postrider_testkit::on_each_rabbitmq!(
+    declaring_again_changes_nothing_and_a_difference_is_named,
+    a_classic_queue_from_before_queue_types_is_the_same_queue,
+    a_missing_right_is_said,
+);
+
 fn everything() -> Topology {
     let mut topology = orders();
-    topology.exchanges.push(Exchange {
-        name: exchange_name("unrouted"),
-        kind: ExchangeKind::Fanout,
-        alternate: None,
-    });
+    topology.exchanges.push(Exchange::new(exchange_name("unrouted"), ExchangeKind::Fanout));
     topology.exchanges[0].alternate = Some(exchange_name("unrouted"));
     topology.queues.push(Queue {
-        name: queue_name("orders.wait"),
         kind: QueueKind::Classic,
         message_ttl: Some(Duration::from_millis(1500)),
         dead_letter: Some(DeadLetterTarget {
@@ -22,6 +23,7 @@ fn everything() -> Topology {
         }),
         single_active_consumer: true,
         safe_dead_lettering: false,
+        ..Queue::quorum(queue_name("orders.wait"))
     });
     topology.bindings.push(Binding {
         exchange: exchange_name("unrouted"),
@@ -31,9 +33,8 @@ fn everything() -> Topology {
     topology
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn declaring_again_changes_nothing_and_a_difference_is_named() {
-    let (_vhost, broker) = broker().await;
+async fn declaring_again_changes_nothing_and_a_difference_is_named(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
     broker.declare(&everything()).await.unwrap();
     broker.declare(&everything()).await.unwrap();
     let mut other = everything();
@@ -54,9 +55,8 @@ async fn declaring_again_changes_nothing_and_a_difference_is_named() {
     assert_eq!(id_of(&soon(&mut *subscription, 1).await[0].message), "1");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_classic_queue_from_before_queue_types_is_the_same_queue() {
-    let (vhost, broker) = broker().await;
+async fn a_classic_queue_from_before_queue_types_is_the_same_queue(version: RabbitVersion) {
+    let (vhost, broker) = broker(version).await;
     let (_connection, channel) = bare(&vhost.amqp_url).await;
     let options = lapin::options::QueueDeclareOptions { durable: true, ..Default::default() };
     channel.queue_declare("old".into(), options, lapin::types::FieldTable::default()).await.unwrap();
@@ -64,9 +64,8 @@ async fn a_classic_queue_from_before_queue_types_is_the_same_queue() {
     broker.declare(&Topology { queues: vec![old], ..Topology::default() }).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_missing_right_is_said() {
-    let server = postrider_testkit::servers::RabbitMq::start().await.unwrap();
+async fn a_missing_right_is_said(version: RabbitVersion) {
+    let server = Server::start_version(version).await.unwrap();
     server.ctl(&["add_user", "reader", "reader"]).await.unwrap();
     server.ctl(&["set_permissions", "-p", "/", "reader", "^$", "^$", "^$"]).await.unwrap();
     connect(&server.amqp_url()).await.declare(&orders()).await.unwrap();

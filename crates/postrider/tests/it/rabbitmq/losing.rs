@@ -1,10 +1,17 @@
 //! Losing the server: kill -9, restart, blocked connections.
 
 use super::*;
-use postrider_testkit::servers::{RabbitCluster, RabbitMq as Server};
+use postrider_testkit::servers::RabbitCluster;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Mutex;
+
+postrider_testkit::on_each_rabbitmq!(
+    a_killed_node_loses_nothing_that_was_confirmed,
+    with_several_nodes_the_next_one_takes_over,
+    a_server_that_hangs_is_left_and_found_again,
+    closed_connections_are_made_again,
+);
 
 /// Publishes `total` events in batches on several lanes until each is confirmed, as a relay does.
 async fn publish_all(broker: &RabbitMq, total: usize, published: &AtomicUsize) {
@@ -52,10 +59,9 @@ async fn consume_all(broker: &RabbitMq, total: usize, seen: &Mutex<HashSet<Strin
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_node_loses_nothing_that_was_confirmed() {
+async fn a_killed_node_loses_nothing_that_was_confirmed(version: RabbitVersion) {
     const TOTAL: usize = 10_000;
-    let server = Server::start().await.unwrap();
+    let server = Server::start_version(version).await.unwrap();
     let broker = Arc::new(RabbitMq::connect(quick(&server.amqp_url(), 5), Clock::system()).await.unwrap());
     broker.declare(&orders()).await.unwrap();
     server.wait_registered("orders").await.unwrap();
@@ -77,10 +83,9 @@ async fn a_killed_node_loses_nothing_that_was_confirmed() {
     assert_eq!(published.load(Ordering::SeqCst), TOTAL);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn with_several_nodes_the_next_one_takes_over() {
+async fn with_several_nodes_the_next_one_takes_over(version: RabbitVersion) {
     const TOTAL: usize = 4_000;
-    let cluster = RabbitCluster::start().await.unwrap();
+    let cluster = RabbitCluster::start_version(version).await.unwrap();
     let urls = (0..3).map(|i| cluster.amqp_url(i)).collect::<Vec<_>>().join(",");
     let broker = RabbitMq::connect(quick(&urls, 10), Clock::system()).await.unwrap();
     broker.declare(&orders()).await.unwrap();
@@ -99,9 +104,8 @@ async fn with_several_nodes_the_next_one_takes_over() {
     assert_eq!(seen.lock().await.len(), TOTAL);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_is_left_and_found_again() {
-    let server = Server::start().await.unwrap();
+async fn a_server_that_hangs_is_left_and_found_again(version: RabbitVersion) {
+    let server = Server::start_version(version).await.unwrap();
     let mut config = quick(&server.amqp_url(), 2);
     config.heartbeat = Duration::from_secs(1);
     let broker = RabbitMq::connect(config, Clock::system()).await.unwrap();
@@ -133,9 +137,8 @@ fn threads_now() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn closed_connections_are_made_again() {
-    let server = Server::start().await.unwrap();
+async fn closed_connections_are_made_again(version: RabbitVersion) {
+    let server = Server::start_version(version).await.unwrap();
     let broker = connect(&server.amqp_url()).await;
     broker.declare(&orders()).await.unwrap();
     let mut subscription = broker.subscribe(&queue_name("orders"), 10).await.unwrap();

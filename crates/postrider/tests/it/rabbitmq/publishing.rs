@@ -2,9 +2,16 @@
 
 use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn returns_are_charged_to_the_right_messages_under_load() {
-    let (_vhost, broker) = broker().await;
+postrider_testkit::on_each_rabbitmq!(
+    returns_are_charged_to_the_right_messages_under_load,
+    a_missing_exchange_fails_its_own_messages_only,
+    a_refusal_among_large_messages_leaves_the_others_unharmed,
+    what_rabbitmq_will_not_take_is_refused_alone,
+    a_memory_alarm_makes_publishes_wait_and_lets_acks_through,
+);
+
+async fn returns_are_charged_to_the_right_messages_under_load(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
     broker.declare(&orders()).await.unwrap();
     let broker = &broker;
     // Several batches at once, each with every third message unroutable, some without an id of their own.
@@ -34,9 +41,8 @@ async fn returns_are_charged_to_the_right_messages_under_load() {
     assert_eq!(broker.depth(&queue_name("orders")).await.unwrap(), routable as u64);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_missing_exchange_fails_its_own_messages_only() {
-    let (vhost, broker) = broker().await;
+async fn a_missing_exchange_fails_its_own_messages_only(version: RabbitVersion) {
+    let (vhost, broker) = broker(version).await;
     broker.declare(&orders()).await.unwrap();
     for round in 0..3 {
         let batch: Vec<Outgoing> = (0..300)
@@ -73,10 +79,9 @@ async fn a_missing_exchange_fails_its_own_messages_only() {
     assert_eq!(drain(&broker, "orders").await.len(), 3 * 297);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_among_large_messages_leaves_the_others_unharmed() {
+async fn a_refusal_among_large_messages_leaves_the_others_unharmed(version: RabbitVersion) {
     // So much is on its way when the channel is closed that the driver goes on sending on it, and the connection goes too.
-    let (_vhost, broker) = broker().await;
+    let (_vhost, broker) = broker(version).await;
     broker.declare(&orders()).await.unwrap();
     let batch: Vec<Outgoing> = (0..200)
         .map(|i| {
@@ -103,10 +108,9 @@ async fn a_refusal_among_large_messages_leaves_the_others_unharmed() {
     assert_eq!(drain(&broker, "orders").await.len(), 199);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_rabbitmq_will_not_take_is_refused_alone() {
-    let server = postrider_testkit::servers::RabbitMq::start().await.unwrap();
-    server.ctl(&["eval", "application:set_env(rabbit, max_message_size, 100000)."]).await.unwrap();
+async fn what_rabbitmq_will_not_take_is_refused_alone(version: RabbitVersion) {
+    let server = Server::start_version(version).await.unwrap();
+    configure(&server, |text| text.to_owned() + "max_message_size = 100000\n").await;
     for args in [
         &["add_user", "narrow", "narrow"][..],
         &["set_permissions", "-p", "/", "narrow", ".*", "^(amq\\.default|events)$", ".*"],
@@ -116,11 +120,7 @@ async fn what_rabbitmq_will_not_take_is_refused_alone() {
     let broker = connect(&server.amqp_url().replace("guest:guest", "narrow:narrow")).await;
     let admin = connect(&server.amqp_url()).await;
     let mut topology = orders();
-    topology.exchanges.push(Exchange {
-        name: exchange_name("closed"),
-        kind: ExchangeKind::Fanout,
-        alternate: None,
-    });
+    topology.exchanges.push(Exchange::new(exchange_name("closed"), ExchangeKind::Fanout));
     admin.declare(&topology).await.unwrap();
 
     let mut too_large = event("large", "events", "order.created");
@@ -157,9 +157,8 @@ async fn what_rabbitmq_will_not_take_is_refused_alone() {
     assert_eq!(drain(&admin, "orders").await.len(), 100);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_memory_alarm_makes_publishes_wait_and_lets_acks_through() {
-    let server = postrider_testkit::servers::RabbitMq::start().await.unwrap();
+async fn a_memory_alarm_makes_publishes_wait_and_lets_acks_through(version: RabbitVersion) {
+    let server = Server::start_version(version).await.unwrap();
     let broker = RabbitMq::connect(quick(&server.amqp_url(), 3), Clock::system()).await.unwrap();
     broker.declare(&orders()).await.unwrap();
     let batch =

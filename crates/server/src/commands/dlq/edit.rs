@@ -44,7 +44,7 @@ pub(super) async fn run<S: WholeStore>(args: EditArgs, store: &S, context: &Cont
         return Err(usage(format!("dead letter {id} is {status} already; nothing was changed")));
     }
     let services = store.registrations().await?.into_iter().map(|one| one.service);
-    let mut services = services.chain(context.config.own.services.iter().cloned());
+    let mut services = services.chain(context.config.own.layout.services.iter().cloned());
     let identity = services.find(|service| *service.name() == stored.letter.queue);
     let identity = identity.map_or_else(Identity::default, |service| service.identity);
     let before = editable(&stored, &identity);

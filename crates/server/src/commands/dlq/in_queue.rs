@@ -23,11 +23,11 @@ async fn open<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<(ServiceQueue, Arc<dyn Broker>, Option<ServeLock>)> {
     let registered = wired.store.registrations().await?.into_iter().map(|one| one.service);
-    let mut known = context.config.own.services.iter().cloned().chain(registered);
+    let mut known = context.config.own.layout.services.iter().cloned().chain(registered);
     let Some(service) = known.find(|service| service.name() == queue) else {
         return Err(usage(format!("no [[queue]] and no consumer is known for {queue}")));
     };
-    if service.collect {
+    if service.collect && context.config.own.layout.collect {
         return Err(usage(format!(
             "the dead letters of {queue} are collected: leave out --in-queue, or set collect = false for the queue"
         )));

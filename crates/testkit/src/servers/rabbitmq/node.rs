@@ -12,6 +12,7 @@ use anyhow::Result;
 use rustix::process::Signal;
 use tokio::net::TcpStream;
 
+use super::RabbitVersion;
 use crate::servers::home::Home;
 use crate::servers::management;
 use crate::servers::ports::{self, Port};
@@ -22,9 +23,18 @@ use crate::servers::wait::Patience;
 const READY: Duration = Duration::from_mins(2);
 const REGISTERED: Duration = Duration::from_secs(10);
 
+/// How nodes find each other. RabbitMQ 3 waits at random so that nodes starting together do not race; a second of it is
+/// enough for three. RabbitMQ 4 knows no such wait: it would refuse the setting in `rabbitmq.conf`, and ignores it here.
+const FORMATION: &str = "[{rabbit, [{cluster_formation, [
+  {peer_discovery_backend, rabbit_peer_discovery_classic_config},
+  {randomized_startup_delay_range, {0, 1}},
+  {discovery_retry_interval, 250}]}]}].
+";
+
 /// What the nodes share.
 #[derive(Debug)]
 pub(super) struct Group {
+    version: RabbitVersion,
     epmd: Process,
     epmd_port: Port,
     certificates: Option<Certificates>,
@@ -33,19 +43,21 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) async fn start(home: Home, count: usize, tls: bool) -> Result<Self> {
+    pub(super) async fn start(home: Home, version: RabbitVersion, count: usize, tls: bool) -> Result<Self> {
         let epmd_port = Port::claim()?;
         let certificates = if tls { Some(Certificates::make(home.path()).await?) } else { None };
         let cookie = home.path().join(".erlang.cookie");
         fs::write(&cookie, format!("{:x}", ports::random()))?;
         fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
         fs::write(home.path().join("enabled_plugins"), "[rabbitmq_management].\n")?;
-        fs::write(home.path().join("advanced.config"), "[].\n")?;
+        fs::write(home.path().join("advanced.config"), FORMATION)?;
         let number = epmd_port.number().to_string();
+        let (program, mut args) = version.program("epmd")?;
+        args.extend(["-address", "127.0.0.1", "-port", &number].map(OsString::from));
         let epmd = Process::start(Launch {
             name: "epmd".into(),
-            program: "epmd".into(),
-            args: ["-address", "127.0.0.1", "-port", &number].map(OsString::from).to_vec(),
+            program,
+            args,
             env: Vec::new(),
             folder: home.folder("epmd")?,
             log: home.path().join("epmd.log"),
@@ -57,7 +69,7 @@ impl Group {
             epmd.pause_before_look(&patience).await?;
         }
         let names = (1..=count).map(|n| format!("n{n}@localhost")).collect();
-        Ok(Self { epmd, epmd_port, certificates, names, home })
+        Ok(Self { version, epmd, epmd_port, certificates, names, home })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -74,9 +86,16 @@ impl Group {
 
     /// The nodes that epmd knows.
     async fn registered_names(&self) -> Result<String> {
-        let mut command = Command::new("epmd");
+        let mut command = self.command("epmd")?;
         command.args(["-port", &self.epmd_port.number().to_string(), "-names"]);
         process::run(command).await
+    }
+
+    fn command(&self, program: &str) -> Result<Command> {
+        let (program, args) = self.version.program(program)?;
+        let mut command = Command::new(program);
+        command.args(args).envs(self.env()).current_dir(self.folder());
+        Ok(command)
     }
 
     /// What a node and `rabbitmqctl` both need to find each other and nobody else.
@@ -110,7 +129,7 @@ impl Node {
         let (amqp, management, distribution) = (Port::claim()?, Port::claim()?, Port::claim()?);
         let folder = group.home.folder(&format!("n{}", i + 1))?;
         fs::write(folder.join("rabbitmq.conf"), configuration(group, &amqp, &management)?)?;
-        let process = Process::start(launch(group, &name, &folder, &distribution))?;
+        let process = Process::start(launch(group, &name, &folder, &distribution)?)?;
         let tls = group.certificates.is_some();
         Ok(Self { process, name, folder, amqp, management, _distribution: distribution, tls })
     }
@@ -188,8 +207,8 @@ impl Node {
     }
 
     pub(super) async fn ctl(&self, group: &Group, args: &[&str]) -> Result<String> {
-        let mut command = Command::new(program("rabbitmqctl"));
-        command.envs(group.env()).args(["-q", "-n", &self.name]).args(args).current_dir(group.folder());
+        let mut command = group.command("rabbitmqctl")?;
+        command.args(["-q", "-n", &self.name]).args(args);
         process::run(command).await
     }
 }
@@ -208,11 +227,6 @@ fn configuration(group: &Group, amqp: &Port, management: &Port) -> Result<String
         writeln!(text, "listeners.tcp.1 = 127.0.0.1:{amqp}")?;
     }
     if group.names.len() > 1 {
-        writeln!(text, "cluster_formation.peer_discovery_backend = classic_config")?;
-        // The wait is there so that nodes starting together do not race; a second of it is enough for three.
-        writeln!(text, "cluster_formation.randomized_startup_delay_range.min = 0")?;
-        writeln!(text, "cluster_formation.randomized_startup_delay_range.max = 1")?;
-        writeln!(text, "cluster_formation.discovery_retry_interval = 250")?;
         for (i, name) in group.names.iter().enumerate() {
             writeln!(text, "cluster_formation.classic_config.nodes.{} = {name}", i + 1)?;
         }
@@ -220,7 +234,7 @@ fn configuration(group: &Group, amqp: &Port, management: &Port) -> Result<String
     Ok(text)
 }
 
-fn launch(group: &Group, name: &str, folder: &Path, distribution: &Port) -> Launch {
+fn launch(group: &Group, name: &str, folder: &Path, distribution: &Port) -> Result<Launch> {
     let mut env = group.env();
     env.extend([
         ("RABBITMQ_NODENAME", name.into()),
@@ -236,19 +250,16 @@ fn launch(group: &Group, name: &str, folder: &Path, distribution: &Port) -> Laun
         // Makes the script become the server instead of its parent: signals, and our death, reach it directly.
         ("RABBITMQ_ALLOW_INPUT", "1".into()),
     ]);
-    Launch {
+    let (program, mut args) = group.version.program("rabbitmq-server")?;
+    args.push("-noinput".into());
+    Ok(Launch {
         name: format!("RabbitMQ {name}"),
-        program: program("rabbitmq-server"),
-        args: vec!["-noinput".into()],
+        program,
+        args,
         env,
         folder: folder.into(),
         log: folder.join("output.log"),
         user: None,
         private: group.home.is_private(),
-    }
-}
-
-/// Not those on the PATH: Debian's change the user and look at the machine's own configuration.
-fn program(name: &str) -> PathBuf {
-    process::find_program(name, &["/usr/lib/rabbitmq/bin".into(), "/usr/local/sbin".into()])
+    })
 }
