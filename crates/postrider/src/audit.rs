@@ -21,7 +21,7 @@ pub struct Account {
     pub committed: u64,
     /// Of these, applied: in its inbox.
     pub applied: u64,
-    /// Not published yet, in its queue, or in one of its wait queues.
+    /// Not published yet, in its queue, in one of its wait queues, or held behind an earlier event of its key.
     pub waiting: u64,
     /// Dead letters, collected or still in their queue, and events that are dead in the outbox.
     pub dead: u64,
@@ -58,7 +58,8 @@ pub enum AuditError {
 
 /// Draws up one consumer's account from what is stored.
 ///
-/// Deliveries that are being handled at this moment are in no queue and in no inbox yet; ask again when they are done.
+/// Deliveries that are being handled at this moment are in no queue and in no inbox yet; ask again when they are done. So are,
+/// for three minutes at most after RabbitMQ was killed, retries whose time came while it was down.
 pub async fn account<S: Audit>(
     store: &S,
     broker: &Arc<dyn Broker>,
@@ -87,7 +88,7 @@ pub async fn account<S: Audit>(
         name: name.to_string(),
         committed: count.committed,
         applied: count.applied,
-        waiting: count.unpublished + waiting,
+        waiting: count.unpublished + count.held + waiting,
         dead: count.dead + dead,
         unaccounted,
         unaccounted_ids: if unaccounted > 0 { count.elsewhere_ids } else { Vec::new() },

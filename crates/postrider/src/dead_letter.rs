@@ -8,5 +8,7 @@ mod story;
 
 pub use collector::Collector;
 pub use marks::names as header;
-pub(crate) use marks::{Death, outgoing, remember_first_failure, remember_origin};
+pub(crate) use marks::{
+    Death, MAX_ERROR_BYTES, cut, outgoing, remember_first_failure, remember_origin, revive,
+};
 pub use story::BrokerDeath;

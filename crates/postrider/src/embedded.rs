@@ -147,8 +147,9 @@ async fn declare(shared: Arc<Shared>, wanted: Topology) -> Result<(), BrokerErro
         state.queues.insert(*id, QueueState::new(queue.clone(), 0));
     }
     for (name, policy) in &queue_policies {
-        let queue = state.queues.values_mut().find(|queue| queue.settings.name == *name);
-        queue.into_iter().for_each(|queue| queue.settings.policy = policy.clone());
+        if let Some(queue) = state.queues.values_mut().find(|queue| queue.settings.name == *name) {
+            queue.settings.policy = policy.clone();
+        }
     }
     state.catalog.change(exchange_policies, &queue_policies);
     state.catalog.add(added, numbers);

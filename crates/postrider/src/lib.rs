@@ -13,11 +13,14 @@
 //!    that replay by schedule.
 //! 9. [`audit`]: committed = applied + waiting + dead.
 //!
+//! [`progress`] follows jobs of many items to a finish line that is crossed once.
+//!
 //! [`runtime`] starts all of it together.
 //!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
 
+mod archive;
 pub mod audit;
 pub mod broker;
 pub mod clock;
@@ -27,6 +30,7 @@ pub mod envelope;
 pub mod handler;
 mod host;
 pub mod operation;
+pub mod progress;
 pub mod registry;
 pub mod relay;
 pub mod runtime;

@@ -13,8 +13,8 @@ use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::operation::{LetterWork, Runner, RunnerConfig, Work};
 use crate::registry::Registry;
-use crate::relay::{Relay, RelayConfig, RelayStatus};
-use crate::store::{Backend, OperationKind, Registration, StoreError};
+use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
+use crate::store::{Backend, HouseRules, OperationKind, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use crate::triage::{Rule, keep_rules};
 
@@ -47,6 +47,8 @@ pub struct Runtime<S: Backend> {
     clock: Clock,
     topology: Topology,
     relay: Option<RelayConfig>,
+    house: HouseRules,
+    more: Vec<(S, RelayConfig)>,
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
     collected: Vec<ServiceQueue>,
     rules: Vec<Rule>,
@@ -62,6 +64,8 @@ impl<S: Backend> Runtime<S> {
             clock,
             topology: Topology::default(),
             relay: Some(RelayConfig::default()),
+            house: HouseRules::default(),
+            more: Vec::new(),
             consumers: Vec::new(),
             collected: Vec::new(),
             rules: Vec::new(),
@@ -90,6 +94,20 @@ impl<S: Backend> Runtime<S> {
     #[must_use]
     pub fn relay(mut self, config: Option<RelayConfig>) -> Self {
         self.relay = config;
+        self
+    }
+
+    /// A relay on another outbox of the same database, beside the first.
+    #[must_use]
+    pub fn outbox(mut self, store: S, config: RelayConfig) -> Self {
+        self.more.push((store, config));
+        self
+    }
+
+    /// How long the outbox keeps what is published, and where it goes then. Looked after where a relay runs.
+    #[must_use]
+    pub fn house(mut self, rules: HouseRules) -> Self {
+        self.house = rules;
         self
     }
 
@@ -171,14 +189,23 @@ impl<S: Backend> Runtime<S> {
             let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
             let status = relay.status();
             tasks.spawn(relay.run(stop.clone()));
+            let keeper = Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone());
+            tasks.spawn(keeper.run(stop.clone()));
+            for (store, config) in self.more {
+                let keeper = Housekeeper::new(store.clone(), self.clock.clone(), self.house.clone());
+                tasks.spawn(keeper.run(stop.clone()));
+                let relay = Relay::new(store, self.broker.clone(), self.clock.clone(), config);
+                tasks.spawn(relay.run(stop.clone()));
+            }
             status
         });
-        let mut consumers = Vec::new();
+        let (mut consumers, process) = (Vec::new(), Arc::default());
         for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
         {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
-            let consumer =
-                Consumer::new(store, broker, clock, name.clone(), service, registry).config(config);
+            let consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
+                .config(config)
+                .beside(&process);
             consumers.push(RunningConsumer { registration, status: consumer.status() });
             let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
             tasks.spawn(async move {
@@ -239,15 +266,23 @@ where
     F: Fn() -> R,
     R: Future<Output = Result<(), BrokerError>>,
 {
-    let mut pause = Duration::from_secs(1);
-    while let Err(error) = run().await {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(30);
+    let mut pause = FIRST;
+    loop {
+        let started = clock.monotonic();
+        let Err(error) = run().await else { return };
         if stop.is_cancelled() {
             return;
+        }
+        // What ran for a while and ended has a new reason: it is not made to wait for the old ones.
+        if clock.since(started) > LONGEST {
+            pause = FIRST;
         }
         tracing::error!(%error, "the {what} ended; it is started again in {pause:?}");
         tokio::select! {
             () = stop.cancelled() => return,
-            () = clock.sleep(pause) => pause = (pause * 2).min(Duration::from_secs(30)),
+            () = clock.sleep(pause) => pause = (pause * 2).min(LONGEST),
         }
     }
 }

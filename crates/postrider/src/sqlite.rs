@@ -5,14 +5,18 @@
 
 mod audit;
 mod bulk;
+mod controls;
 mod dead_letters;
 mod error;
+mod held;
 mod inbox;
+mod jobs;
 mod letters;
 mod lock;
 mod news;
 mod operations;
 mod outbox;
+mod outboxes;
 mod registrations;
 mod schema;
 mod tokens;
@@ -34,6 +38,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions as _, SqliteConnection};
+use tokio::sync::Notify;
 
 use self::news::News;
 use self::outbox::Slot;
@@ -92,6 +97,8 @@ struct Shared {
     readers: SqlitePool,
     news: News,
     slot: Slot,
+    /// A job changed in a transaction of this process.
+    jobs_changed: Notify,
     clock: Clock,
     config: SqliteConfig,
 }
@@ -120,7 +127,8 @@ impl Sqlite {
             .test_before_acquire(false)
             .connect_lazy_with(readable(&config));
         let news = News::new(readable(&config));
-        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot: Slot::default(), clock, config }) })
+        let (slot, jobs_changed) = (Slot::default(), Notify::new());
+        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot, jobs_changed, clock, config }) })
     }
 
     /// How many commits were made since the file was opened here: fewer than transactions, where these shared one.
@@ -186,8 +194,12 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {
-        if tx.commit().await? {
+        let committed = tx.commit().await?;
+        if committed.appended {
             self.shared.news.announce();
+        }
+        if committed.jobs_changed {
+            self.shared.jobs_changed.notify_one();
         }
         Ok(())
     }

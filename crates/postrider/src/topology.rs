@@ -3,11 +3,15 @@
 //! The RabbitMQ adapter turns this data into declarations; the embedded broker interprets the same data. Nothing here
 //! does I/O.
 
+mod arguments;
 mod diagram;
 mod explain;
+pub mod export;
 mod layout;
 mod matching;
 mod names;
+pub mod observed;
+pub mod plan;
 mod policy;
 mod presets;
 mod service;
@@ -18,7 +22,7 @@ pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};
 pub use policy::{AppliesTo, BrokerPolicy, DeliveryLimit, ExchangePolicy, QueuePolicy, REDELIVERIES};
 pub use presets::{PRESETS, Parameter, Preset, PresetError, STRICT};
-pub use service::{ServiceQueue, WaitQueue};
+pub use service::{OnDead, ServiceQueue, WaitQueue};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

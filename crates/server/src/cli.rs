@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, db, demo, dlq, doctor, event, generate, ops, publish, serve, token, topology,
+    audit, bench, consumers, db, demo, dlq, doctor, event, generate, ops, outbox, progress, publish, serve,
+    token, topology,
 };
 use crate::config::Flags;
 use crate::output::{Format, Output};
@@ -74,8 +75,14 @@ pub(crate) enum Command {
     Ops(ops::OpsArgs),
     /// Trace one event: where it went, queue by queue
     Event(event::EventArgs),
+    /// See what waits in the outbox and what stands still, and let it go on
+    Outbox(outbox::OutboxArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
+    /// List consumers, pause and resume them, and see what is held
+    Consumers(consumers::ConsumersArgs),
+    /// See how far jobs have come
+    Progress(progress::ProgressArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page
@@ -114,7 +121,8 @@ impl Shared {
         if let Command::Serve(serve) = command {
             values.extend(serve.listen.iter().map(|at| ("--listen", "http.listen", at.clone())));
         }
-        Flags { file: self.config.clone(), values }
+        let broker_alone = matches!(command, Command::Topology(_));
+        Flags { file: self.config.clone(), values, broker_alone }
     }
 }
 

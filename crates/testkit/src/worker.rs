@@ -4,7 +4,9 @@
 //! them to the last one, and so knows whether messages were unconfirmed or unsettled at that moment.
 
 mod dying;
+pub mod fault;
 mod process;
+pub mod trouble;
 mod watched;
 
 pub use dying::{DieAt, Dying};
@@ -50,7 +52,7 @@ fn exchange() -> Result<ExchangeName> {
 }
 
 fn service(consumer: &str) -> Result<ServiceQueue> {
-    let retry = RetryPolicy { max_retries: 10, delays: vec![Duration::from_millis(200)] };
+    let retry = RetryPolicy::fixed(10, Duration::from_millis(200));
     Ok(ServiceQueue::new(format!("work.{consumer}"), retry)?.bind(&exchange()?, "work.#")?)
 }
 

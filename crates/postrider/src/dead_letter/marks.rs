@@ -43,7 +43,9 @@ pub mod names {
 }
 
 /// An error text longer than this is cut: headers must fit into a frame.
-const MAX_ERROR_BYTES: usize = 4096;
+pub(crate) const MAX_ERROR_BYTES: usize = 4096;
+/// And so is the word for a kind of error.
+const MAX_CLASS_BYTES: usize = 128;
 
 /// How a delivery died.
 pub(crate) struct Death<'a> {
@@ -65,12 +67,13 @@ pub(crate) fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Deat
     remember_origin(&mut message, delivery);
     remember_first_failure(&mut message, death.at);
     message.headers.remove(header::RETRY_COUNT);
+    message.headers.remove(header::DUE_AT);
     let id = death_id(delivery, death);
     let mut set = |name: &str, value: HeaderValue| {
         message.headers.insert(name.to_owned(), value);
     };
     set(names::ORIGINAL_QUEUE, service.name().as_str().into());
-    set(names::FINAL_ERROR, cut(death.error).into());
+    set(names::FINAL_ERROR, cut(death.error, MAX_ERROR_BYTES).into());
     set(names::FINAL_RETRY_COUNT, (death.attempt - 1).into());
     set(names::DEAD_REASON, death.reason.as_str().into());
     set(names::LAST_FAILED_AT, death.at.to_string().into());
@@ -81,7 +84,7 @@ pub(crate) fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Deat
         set(names::FINAL_STATUS_CODE, u32::from(status).into());
     }
     if let Some(class) = death.class {
-        set(names::ERROR_CLASS, class.into());
+        set(names::ERROR_CLASS, cut(class, MAX_CLASS_BYTES).into());
     }
     let target = &service.dead_letter;
     let routing_key = target.routing_key.clone().unwrap_or_else(|| original_key(&message, delivery));
@@ -94,6 +97,37 @@ pub(crate) fn remember_origin(message: &mut Message, delivery: &Delivery) {
     if !headers.contains_key(header::ORIGINAL_ROUTING_KEY) {
         headers.insert(header::ORIGINAL_EXCHANGE.to_owned(), delivery.exchange.as_str().into());
         headers.insert(header::ORIGINAL_ROUTING_KEY.to_owned(), delivery.routing_key.as_str().into());
+    }
+}
+
+/// Lets a dead letter that somebody moved back into its queue begin anew: what told of its death is taken away, so that its
+/// retries are counted from the start and it does not bounce straight back. It is marked as a replay of that death,
+/// so that the next one is another. `x-death`, the broker's own history, stays.
+pub(crate) fn revive(message: &mut Message) {
+    const TOLD: [&str; 10] = [
+        names::ORIGINAL_QUEUE,
+        names::FINAL_STATUS_CODE,
+        names::FINAL_ERROR,
+        names::FINAL_RETRY_COUNT,
+        names::DEAD_REASON,
+        names::ERROR_CLASS,
+        names::FIRST_FAILED_AT,
+        names::LAST_FAILED_AT,
+        names::CONSUMER,
+        names::HOST,
+    ];
+    let headers = &mut message.headers;
+    let died = headers.contains_key(names::DEAD_LETTER_ID) || headers.contains_key(names::FINAL_RETRY_COUNT);
+    if !died {
+        return;
+    }
+    for name in TOLD {
+        headers.remove(name);
+    }
+    headers.remove(header::RETRY_COUNT);
+    headers.remove(header::DUE_AT);
+    if let Some(HeaderValue::Text(death)) = headers.remove(names::DEAD_LETTER_ID) {
+        headers.insert(names::REPLAY_ID.to_owned(), death.into());
     }
 }
 
@@ -126,8 +160,8 @@ fn original_key(message: &Message, delivery: &Delivery) -> RoutingKey {
     kept.unwrap_or_else(|| delivery.routing_key.clone())
 }
 
-fn cut(error: &str) -> String {
-    let end = error.floor_char_boundary(MAX_ERROR_BYTES);
+pub(crate) fn cut(error: &str, most: usize) -> String {
+    let end = error.floor_char_boundary(most);
     if end == error.len() {
         error.to_owned()
     } else {

@@ -26,6 +26,8 @@ macro_rules! placed {
                      WHEN o.status <> 'published' OR EXISTS (SELECT FROM postrider.event_outbox again \
                                   WHERE again.event_id = o.id AND again.target_queue = $2 \
                                     AND again.status IN ('pending', 'failed')) THEN 'unpublished' \
+                     WHEN EXISTS (SELECT FROM postrider.held_event h \
+                                  WHERE h.consumer_name = $1 AND h.event_id = o.id) THEN 'held' \
                      ELSE 'elsewhere' END AS place \
                  FROM postrider.event_outbox o \
                  WHERE (o.verbatim IS NULL OR o.event_id = o.id) AND (o.target_queue = $2 OR (o.target_queue IS NULL AND \
@@ -75,6 +77,7 @@ async fn count(connection: &mut PgConnection, scope: &AuditScope) -> Result<Cons
             "applied" => count.applied = rows,
             "dead" => count.dead = rows,
             "unpublished" => count.unpublished = rows,
+            "held" => count.held = rows,
             _ => count.elsewhere = rows,
         }
     }

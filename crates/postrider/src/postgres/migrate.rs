@@ -21,9 +21,24 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0001_foundation.sql"),
     },
     Migration {
+        version: 2,
+        name: "consumers",
+        sql: include_str!("../../../../migrations/postgres/0002_consumers.sql"),
+    },
+    Migration {
         version: 3,
         name: "triage",
         sql: include_str!("../../../../migrations/postgres/0003_triage.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "outbox",
+        sql: include_str!("../../../../migrations/postgres/0004_outbox.sql"),
+    },
+    Migration {
+        version: 9,
+        name: "progress",
+        sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
     },
 ];
 

@@ -58,7 +58,8 @@ WITH committed AS (
         EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS applied,
         status = 'dead' OR EXISTS (
             SELECT 1 FROM dead_letter
-            WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead
+            WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead,
+        EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held
     FROM event_outbox
     WHERE (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
            coalesce(target_queue, x'00'))
@@ -75,21 +76,23 @@ async fn count(
             count(*) FILTER (WHERE applied),
             count(*) FILTER (WHERE NOT applied AND dead),
             count(*) FILTER (WHERE NOT applied AND NOT dead AND status <> 'published'),
-            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published')
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND held),
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held)
          FROM committed",
     );
     let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
         .bind(routed)
         .bind(scope.consumer.as_str())
         .bind(scope.queue.as_str());
-    let counted: (i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
+    let counted: (i64, i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
     let number = |count: i64| u64::try_from(count).unwrap_or(0);
     Ok(ConsumerCount {
         committed: number(counted.0),
         applied: number(counted.1),
         dead: number(counted.2),
         unpublished: number(counted.3),
-        elsewhere: number(counted.4),
+        held: number(counted.4),
+        elsewhere: number(counted.5),
         elsewhere_ids: Vec::new(),
     })
 }
@@ -100,7 +103,8 @@ async fn elsewhere(
     routed: &str,
 ) -> Result<Vec<EventId>, StoreError> {
     let sql = from_committed(
-        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' ORDER BY position LIMIT ?4",
+        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held
+         ORDER BY position LIMIT ?4",
     );
     let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(routed)

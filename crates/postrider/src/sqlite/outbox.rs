@@ -1,7 +1,9 @@
-//! The outbox on SQLite. One process relays, so there is one slot to lease; its lanes divide the keys among them.
+//! The outbox on SQLite. One process relays, so there is one slot to lease.
 
 mod append;
 mod backlog;
+mod desk;
+mod housekeeping;
 mod lease;
 mod row;
 mod verbatim;
@@ -23,7 +25,8 @@ use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{Event, EventId};
 use crate::store::{
-    Backlog, Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, StoreError, Verbatim,
+    Ask, Backlog, Horizon, Outbox, OutboxRow, PublishResult, RelayId, RowResult, SlotLease, StoreError,
+    Verbatim, Wanted,
 };
 
 impl Outbox for Sqlite {
@@ -39,9 +42,9 @@ impl Outbox for Sqlite {
         backlog::read(self.readers(), self.clock().now()).await
     }
 
-    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<Vec<SlotLease>, StoreError> {
         let now = self.clock().monotonic();
-        Ok(usize::from(self.shared.slot.take(relay, now, now.saturating_add(lease))))
+        Ok(self.shared.slot.take(relay, now, now.saturating_add(lease)).into_iter().collect())
     }
 
     async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
@@ -49,13 +52,15 @@ impl Outbox for Sqlite {
         Ok(())
     }
 
-    async fn claim(&self, relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
-        if !self.shared.slot.is_held_by(relay) {
+    async fn claim(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
+        let lease = self.shared.slot.held_by(relay);
+        let known = |lease| ask.held.as_ref().is_none_or(|held| held.contains(&lease));
+        if !lease.is_some_and(known) {
             return Ok(Vec::new());
         }
-        self.shared.news.attend(lane.count).await;
+        self.shared.news.attend().await;
         loop {
-            let (rows, unreadable) = self.due(lane, limit).await?;
+            let (rows, unreadable) = self.due(&ask).await?;
             if unreadable.is_empty() {
                 return Ok(rows);
             }
@@ -79,7 +84,7 @@ impl Outbox for Sqlite {
         let settle = self.writer().run(|connection| {
             async move {
                 // Asked by whoever has the writer, so that no heir has marked anything yet.
-                if !shared.slot.is_held_by(&relay) {
+                if shared.slot.held_by(&relay).is_none() {
                     return Ok(0);
                 }
                 let published = mark_published(connection, published, now).await?;
@@ -90,18 +95,34 @@ impl Outbox for Sqlite {
         settle.await
     }
 
+    /// Writers take turns here, so what is visible is all there is.
+    async fn horizon(&self) -> Result<Horizon, StoreError> {
+        let position: i64 = sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM event_outbox")
+            .fetch_one(self.readers())
+            .await
+            .map_err(from_sqlite)?;
+        Ok(Horizon { position, at: self.clock().now(), writers: Vec::new() })
+    }
+
     async fn wait(&self, at_most: Duration) {
         self.shared.news.wait(at_most, self.clock()).await;
     }
 }
 
 impl Sqlite {
-    async fn due(&self, lane: Lane, limit: usize) -> Result<(Vec<OutboxRow>, Vec<Unreadable>), StoreError> {
+    async fn due(&self, ask: &Ask) -> Result<(Vec<OutboxRow>, Vec<Unreadable>), StoreError> {
+        let (after, times) = match ask.wanted {
+            Wanted::New { after, .. } => (after, 0),
+            Wanted::Timed => (0, 1),
+            Wanted::All => (0, 2),
+        };
         let claimed = sqlx::query(CLAIM)
             .bind(self.clock().now().as_microsecond())
-            .bind(lane.count.max(1))
-            .bind(lane.index)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(after)
+            .bind(times)
+            .bind(i64::try_from(ask.limit).unwrap_or(i64::MAX))
+            .bind(json!(ask.in_hand).to_string())
+            .bind(json!(ask.without.iter().map(AsRef::<str>::as_ref).collect::<Vec<_>>()).to_string())
             .fetch_all(self.readers())
             .await
             .map_err(from_sqlite)?;
@@ -126,7 +147,7 @@ impl Sqlite {
     }
 }
 
-/// Due rows of one lane.
+/// Due rows: new ones (?3 = 0), those with a time of their own (1), or both (2).
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
@@ -134,7 +155,10 @@ SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggreg
 FROM event_outbox AS due INDEXED BY event_outbox_waiting
 WHERE status IN ('pending', 'failed')
   AND available_at <= ?1
-  AND slot % ?2 = ?3
+  AND position > ?2
+  AND (?3 = 2 OR (available_at > 0) = ?3)
+  AND position NOT IN (SELECT value FROM json_each(?5))
+  AND ("key" IS NULL OR "key" NOT IN (SELECT value FROM json_each(?6)))
   AND NOT EXISTS (
         SELECT 1 FROM event_outbox AS head
         WHERE head."key" = due."key" AND head.position < due.position AND head.status IN ('failed', 'dead'))

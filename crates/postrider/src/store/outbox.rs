@@ -34,26 +34,28 @@ pub trait Outbox: Store {
         messages: Vec<Verbatim>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes or renews this relay's fair share of the slots, for this long. Returns how many it holds.
+    /// Takes or renews this relay's fair share of the slots, for this long. Returns those it holds now.
     fn lease(
         &self,
         relay: &RelayId,
         lease: Duration,
-    ) -> impl Future<Output = Result<usize, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<SlotLease>, StoreError>> + Send;
 
     /// Gives the slots back, so that others need not wait for the lease to end.
     fn release(&self, relay: &RelayId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Rows that are due, in the order of their positions, from one `lane` of `lanes` into which the relay's slots are
-    /// divided. Rows behind a failed or dead row of the same key are left out until that one is published.
+    /// Rows of the relay's slots that are due, in the order of their positions. Rows behind a failed or dead row of the
+    /// same key are left out until that one is published.
     ///
-    /// Claiming writes nothing: a row is claimed again until it is settled, so a lane settles before it claims again.
+    /// Claiming writes nothing: a row is claimed again until it is settled, unless the relay says that it has it in hand.
     fn claim(
         &self,
         relay: &RelayId,
-        lane: Lane,
-        limit: usize,
+        ask: Ask,
     ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send;
+
+    /// How far the outbox is written, and who may still commit something before that point.
+    fn horizon(&self) -> impl Future<Output = Result<Horizon, StoreError>> + Send;
 
     /// Records what became of claimed rows. The replay of a dead letter that dies here opens its letter again, in the
     /// same transaction, and holds up nobody. Rows whose slot has another owner by now are left to that owner; returns how
@@ -80,17 +82,70 @@ pub struct Backlog {
     pub later: u64,
     /// Rows that are dead.
     pub dead: u64,
+    /// Keys that stand still behind one of those.
+    pub parked_keys: u64,
     /// When the oldest due row was written.
     pub oldest_due: Option<Timestamp>,
 }
 
-/// One of several lanes of a relay, each with its own share of the slots.
+/// A slot that a relay holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotLease {
+    /// Which one.
+    pub slot: i16,
+    /// How often it changed hands. Whoever finds another number than it knew must look at the whole slot again.
+    pub epoch: i64,
+}
+
+/// What a relay asks for, and what to leave out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// So many rows at most.
+    pub limit: usize,
+    /// Which rows.
+    pub wanted: Wanted,
+    /// Only of these slots, and only while they have not changed hands; absent: of all that the relay holds. A relay that was
+    /// given a slot a moment ago must not take rows from its middle.
+    pub held: Option<Vec<SlotLease>>,
+    /// Positions that the relay has in hand.
+    pub in_hand: Vec<i64>,
+    /// Keys of which it has enough in hand.
+    pub without: Vec<OrderingKey>,
+}
+
+/// Which rows a relay asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane {
-    /// Which one, from 0.
-    pub index: u16,
-    /// Of how many.
-    pub count: u16,
+pub enum Wanted {
+    /// Those that were never tried and have no time of their own.
+    New {
+        /// Only those after this position.
+        after: i64,
+        /// Only what was written since; spares a look into old partitions.
+        since: Option<Timestamp>,
+    },
+    /// Those that have a time of their own, scheduled or failed, when it has come.
+    Timed,
+    /// Both.
+    All,
+}
+
+impl Ask {
+    /// Everything that is due, up to this many rows.
+    pub fn everything(limit: usize) -> Self {
+        Self { limit, wanted: Wanted::All, held: None, in_hand: Vec::new(), without: Vec::new() }
+    }
+}
+
+/// A point in the outbox. Once every one of `writers` has ended, all that will ever be committed at or before `position`
+/// is visible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Horizon {
+    /// The last position that was given to anybody.
+    pub position: i64,
+    /// The store's own time.
+    pub at: Timestamp,
+    /// The transactions that were writing to the outbox, by any name that is unique.
+    pub writers: Vec<String>,
 }
 
 crate::text::text_newtype!(
@@ -181,6 +236,8 @@ pub struct RowId {
 pub struct OutboxRow {
     /// Where it is.
     pub row: RowId,
+    /// The slot it belongs to.
+    pub slot: i16,
     /// The event.
     pub envelope: Envelope,
     /// Where it goes, if not to the outbox's own exchange.

@@ -4,7 +4,7 @@ mod layered;
 mod mermaid;
 mod svg;
 
-use super::{Exchange, ExchangeName, Queue, QueueName, Topology};
+use super::{Exchange, ExchangeName, Layout, Queue, QueueName, ServiceQueue, Topology};
 
 /// What is drawn.
 pub(super) struct Picture {
@@ -42,20 +42,20 @@ enum Style {
     Dead,
 }
 
-impl Topology {
+impl Layout {
     /// A mermaid flowchart.
     pub fn to_mermaid(&self) -> String {
-        mermaid::draw(&Picture::of(self))
+        mermaid::draw(&Picture::of(&self.topology, &self.services))
     }
 
     /// An SVG that can be read on a light and on a dark page.
     pub fn to_svg(&self) -> String {
-        svg::draw(&Picture::of(self))
+        svg::draw(&Picture::of(&self.topology, &self.services))
     }
 }
 
 impl Picture {
-    fn of(topology: &Topology) -> Self {
+    fn of(topology: &Topology, services: &[ServiceQueue]) -> Self {
         let exchanges = topology.exchanges.iter().map(|exchange| Node {
             name: exchange.name.to_string(),
             detail: format!("{} exchange", exchange.kind.as_str()),
@@ -88,7 +88,28 @@ impl Picture {
                 picture.edge((at.queue(&queue.name), at.exchange(&target.exchange)), &label, Style::Dead);
             }
         }
+        for service in services {
+            picture.consumer(&at, service);
+        }
         picture
+    }
+
+    /// What a consumer sends on by itself, where the broker does not do the same.
+    fn consumer(&mut self, at: &Places<'_>, service: &ServiceQueue) {
+        let main = at.queue(service.name());
+        let target = &service.dead_letter;
+        let dead = if target.exchange.is_default() {
+            at.queue(&service.dead_letter_queue)
+        } else {
+            at.exchange(&target.exchange)
+        };
+        let waits = service.wait_queues.iter().map(|wait| (at.queue(&wait.name), "retried"));
+        for (to, label) in waits.chain([(dead, "given up")]) {
+            let drawn = self.edges.iter().any(|edge| Some(edge.from) == main && Some(edge.to) == to);
+            if !drawn {
+                self.edge((main, to), label, Style::Dead);
+            }
+        }
     }
 
     /// One line between two nodes, however many bindings there are; nothing if one of them is not declared.
@@ -155,7 +176,7 @@ mod tests {
 
     #[test]
     fn mermaid_says_every_line_once() {
-        let drawn = layout("smap", &[("strict", "true")]).topology.to_mermaid();
+        let drawn = layout("smap", &[("strict", "true")]).to_mermaid();
         assert_eq!(
             drawn,
             "flowchart LR\n  \
@@ -178,7 +199,7 @@ mod tests {
             ("holdco", &[]),
         ] {
             let layout = layout(preset, set);
-            let svg = layout.topology.to_svg();
+            let svg = layout.to_svg();
             for queue in &layout.topology.queues {
                 let escaped =
                     queue.name.as_str().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -187,6 +208,9 @@ mod tests {
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
             assert!(!svg.contains("NaN"), "{preset}");
         }
-        assert!(crate::topology::Topology::default().to_svg().contains("<svg "));
+        let nothing = layout("smap", &[]);
+        let nothing =
+            crate::topology::Layout::of(crate::topology::Topology::default(), Vec::new(), nothing.exchange);
+        assert!(nothing.to_svg().contains("<svg "));
     }
 }

@@ -130,10 +130,9 @@ impl Topology {
             let waits = dies && queue.message_ttl.is_some();
             if queue.policy.delivery_limit.is_none() && !waits {
                 let limited = dies && !looping;
-                queue.policy.delivery_limit = Some(match limited {
-                    true => DeliveryLimit::Times(REDELIVERIES),
-                    false => DeliveryLimit::Unlimited,
-                });
+                let limit =
+                    if limited { DeliveryLimit::Times(REDELIVERIES) } else { DeliveryLimit::Unlimited };
+                queue.policy.delivery_limit = Some(limit);
             }
         }
         self

@@ -107,7 +107,7 @@ fn binding(exchange: &ExchangeName, queue: &QueueName, key: impl AsRef<str>) -> 
 /// Retries by wait queues of our own where the document has none for them; under `strict` there are none, and a failure is a
 /// dead letter at once.
 fn own_ladder(given: &Given<'_>) -> RetryPolicy {
-    if given.strict() { RetryPolicy { max_retries: 0, delays: Vec::new() } } else { RetryPolicy::default() }
+    if given.strict() { RetryPolicy::ladder(0, []) } else { RetryPolicy::default() }
 }
 
 /// A consumer's queue as a document has it; only the wait queues are ours.

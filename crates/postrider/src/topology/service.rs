@@ -35,6 +35,20 @@ pub struct ServiceQueue {
     /// Whether dead letters are collected into the table; if not, they stay in their queue for other tools.
     #[serde(default = "collected")]
     pub collect: bool,
+    /// Whether events of one key are handled in order, across retries and processes, and what a dead one does to its key.
+    #[serde(default)]
+    pub order: Option<OnDead>,
+}
+
+/// What happens to the events of a key behind one that became a dead letter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDead {
+    /// They go on without it.
+    #[default]
+    Continue,
+    /// They wait until it is replayed or discarded, or the key is released by hand.
+    Park,
 }
 
 fn collected() -> bool {
@@ -54,7 +68,7 @@ impl ServiceQueue {
     /// A quorum queue with wait queues `NAME.wait.DELAY` and dead-letter queue `NAME.dlq`.
     pub fn new(name: impl AsRef<str>, retry: RetryPolicy) -> Result<Self, InvalidText> {
         let name = QueueName::new(name)?;
-        let wait_queues = ladder(&name, &retry.delays)?;
+        let wait_queues = ladder(&name, &retry.tiers())?;
         let dead_letter_queue = QueueName::new(format!("{name}.dlq"))?;
         // Others may declare this queue too: what keeps it safe is policy, which nobody has to agree with.
         let mut queue = Queue { safe_dead_lettering: false, ..Queue::quorum(name) };
@@ -78,6 +92,7 @@ impl ServiceQueue {
             dead_letter_queue,
             identity,
             collect: true,
+            order: None,
         })
     }
 
@@ -86,6 +101,14 @@ impl ServiceQueue {
         let key = BindingKey::new(key)?;
         self.bindings.push(Binding { exchange: exchange.clone(), queue: self.queue.name.clone(), key });
         Ok(self)
+    }
+
+    /// Events of one key in order, one process at a time.
+    #[must_use]
+    pub fn ordered(mut self, on_dead: OnDead) -> Self {
+        self.queue.single_active_consumer = true;
+        self.order = Some(on_dead);
+        self
     }
 
     /// The name of the queue.
@@ -141,7 +164,8 @@ impl ServiceQueue {
         Self {
             queue: Queue::quorum(name.clone()),
             bindings: Vec::new(),
-            retry: RetryPolicy { max_retries: 0, delays: Vec::new() },
+            retry: RetryPolicy::ladder(0, []),
+            order: None,
             wait_queues: Vec::new(),
             dead_letter: arrives,
             dead_letter_queue: name.clone(),
@@ -184,10 +208,7 @@ mod tests {
 
     #[test]
     fn a_ladder_gets_one_wait_queue_per_delay() {
-        let policy = RetryPolicy {
-            delays: [5, 60, 5, 900].map(Duration::from_secs).to_vec(),
-            ..RetryPolicy::default()
-        };
+        let policy = RetryPolicy::ladder(10, [5, 60, 5, 900].map(Duration::from_secs));
         let service = ServiceQueue::new("mail", policy).unwrap();
         let names: Vec<_> = service.queues().iter().map(|queue| queue.name.to_string()).collect();
         assert_eq!(names, ["mail", "mail.wait.5s", "mail.wait.1m", "mail.wait.15m", "mail.dlq"]);

@@ -1,9 +1,15 @@
-//! `postrider topology`: see what a topology is, before and beside any broker.
+//! `postrider topology`: see what a topology is, before and beside any broker, and give it to a running RabbitMQ.
 
+mod apply;
 mod diagram;
+mod drift;
+mod export;
+mod live;
+mod plan;
 mod presets;
 mod render;
 mod route;
+mod show;
 
 use std::borrow::Cow;
 
@@ -19,7 +25,9 @@ use crate::exit::{Exit, usage};
     postrider topology presets\n  \
     postrider topology render --preset event-bus --set service=wms-cincout --set service=wms-stock\n  \
     postrider topology diagram --preset fis --format svg > fis.svg\n  \
-    postrider topology route shop.order.placed\n\n\
+    postrider topology route shop.order.placed\n  \
+    postrider topology plan --preset fis --out fis.plan && postrider topology apply fis.plan\n  \
+    postrider topology drift\n\n\
     Without --preset it is the topology of the configuration.")]
 pub(crate) struct TopologyArgs {
     #[command(subcommand)]
@@ -34,6 +42,14 @@ enum What {
     Render(render::RenderArgs),
     /// Draw it, as mermaid or as SVG
     Diagram(diagram::DiagramArgs),
+    /// Say what a running RabbitMQ lacks, and what an apply would do about it
+    Plan(plan::PlanArgs),
+    /// Give a running RabbitMQ what the topology says; queues are replaced without losing a message
+    Apply(apply::ApplyArgs),
+    /// Check that a running RabbitMQ still has what the topology says, and nothing more
+    Drift(drift::DriftArgs),
+    /// Print a running RabbitMQ's topology as configuration
+    Export(export::ExportArgs),
     /// Say which queues a key reaches, and why
     Route(route::RouteArgs),
 }
@@ -76,12 +92,16 @@ fn parameter(text: &str) -> anyhow::Result<(String, String)> {
     }
 }
 
-/// Runs one of them. None of these asks a server.
-pub(crate) fn run(args: &TopologyArgs, context: &Context) -> anyhow::Result<Exit> {
+/// Runs one of them.
+pub(crate) async fn run(args: &TopologyArgs, context: &Context) -> anyhow::Result<Exit> {
     match &args.what {
         What::Presets(args) => presets::run(args, context),
         What::Render(args) => render::run(args, context),
         What::Diagram(args) => diagram::run(args, context),
-        What::Route(args) => route::run(args, context),
+        What::Plan(args) => plan::run(args, context).await,
+        What::Apply(args) => apply::run(args, context).await,
+        What::Drift(args) => drift::run(args, context).await,
+        What::Export(args) => export::run(args, context).await,
+        What::Route(args) => route::run(args, context).await,
     }
 }

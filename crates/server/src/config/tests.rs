@@ -8,7 +8,7 @@ fn load(file: &str, environment: impl Into<Environment>) -> Result<Config, Confi
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("postrider.toml");
     fs::write(&path, file).unwrap();
-    let flags = Flags { file: Some(path.clone()), values: Vec::new() };
+    let flags = Flags { file: Some(path.clone()), values: Vec::new(), broker_alone: false };
     let shorten = |mut error: ConfigError| {
         error.origin = error.origin.replace(&path.display().to_string(), "postrider.toml");
         error
@@ -51,6 +51,7 @@ fn the_examples_in_the_default_file_work() {
         names(&config),
         [
             "billing",
+            "billing.wait.1s",
             "billing.wait.5s",
             "billing.wait.1m",
             "billing.wait.15m",
@@ -83,7 +84,11 @@ fn the_environment_wins_over_the_file_and_flags_over_both() {
     let config = load(file, environment).unwrap();
     assert_eq!((config.settings.relay.batch_size, config.settings.relay.lanes), (200, 2));
     assert_eq!(config.settings.relay.lease_ms, 10_000);
-    let flags = Flags { file: None, values: vec![("--log-level", "log.level", "trace".to_owned())] };
+    let flags = Flags {
+        file: None,
+        values: vec![("--log-level", "log.level", "trace".to_owned())],
+        broker_alone: false,
+    };
     assert_eq!(Config::load(&flags, &environment.into()).unwrap().settings.log.level, "trace");
 }
 
@@ -205,7 +210,8 @@ fn the_environment_is_checked_as_strictly() {
 
 #[test]
 fn a_file_that_was_named_must_be_there() {
-    let flags = Flags { file: Some("/nowhere/postrider.toml".into()), values: Vec::new() };
+    let flags =
+        Flags { file: Some("/nowhere/postrider.toml".into()), values: Vec::new(), broker_alone: false };
     let absent = Config::load(&flags, &Environment::default()).unwrap_err();
     assert!(
         absent.to_string().starts_with("/nowhere/postrider.toml: cannot read the configuration"),

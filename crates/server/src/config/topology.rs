@@ -3,8 +3,7 @@
 mod forms;
 mod render;
 
-pub(super) use forms::Delay;
-pub(crate) use forms::{ConsumerForm, ExchangeForm, QueueForm};
+pub(crate) use forms::{ExchangeForm, QueueForm};
 pub(crate) use render::to_toml;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use postrider::store::Registration;
 use postrider::topology::{
     BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, Layout, Preset, Queue, QueueName,
-    Topology, VhostName,
+    QueuePolicy, Topology, VhostName,
 };
 use serde::Deserialize;
 
@@ -113,7 +112,7 @@ impl TopologySection {
 fn added(settings: &Settings, preset: Option<Layout>, exchange: ExchangeName) -> Result<Layout, Wrong> {
     let base = preset.unwrap_or_else(|| Layout::of(Topology::default(), Vec::new(), exchange.clone()));
     let Layout { mut topology, mut services, mut formats, mut consuming, .. } = base.clone();
-    let bare = settings.topology.strict;
+    let strict = settings.topology.strict;
     for form in &settings.exchange {
         topology.exchanges.push(form.whole());
         formats.extend(form.format.map(|format| (form.name.clone(), format)));
@@ -150,18 +149,23 @@ fn added(settings: &Settings, preset: Option<Layout>, exchange: ExchangeName) ->
     // A preset has decided for its exchanges already.
     let decided = base.topology.find_exchange(&exchange).is_some()
         || settings.exchange.iter().any(|form| form.name == exchange);
-    if !bare && !decided {
+    if !strict && !decided {
         catch_unroutable(&mut topology, &exchange)?;
     }
     for form in &settings.exchange {
         match &form.alternate {
             Some(alternate) => set_alternate(&mut topology, &form.name, alternate),
-            None if bare || form.whole().alternate.is_some() => {}
+            None if strict || form.whole().alternate.is_some() => {}
             None if topology.find_exchange(&form.name).is_some_and(|e| e.kind == ExchangeKind::Fanout) => {}
             None => catch_unroutable(&mut topology, &form.name)?,
         }
     }
-    if !bare {
+    if strict {
+        // What a consumed queue brings along says nothing that was not written.
+        let written = |name: &QueueName| settings.queue.iter().any(|form| form.name == *name);
+        let derived = topology.queues.iter_mut().filter(|queue| !written(&queue.name));
+        derived.for_each(|queue| queue.policy = QueuePolicy::default());
+    } else {
         topology = protect(topology, &own.iter().map(|(form, _)| *form).collect::<Vec<_>>(), &base);
     }
     services.extend(own.into_iter().filter(|(form, _)| form.consume).map(|(_, whole)| whole));
@@ -220,6 +224,8 @@ fn consumers(settings: &Settings, layout: &Layout) -> Result<Vec<(ConsumerName, 
         if !layout.services.iter().any(|known| *known.name() == queue) {
             return Err(wrong(format!("{} consumes {queue}, which no [[queue]] declares", consumer.name)));
         }
+        // Checked here, and used by who runs consumers by configuration.
+        consumer.config().map_err(wrong)?;
         all.push((consumer.name.clone(), queue));
     }
     let mut names = BTreeSet::new();

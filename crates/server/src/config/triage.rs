@@ -6,7 +6,7 @@ use postrider::topology::{ConsumerName, QueueName};
 use postrider::triage::{Rule, Schedule};
 use serde::Deserialize;
 
-use super::topology::Delay;
+use super::retry::Delay;
 
 /// What is done with dead letters without being asked.
 #[derive(Debug, Clone, Deserialize)]

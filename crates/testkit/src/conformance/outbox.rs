@@ -4,10 +4,12 @@ mod again;
 mod appending;
 mod carrying;
 mod claiming;
+mod keeping;
 mod settling;
 
 pub use again::*;
 pub use appending::*;
 pub use carrying::*;
 pub use claiming::*;
+pub use keeping::*;
 pub use settling::*;

@@ -12,7 +12,7 @@ use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::{Broker, Clock};
 use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
-use postrider_testkit::servers::{Postgres, RabbitCluster, RabbitMq};
+use postrider_testkit::servers::{Postgres, RabbitCluster, RabbitMq, RabbitVersion};
 use postrider_testkit::worker::{self, CONSUMERS, Hands, WorkerProcess};
 
 /// Events in every test.
@@ -21,6 +21,8 @@ const EVENTS: usize = 10_000;
 const MIDDLE: usize = 3_000;
 /// A generous limit for everything to take effect.
 const LIMIT: Duration = Duration::from_mins(3);
+
+postrider_testkit::on_each_rabbitmq!(kill_a_rabbitmq_node_of_three);
 
 const WORKER: &str = env!("CARGO_BIN_EXE_postrider-worker");
 
@@ -173,9 +175,9 @@ async fn kill_postgres() {
     stage.judge().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn kill_a_rabbitmq_node_of_three() {
-    let (postgres, cluster) = (Postgres::start().await.unwrap(), RabbitCluster::start().await.unwrap());
+async fn kill_a_rabbitmq_node_of_three(version: RabbitVersion) {
+    let postgres = Postgres::start().await.unwrap();
+    let cluster = RabbitCluster::start_version(version).await.unwrap();
     let urls: Vec<_> = (0..RabbitCluster::NODES).map(|node| cluster.amqp_url(node)).collect();
     let stage = Stage::set(&postgres.url(), &urls.join(",")).await;
     let mut both = stage.worker("both");

@@ -114,7 +114,9 @@ fn order(columns: &mut [Vec<usize>], near: &[[Vec<usize>; 2]]) {
             rank[*place] = f64::from(at);
         }
     };
-    columns.iter().for_each(|column| number(column, &mut rank));
+    for column in columns.iter() {
+        number(column, &mut rank);
+    }
     for sweep in 0..SWEEPS {
         let side = sweep % 2;
         let mut visit = |column: &mut Vec<usize>| {
@@ -158,7 +160,9 @@ fn heights(
         }
     }
     let top = (0..places).map(|place| y[place] - room(place) / 2.0).fold(f64::INFINITY, f64::min);
-    y.iter_mut().for_each(|y| *y -= top);
+    for y in &mut y {
+        *y -= top;
+    }
     y
 }
 

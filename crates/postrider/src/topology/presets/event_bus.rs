@@ -48,7 +48,7 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
         if topology.find_exchange(&main).is_none() {
             topology = topology.exchange(main.clone(), ExchangeKind::Fanout);
         }
-        let (with_service, service) = add(topology, &main, name, kind)?;
+        let (with_service, service) = add(topology, &main, name, kind, given.strict())?;
         if services.iter().any(|other: &ServiceQueue| other.name() == service.name()) {
             return Err(given.malformed("service", name, "it is given twice; give each service once"));
         }
@@ -73,6 +73,7 @@ fn add(
     main: &ExchangeName,
     service: &str,
     kind: QueueKind,
+    strict: bool,
 ) -> Result<(Topology, ServiceQueue), InvalidText> {
     let prefix = prefix(service);
     let retry_exchange = exchange(format!("{prefix}.retry-exchange.{service}"))?;
@@ -82,7 +83,8 @@ fn add(
 
     let queue = dying(&name, kind, target(&retry_exchange, "retry")?);
     let wanted = binding(main, &name, "")?;
-    let policy = RetryPolicy { max_retries: MAX_RETRIES, delays: vec![RETRY_DELAY] };
+    // Its own table tries every 4xx again; by itself we let those die at once that will fail again.
+    let policy = if strict { RetryPolicy::event_bus() } else { RetryPolicy::fixed(MAX_RETRIES, RETRY_DELAY) };
     let mut service = consumed(queue.clone(), vec![wanted.clone()], to_queue(&dead), &dead, policy)?;
     service.wait_queues = vec![WaitQueue { name: retry.clone(), delay: RETRY_DELAY }];
     let mut topology = topology

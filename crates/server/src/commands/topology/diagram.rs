@@ -28,8 +28,8 @@ enum Drawing {
 pub(super) fn run(args: &DiagramArgs, context: &Context) -> anyhow::Result<Exit> {
     let layout = args.which.layout(context)?;
     let drawn = match args.format {
-        Drawing::Mermaid => layout.topology.to_mermaid(),
-        Drawing::Svg => layout.topology.to_svg(),
+        Drawing::Mermaid => layout.to_mermaid(),
+        Drawing::Svg => layout.to_svg(),
     };
     context.output.one(&drawn, drawn.trim_end())?;
     Ok(Exit::Ok)

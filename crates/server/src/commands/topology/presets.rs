@@ -1,5 +1,7 @@
 //! `postrider topology presets`: what there is to choose from.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 use postrider::topology::{PRESETS, STRICT};
 use serde::Serialize;
@@ -61,7 +63,7 @@ fn for_people(preset: &PresetRow) -> String {
     for parameter in &preset.parameters {
         let often = if parameter.repeatable { ", repeatable" } else { "" };
         let default = if parameter.required { "required".to_owned() } else { parameter.default.to_owned() };
-        text += &format!("  --set {}=…  {} [{default}{often}]\n", parameter.name, parameter.what);
+        let _ = writeln!(text, "  --set {}=…  {} [{default}{often}]", parameter.name, parameter.what);
     }
     text
 }

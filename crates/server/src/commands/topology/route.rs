@@ -1,12 +1,13 @@
-//! `postrider topology route`: which queues a key reaches, and why. Works without a broker.
+//! `postrider topology route`: which queues a key reaches, and why; by the topology, or by a broker's bindings.
 
 use std::fmt::Write as _;
 
 use clap::Args;
+use postrider::topology::export::{Export, export};
 use postrider::topology::{DeathStep, ExchangeName, ExchangeStep, Explanation, ReachedQueue, RoutingKey};
 
 use super::super::Context;
-use super::Which;
+use super::{Which, live};
 use crate::exit::{Exit, usage};
 
 /// A key, and where it is published to.
@@ -18,12 +19,23 @@ pub(super) struct RouteArgs {
     /// The exchange it is published to; "" is the default exchange [default: the one that events go to]
     #[arg(long, value_name = "NAME")]
     exchange: Option<String>,
+    /// By what a running RabbitMQ has, not by what the topology says
+    #[arg(long)]
+    live: bool,
     #[command(flatten)]
     which: Which,
 }
 
-pub(super) fn run(args: &RouteArgs, context: &Context) -> anyhow::Result<Exit> {
-    let layout = args.which.layout(context)?;
+pub(super) async fn run(args: &RouteArgs, context: &Context) -> anyhow::Result<Exit> {
+    let mut layout = args.which.layout(context)?;
+    if args.live {
+        let operator = live::operator(context, layout.vhost.as_ref())?;
+        let Export { topology, left_out } = export(&operator.observe().await?);
+        for line in left_out.iter().filter(|line| !line.starts_with("policy")) {
+            context.output.note(&format!("not looked at: {line}"));
+        }
+        layout.to_mut().topology = topology;
+    }
     let key = RoutingKey::new(&args.key).map_err(|error| usage(error.to_string()))?;
     let exchange = match &args.exchange {
         Some(name) => ExchangeName::new(name).map_err(|error| usage(error.to_string()))?,
@@ -63,10 +75,9 @@ fn write_step(text: &mut String, step: &ExchangeStep, key: &str) {
     if step.bindings.is_empty() {
         let _ = writeln!(text, "  no queue is bound");
     }
-    if !step.bindings.iter().any(|binding| binding.matches) {
-        if let Some(alternate) = &step.alternate {
-            let _ = writeln!(text, "  nobody wants it: on to the alternate exchange {alternate}");
-        }
+    let wanted = step.bindings.iter().any(|binding| binding.matches);
+    if let Some(alternate) = step.alternate.as_ref().filter(|_| !wanted) {
+        let _ = writeln!(text, "  nobody wants it: on to the alternate exchange {alternate}");
     }
 }
 

@@ -1,16 +1,16 @@
 //! Exchanges, queues and consumers as the configuration writes them: short where the rest can be derived, long where wanted.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use postrider::envelope::WireFormat;
 use postrider::envelope::wire::{Identity, Place};
-use postrider::settlement::RetryPolicy;
 use postrider::topology::{
-    Argument, BindingKey, ConsumerName, Consuming, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind,
-    ExchangeName, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, ServiceQueue, WaitQueue,
+    Argument, BindingKey, Consuming, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind, ExchangeName,
+    OnDead, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, ServiceQueue, WaitQueue,
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::config::retry::{Delay, RetryShort};
 
 /// `[[exchange]]`
 #[derive(Debug, Clone, Deserialize)]
@@ -35,11 +35,14 @@ pub(crate) struct QueueForm {
     #[serde(default)]
     bind: Vec<BindForm>,
     #[serde(default)]
-    retry: RetryForm,
+    retry: RetryShort,
     #[serde(default = "quorum")]
     kind: QueueKind,
     #[serde(default)]
     single_active_consumer: bool,
+    #[serde(default)]
+    ordered: bool,
+    on_dead: Option<OnDead>,
     #[serde(default)]
     identity: IdentityForm,
     /// False: a plain queue, without wait queues and dead-letter queue.
@@ -65,14 +68,6 @@ pub(crate) struct QueueForm {
     max_concurrency: Option<u16>,
 }
 
-/// `[[consumer]]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ConsumerForm {
-    pub(super) name: ConsumerName,
-    pub(super) queue: Option<QueueName>,
-}
-
 /// Where foreign producers put identity: `/pointer` into the body, `message_id`, or a header.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -81,15 +76,6 @@ struct IdentityForm {
     tenant: Vec<String>,
     event_type: Vec<String>,
     aggregate_id: Vec<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RetryForm {
-    #[serde(default = "max_retries")]
-    max_retries: u32,
-    #[serde(default = "delays")]
-    delays: Vec<Delay>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -134,10 +120,6 @@ struct PolicyForm {
 #[derive(Debug, Clone, Copy)]
 struct LimitForm(DeliveryLimit);
 
-/// A time such as `5s`, `1m 30s` or `2h`.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::config) struct Delay(pub(in crate::config) Duration);
-
 /// `"exchange:key"`, `"key"` of the outbox's own exchange, or both in a table.
 #[derive(Debug, Clone)]
 struct BindForm(BindTable);
@@ -159,30 +141,6 @@ fn topic() -> ExchangeKind {
 
 fn quorum() -> QueueKind {
     QueueKind::Quorum
-}
-
-fn max_retries() -> u32 {
-    RetryPolicy::default().max_retries
-}
-
-fn delays() -> Vec<Delay> {
-    RetryPolicy::default().delays.into_iter().map(Delay).collect()
-}
-
-impl Default for RetryForm {
-    fn default() -> Self {
-        Self { max_retries: max_retries(), delays: delays() }
-    }
-}
-
-impl<'de> Deserialize<'de> for Delay {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wrong =
-            || D::Error::custom("a delay is text with a unit, such as \"500ms\", \"5s\", \"15m\" or \"2h\"");
-        let toml::Value::String(text) = toml::Value::deserialize(deserializer)? else { return Err(wrong()) };
-        let delay = text.parse::<jiff::SignedDuration>().map_err(|_| wrong())?;
-        Duration::try_from(delay).map(Self).map_err(|_| wrong())
-    }
 }
 
 impl<'de> Deserialize<'de> for LimitForm {
@@ -271,11 +229,7 @@ impl QueueForm {
 
     /// The queue with what belongs to it. A plain one has only its queue and its bindings.
     pub(super) fn whole(&self, own: &ExchangeName) -> Result<ServiceQueue, String> {
-        if self.consume && self.retry.max_retries > 0 && self.retry.delays.is_empty() {
-            return Err(format!("{} retries without delays; give delays, or max_retries = 0", self.name));
-        }
-        let delays = self.retry.delays.iter().map(|delay| delay.0).collect();
-        let retry = RetryPolicy { max_retries: self.retry.max_retries, delays };
+        let retry = self.retry.whole().map_err(|error| format!("{} {error}", self.name))?;
         let mut service = if self.consume {
             ServiceQueue::new(self.name.as_str(), retry).map_err(|error| error.to_string())?
         } else {
@@ -294,6 +248,13 @@ impl QueueForm {
         service.identity = Identity::from(&self.identity);
         service.collect = self.collect;
         service.queue = self.declared(service.queue);
+        match (self.ordered, self.on_dead) {
+            (true, on_dead) => service = service.ordered(on_dead.unwrap_or_default()),
+            (false, None) => {}
+            (false, Some(_)) => {
+                return Err(format!("{} has on_dead, which says nothing without ordered = true", self.name));
+            }
+        }
         for BindForm(bind) in &self.bind {
             let exchange = bind.exchange.as_ref().unwrap_or(own);
             service = service.bind(exchange, bind.key.as_str()).map_err(|error| error.to_string())?;

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use postrider::envelope::wire::{Identity, Place};
+use postrider::settlement::{FailureMatch, RetryOverride, RetryPolicy, Treat};
 use postrider::topology::{
-    Binding, Consuming, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeName, Layout, Queue, QueueKind,
-    RoutingKey, ServiceQueue,
+    Binding, Consuming, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeName, Layout, OnDead, Queue,
+    QueueKind, RoutingKey, ServiceQueue,
 };
 
 /// The whole configuration of a layout.
@@ -100,9 +101,11 @@ fn write_policy(text: &mut String, queue: &Queue) {
 }
 
 fn write_service(text: &mut String, service: &ServiceQueue) {
-    let delays: Vec<_> = service.retry.delays.iter().map(|delay| format!("\"{}\"", time(*delay))).collect();
-    let max_retries = service.retry.max_retries;
-    let _ = writeln!(text, "retry = {{ max_retries = {max_retries}, delays = [{}] }}", delays.join(", "));
+    let _ = writeln!(text, "retry = {}", retry(&service.retry));
+    if let Some(on_dead) = service.order {
+        let on_dead = if on_dead == OnDead::Park { "park" } else { "continue" };
+        let _ = writeln!(text, "ordered = true\non_dead = \"{on_dead}\"");
+    }
     let waits = service
         .wait_queues
         .iter()
@@ -136,6 +139,44 @@ fn write_service(text: &mut String, service: &ServiceQueue) {
     if !named.is_empty() {
         let _ = writeln!(text, "identity = {{ {} }}", named.join(", "));
     }
+}
+
+fn retry(policy: &RetryPolicy) -> String {
+    let list = |delays: &[Duration]| {
+        let delays: Vec<_> = delays.iter().map(|delay| format!("\"{}\"", time(*delay))).collect();
+        format!("[{}]", delays.join(", "))
+    };
+    let mut parts =
+        vec![format!("max_retries = {}", policy.max_retries), format!("delays = {}", list(&policy.delays))];
+    if policy.jitter_percent > 0 {
+        parts.push(format!("jitter_percent = {}", policy.jitter_percent));
+    }
+    if !policy.defer.is_empty() {
+        parts.push(format!("defer = {}", list(&policy.defer)));
+    }
+    let (mut classes, mut statuses) = (Vec::new(), Vec::new());
+    for RetryOverride { on, treat, max_retries, delays } in &policy.overrides {
+        let treat = treat.map(|treat| match treat {
+            Treat::Transient => "treat = \"transient\"".to_owned(),
+            Treat::Permanent => "treat = \"permanent\"".to_owned(),
+        });
+        let said = [
+            treat,
+            max_retries.map(|most| format!("max_retries = {most}")),
+            delays.as_ref().map(|delays| format!("delays = {}", list(delays))),
+        ];
+        let said = said.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        match on {
+            FailureMatch::Class(class) => classes.push(format!("{} = {{ {said} }}", quoted(class))),
+            FailureMatch::Status(from, to) => statuses.push(format!("\"{from}-{to}\" = {{ {said} }}")),
+        }
+    }
+    for (name, exceptions) in [("class", classes), ("status", statuses)] {
+        if !exceptions.is_empty() {
+            parts.push(format!("{name} = {{ {} }}", exceptions.join(", ")));
+        }
+    }
+    format!("{{ {} }}", parts.join(", "))
 }
 
 fn bind(binding: &Binding) -> String {

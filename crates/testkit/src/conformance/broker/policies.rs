@@ -22,13 +22,13 @@ fn shop(alternate: Option<&str>) -> Topology {
     topology
 }
 
-fn to(target: &str) -> Option<DeadLetterTarget> {
-    Some(DeadLetterTarget { exchange: ExchangeName::default_exchange(), routing_key: Some(key(target)) })
+fn to(target: &str) -> DeadLetterTarget {
+    DeadLetterTarget { exchange: ExchangeName::default_exchange(), routing_key: Some(key(target)) }
 }
 
 /// A quorum queue `mail` with a policy, and `mail.dlq` and `elsewhere` beside it.
 fn mail(argument: Option<&str>, policy: QueuePolicy) -> Topology {
-    let dead_letter = argument.and_then(to);
+    let dead_letter = argument.map(to);
     let mail = Queue { dead_letter, safe_dead_lettering: false, policy, ..Queue::quorum(queue("mail")) };
     queues(["mail.dlq", "elsewhere"]).queue(mail)
 }
@@ -47,7 +47,8 @@ pub async fn a_policy_gives_an_exchange_its_alternate(fixture: &impl PolicedFixt
 /// Rejected messages go there.
 pub async fn a_policy_gives_a_queue_its_dead_letter_target(fixture: &impl PolicedFixture) {
     let broker = fixture.broker().await;
-    let policy = QueuePolicy { dead_letter: to("mail.dlq"), safe_dead_lettering: true, delivery_limit: None };
+    let policy =
+        QueuePolicy { dead_letter: Some(to("mail.dlq")), safe_dead_lettering: true, delivery_limit: None };
     fixture.apply(&*broker, &mail(None, policy)).await;
     reject_one(&*broker).await;
     let dead = Listener::on(&*broker, "mail.dlq", 1).await.take_one().await;
@@ -57,7 +58,7 @@ pub async fn a_policy_gives_a_queue_its_dead_letter_target(fixture: &impl Police
 /// Whoever declared it decides.
 pub async fn an_argument_wins_over_a_policy(fixture: &impl PolicedFixture) {
     let broker = fixture.broker().await;
-    let policy = QueuePolicy { dead_letter: to("elsewhere"), ..QueuePolicy::default() };
+    let policy = QueuePolicy { dead_letter: Some(to("elsewhere")), ..QueuePolicy::default() };
     fixture.apply(&*broker, &mail(Some("mail.dlq"), policy)).await;
     reject_one(&*broker).await;
     Listener::on(&*broker, "mail.dlq", 1).await.take_one().await;

@@ -23,12 +23,19 @@ use crate::servers::wait::Patience;
 const READY: Duration = Duration::from_mins(2);
 const REGISTERED: Duration = Duration::from_secs(10);
 
-/// How nodes find each other. RabbitMQ 3 waits at random so that nodes starting together do not race; a second of it is
-/// enough for three. RabbitMQ 4 knows no such wait: it would refuse the setting in `rabbitmq.conf`, and ignores it here.
-const FORMATION: &str = "[{rabbit, [{cluster_formation, [
-  {peer_discovery_backend, rabbit_peer_discovery_classic_config},
-  {randomized_startup_delay_range, {0, 1}},
-  {discovery_retry_interval, 250}]}]}].
+/// What `rabbitmq.conf` has no words for, in every version.
+///
+/// How nodes find each other: RabbitMQ 3 waits at random so that nodes starting together do not race, and a second of it is
+/// enough for three. RabbitMQ 4 knows no such wait; it would refuse the setting in `rabbitmq.conf`, and ignores it here.
+///
+/// How long a dead letter waits that could not be moved at once: 180 s unless it is said. A starting server has its queues
+/// before its exchanges, so what expired while it was down may find no exchange, even the default one, and wait that long.
+const ADVANCED: &str = "[{rabbit, [
+  {dead_letter_worker_publisher_confirm_timeout, 3000},
+  {cluster_formation, [
+    {peer_discovery_backend, rabbit_peer_discovery_classic_config},
+    {randomized_startup_delay_range, {0, 1}},
+    {discovery_retry_interval, 250}]}]}].
 ";
 
 /// What the nodes share.
@@ -50,7 +57,7 @@ impl Group {
         fs::write(&cookie, format!("{:x}", ports::random()))?;
         fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
         fs::write(home.path().join("enabled_plugins"), "[rabbitmq_management].\n")?;
-        fs::write(home.path().join("advanced.config"), FORMATION)?;
+        fs::write(home.path().join("advanced.config"), ADVANCED)?;
         let number = epmd_port.number().to_string();
         let (program, mut args) = version.program("epmd")?;
         args.extend(["-address", "127.0.0.1", "-port", &number].map(OsString::from));
