@@ -13,7 +13,7 @@ use crate::operation::{LetterPlan, start_in};
 use crate::store::{Backend, LetterFilter, OperationKind, StoreError};
 
 /// Look at the clock at least this often.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_mins(1);
 const DAY: i64 = 24 * 60 * 60;
 
 /// Replays by schedule what a filter matches.

@@ -142,7 +142,7 @@ fn edited(
         let content_type = envelope.payload.content_type().to_owned();
         envelope.id = id.clone();
         envelope.occurred_at = clock.now();
-        envelope.causation_id = dead.event_id.clone();
+        envelope.causation_id.clone_from(&dead.event_id);
         envelope.payload = Payload::new(content_type, payload);
         let encoded = wire::encode(&envelope, format, 0);
         message.headers.extend(encoded.headers);

@@ -18,7 +18,12 @@ impl Pace {
     }
 
     /// How many items to take at once.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 1..=500")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "clamped to 1..=500"
+    )]
     pub(super) fn chunk(self) -> usize {
         self.0.map_or(LARGEST, |rate| (rate / CHUNKS_A_SECOND).ceil().clamp(1.0, LARGEST as f64) as usize)
     }

@@ -217,17 +217,18 @@ impl Operations for Sqlite {
     async fn log_of(&self, subject: &str, limit: usize) -> Result<Vec<LogEntry>, StoreError> {
         let select = "SELECT at, actor, action, reason, detail FROM audit_log WHERE subject = ? ORDER BY id DESC LIMIT ?";
         let query = sqlx::query_as(select).bind(subject).bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows: Vec<(i64, String, String, Option<String>, Option<String>)> =
-            query.fetch_all(self.readers()).await.map_err(from_sqlite)?;
-        let entry =
-            |(at, actor, action, reason, detail): (i64, String, String, Option<String>, Option<String>)| {
-                let detail = detail.map(|detail| serde_json::from_str(&detail)).transpose();
-                let detail = detail.map_err(|error| unreadable(&error.into()))?;
-                Ok(LogEntry { at: time(at), actor, action, subject: subject.to_owned(), reason, detail })
-            };
+        let rows: Vec<LogRow> = query.fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        let entry = |(at, actor, action, reason, detail): LogRow| {
+            let detail = detail.map(|detail| serde_json::from_str(&detail)).transpose();
+            let detail = detail.map_err(|error| unreadable(&error.into()))?;
+            Ok(LogEntry { at: time(at), actor, action, subject: subject.to_owned(), reason, detail })
+        };
         rows.into_iter().map(entry).collect()
     }
 }
+
+/// When, who, what, why, and the details.
+type LogRow = (i64, String, String, Option<String>, Option<String>);
 
 async fn claim(
     file: &mut SqliteConnection,
