@@ -78,7 +78,7 @@ pub async fn the_account_holds_through_every_step_of_a_replay<F: StoreFixture>(f
     // The other dies again: another letter of the same event.
     let dead = desk.store.trace(&id("two")).await.unwrap().dead_letters.remove(0);
     let mut second = desk.store.letter(dead.id).await.unwrap().unwrap().letter;
-    second.key = "two, again".to_owned();
+    "two, again".clone_into(&mut second.key);
     second.headers = rows[1].verbatim.as_ref().unwrap().headers.clone();
     desk.store.collect(vec![second]).await.unwrap();
     assert_eq!(counts().await, (2, 1, 1, 0, 0));

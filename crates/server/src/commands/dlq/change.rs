@@ -136,12 +136,11 @@ async fn run<S: WholeStore>(
     let by = context.environment.actor();
     let id =
         start(&wired.store, &context.clock, kind, letters, which.rate, &by, which.reason.as_deref()).await?;
-    match id {
-        Some(id) => ops::run_here(id, wired, context).await,
-        None => {
-            context.output.note("somebody else resolved them meanwhile; nothing was changed");
-            Ok(Exit::Ok)
-        }
+    if let Some(id) = id {
+        ops::run_here(id, wired, context).await
+    } else {
+        context.output.note("somebody else resolved them meanwhile; nothing was changed");
+        Ok(Exit::Ok)
     }
 }
 

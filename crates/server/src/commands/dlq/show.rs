@@ -128,13 +128,12 @@ fn payload(body: &[u8]) -> String {
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(body) {
         return serde_json::to_string_pretty(&value).unwrap_or_default();
     }
-    match std::str::from_utf8(body) {
-        Ok(text) => text.to_owned(),
-        Err(_) => {
-            let hex: Vec<String> = body.iter().take(256).map(|byte| format!("{byte:02x}")).collect();
-            let rest = if body.len() > 256 { " …" } else { "" };
-            format!("not UTF-8; its first bytes:\n{}{rest}", hex.join(" "))
-        }
+    if let Ok(text) = std::str::from_utf8(body) {
+        text.to_owned()
+    } else {
+        let hex: Vec<String> = body.iter().take(256).map(|byte| format!("{byte:02x}")).collect();
+        let rest = if body.len() > 256 { " …" } else { "" };
+        format!("not UTF-8; its first bytes:\n{}{rest}", hex.join(" "))
     }
 }
 

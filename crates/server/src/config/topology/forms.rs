@@ -30,6 +30,7 @@ pub(crate) struct ExchangeForm {
 /// `[[queue]]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "the settings are what they are")]
 pub(crate) struct QueueForm {
     pub(super) name: QueueName,
     #[serde(default)]
