@@ -150,6 +150,8 @@ mod tests {
             routing_key: None,
             target_queue: None,
             attempts: 0,
+            verbatim: None,
+            dead_letter: None,
         }
     }
 }

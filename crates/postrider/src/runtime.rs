@@ -11,10 +11,12 @@ use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
+use crate::operation::{LetterWork, Runner, RunnerConfig, Work};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
-use crate::store::{Backend, HouseRules, Registration, StoreError};
+use crate::store::{Backend, HouseRules, OperationKind, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
+use crate::triage::{Rule, keep_rules};
 
 /// What is to run, before it runs.
 ///
@@ -49,6 +51,8 @@ pub struct Runtime<S: Backend> {
     more: Vec<(S, RelayConfig)>,
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
     collected: Vec<ServiceQueue>,
+    rules: Vec<Rule>,
+    operations: bool,
 }
 
 impl<S: Backend> Runtime<S> {
@@ -64,6 +68,8 @@ impl<S: Backend> Runtime<S> {
             more: Vec::new(),
             consumers: Vec::new(),
             collected: Vec::new(),
+            rules: Vec::new(),
+            operations: false,
         }
     }
 
@@ -115,7 +121,7 @@ impl<S: Backend> Runtime<S> {
         Ok(self.consumer_with(ConsumerName::new(name)?, service, registry, ConsumerConfig::default()))
     }
 
-    /// A consumer with settings of its own. Its dead letters are collected.
+    /// A consumer with settings of its own. Its dead letters are collected, unless its queue says otherwise.
     #[must_use]
     pub fn consumer_with(
         mut self,
@@ -129,11 +135,25 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
-    /// Collects the dead letters of a queue that is consumed elsewhere.
+    /// Collects the dead letters of a queue that is consumed elsewhere, unless that queue says otherwise.
     #[must_use]
     pub fn collect(mut self, service: ServiceQueue) -> Self {
         self.collected.push(service);
         self
+    }
+
+    /// Runs the operations that people start, also where nothing is collected.
+    #[must_use]
+    pub fn operations(mut self) -> Self {
+        self.operations = true;
+        self
+    }
+
+    /// Replays dead letters by schedule.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self.operations()
     }
 
     /// What was given, and of the consumers' queues what that does not say already.
@@ -193,7 +213,12 @@ impl<S: Backend> Runtime<S> {
                 supervise(&format!("consumer {name}"), run, &clock, &stop).await;
             });
         }
-        for service in self.collected {
+        if self.operations || !self.collected.is_empty() {
+            let (store, clock, stop, rules) =
+                (self.store.clone(), self.clock.clone(), stop.clone(), self.rules);
+            tasks.spawn(run_operations(store, clock, rules, stop));
+        }
+        for service in self.collected.into_iter().filter(|service| service.collect) {
             let what = format!("collector of {}", service.dead_letter_queue);
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
             let collector = Arc::new(Collector::new(store, broker, clock, service));
@@ -213,6 +238,15 @@ impl<S: Backend> Runtime<S> {
             tasks,
         })
     }
+}
+
+/// Who collects dead letters also runs the operations on them, and the rules.
+async fn run_operations<S: Backend>(store: S, clock: Clock, rules: Vec<Rule>, stop: CancellationToken) {
+    let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
+    let letters = LetterWork::new(clock.clone());
+    let kinds: [(OperationKind, &dyn Work<S>); 2] =
+        [(OperationKind::ReplayLetters, &letters), (OperationKind::DiscardLetters, &letters)];
+    tokio::join!(runner.serve(&kinds, &stop), keep_rules(&store, &clock, &rules, &stop));
 }
 
 /// Why nothing was started.

@@ -11,13 +11,16 @@ mod error;
 mod held;
 mod inbox;
 mod jobs;
+mod letters;
 mod lock;
 mod news;
+mod operations;
 mod outbox;
 mod outboxes;
 mod registrations;
 mod schema;
 mod tokens;
+mod trace;
 mod tx;
 mod upkeep;
 mod writer;
@@ -138,6 +141,12 @@ impl Sqlite {
         &self.shared.writer
     }
 
+    /// A transaction that takes the writer at its first write.
+    fn writer_tx(&self) -> SqliteTx {
+        let SqliteConfig { tx_limit, max_payload_bytes, .. } = self.shared.config;
+        SqliteTx::new(self.writer().clone(), self.clock().clone(), tx_limit, max_payload_bytes)
+    }
+
     /// Connections that only read, and see what is committed.
     pub(crate) fn readers(&self) -> &SqlitePool {
         &self.shared.readers
@@ -181,8 +190,7 @@ impl Store for Sqlite {
 
     /// Does nothing to the file: the transaction opens at its first write.
     async fn begin(&self) -> Result<SqliteTx, StoreError> {
-        let SqliteConfig { tx_limit, max_payload_bytes, .. } = self.shared.config;
-        Ok(SqliteTx::new(self.writer().clone(), self.clock().clone(), tx_limit, max_payload_bytes))
+        Ok(self.writer_tx())
     }
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {

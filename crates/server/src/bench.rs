@@ -5,12 +5,14 @@ mod naive;
 mod raw;
 mod relay;
 mod table;
+mod triage;
 
 pub(crate) use delay::delay_over_raw;
 pub(crate) use naive::Naive;
 pub(crate) use raw::{EmbeddedRaw, RabbitRaw, Raw};
 pub(crate) use relay::{Rival, relay_over_raw};
 pub(crate) use table::{Held, add_published, forget};
+pub(crate) use triage::{TriageFigures, triage};
 
 use serde::Serialize;
 

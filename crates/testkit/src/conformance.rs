@@ -17,10 +17,13 @@ pub mod controls;
 pub mod dead_letters;
 pub mod held;
 pub mod inbox;
+pub mod operations;
 pub mod outbox;
 pub mod progress;
 pub mod registrations;
+pub mod replays;
 pub mod store;
+pub mod triage;
 
 use std::future::Future;
 use std::time::Duration;
@@ -126,6 +129,9 @@ macro_rules! store_conformance {
             a_key_flows_again_when_its_head_is_published, dead_rows_park_their_key, free_rows_hold_up_nobody,
             a_blocked_key_does_not_starve_others, settling_nothing_records_nothing,
             results_of_one_batch_may_differ, a_relay_that_lost_its_lease_cannot_mark,
+            // sending again
+            a_message_is_sent_again_byte_for_byte, what_is_sent_again_holds_up_no_live_event,
+            what_is_sent_again_keeps_its_order, a_row_is_sent_again_once,
         ]);
         $crate::conformance_cases!($fixture, inbox: [
             an_event_is_new_once, another_payload_is_a_conflict, consumers_are_apart, a_rollback_forgets,
@@ -139,6 +145,25 @@ macro_rules! store_conformance {
             a_batch_with_one_key_twice_is_kept_once, nul_in_a_text_does_not_stop_the_collector,
             infinite_floats_do_not_stop_the_collector, collecting_nothing_is_fine,
             collectors_side_by_side_keep_each_letter_once,
+        ]);
+        $crate::conformance_cases!($fixture, triage: [
+            every_filter_finds_its_letters, pages_go_both_ways_without_a_gap,
+            a_search_that_no_index_answers_stops_and_goes_on, a_letter_comes_back_by_its_number,
+            groups_count_what_is_open_and_what_there_ever_was, groups_come_in_pages,
+            groups_of_what_they_do_not_know_are_counted_among_the_newest, a_survey_counts_what_a_plan_needs,
+            what_is_frozen_is_what_matched_then, a_letter_is_taken_once, of_two_who_take_one_letter_one_gets_it,
+        ]);
+        $crate::conformance_cases!($fixture, operations: [
+            an_operation_comes_back_with_its_items_in_order, one_runner_has_an_operation_at_a_time,
+            a_lease_that_ended_goes_to_another, what_was_rolled_back_is_still_to_do,
+            a_cancelled_operation_gives_no_more_items, a_finished_operation_is_over,
+            operations_are_claimed_by_kind_the_oldest_first, a_turn_is_taken_once, the_log_tells_what_was_done,
+        ]);
+        $crate::conformance_cases!($fixture, replays: [
+            the_account_holds_through_every_step_of_a_replay, an_edited_event_counts_for_itself,
+            a_replay_that_dies_opens_its_letter_again_and_parks_nobody, a_replay_runs_to_its_end_and_is_logged,
+            two_replays_of_one_group_double_nothing, an_operation_goes_on_where_it_was_after_a_stop,
+            a_trace_tells_every_step, a_rule_takes_its_turn_and_leaves_what_dies_again_and_again,
         ]);
         $crate::conformance_cases!($fixture, registrations: [
             registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
@@ -247,6 +272,10 @@ mod tests {
             include_str!("conformance/dead_letters.rs"),
             include_str!("conformance/held.rs"),
             include_str!("conformance/inbox.rs"),
+            include_str!("conformance/operations.rs"),
+            include_str!("conformance/outbox/again.rs"),
+            include_str!("conformance/replays.rs"),
+            include_str!("conformance/triage.rs"),
             include_str!("conformance/outbox/appending.rs"),
             include_str!("conformance/outbox/carrying.rs"),
             include_str!("conformance/outbox/claiming.rs"),

@@ -4,6 +4,7 @@
 mod it {
     mod kill;
     mod kill_settling;
+    mod kill_triage;
     mod life;
     mod postgres;
     mod rabbitmq;

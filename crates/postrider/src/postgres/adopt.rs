@@ -33,6 +33,8 @@ const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE
          ADD COLUMN IF NOT EXISTS headers jsonb, ADD COLUMN IF NOT EXISTS exchange text, \
          ADD COLUMN IF NOT EXISTS routing_key text, ADD COLUMN IF NOT EXISTS target_queue text, \
          ADD COLUMN IF NOT EXISTS published_at timestamptz, ADD COLUMN IF NOT EXISTS last_error text, \
+         ADD COLUMN IF NOT EXISTS event_id text, ADD COLUMN IF NOT EXISTS verbatim bytea, \
+         ADD COLUMN IF NOT EXISTS dead_letter_id bigint, \
          ADD COLUMN IF NOT EXISTS key text, ADD COLUMN IF NOT EXISTS slot smallint; \
      ALTER TABLE {outbox} ALTER COLUMN position SET DEFAULT nextval('{positions}')";
 

@@ -8,7 +8,7 @@ use crate::store::{Backlog, StoreError};
 
 pub(super) const BACKLOG: &str = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= now()), \
             count(*) FILTER (WHERE status <> 'dead' AND available_at > now()), \
-            count(*) FILTER (WHERE status = 'dead'), \
+            count(*) FILTER (WHERE status = 'dead' AND dead_letter_id IS NULL), \
             count(DISTINCT key) FILTER (WHERE status = 'dead'), \
             min(created_at) FILTER (WHERE status <> 'dead' AND available_at <= now()) \
      FROM {outbox} WHERE status <> 'published'";

@@ -8,13 +8,16 @@ use super::Postgres;
 use crate::envelope::{
     AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
 };
-use crate::store::{Ask, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError, Wanted};
+use crate::store::{
+    Ask, LetterId, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError, Wanted, read_head,
+};
 use crate::text::InvalidText;
 
 /// What a claim reads, in the order of [`outbox_row`].
 const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, subsidiary_id::text, aggregate_type, \
      aggregate_id::text, event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), content_type, occurred_at, key, \
-     causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts";
+     causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
+     verbatim, dead_letter_id";
 
 /// What every claim keeps to: the relay's own slots, what it has not in hand, and keys of which it wants more. Each of these
 /// lists is hashed once.
@@ -135,6 +138,8 @@ enum Unreadable {
     Column(#[from] sqlx::Error),
     #[error(transparent)]
     Text(#[from] InvalidText),
+    #[error("the headers of its message cannot be read: {0}")]
+    Head(#[from] serde_json::Error),
 }
 
 fn row_id(row: &PgRow) -> Result<RowId, sqlx::Error> {
@@ -147,8 +152,11 @@ fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
     let text = |column: usize| row.try_get::<&str, _>(column);
     let maybe = |column: usize| row.try_get::<Option<&str>, _>(column);
     let body = Bytes::copy_from_slice(row.try_get(9)?);
+    let head: Option<&[u8]> = row.try_get(21)?;
     Ok(OutboxRow {
         row: id,
+        verbatim: head.map(|head| read_head(head, body.clone())).transpose()?,
+        dead_letter: row.try_get::<Option<i64>, _>(22)?.map(LetterId),
         slot: row.try_get(2)?,
         envelope: Envelope {
             id: EventId::new(text(3)?)?,

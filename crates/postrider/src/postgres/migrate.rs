@@ -26,6 +26,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0002_consumers.sql"),
     },
     Migration {
+        version: 3,
+        name: "triage",
+        sql: include_str!("../../../../migrations/postgres/0003_triage.sql"),
+    },
+    Migration {
         version: 4,
         name: "outbox",
         sql: include_str!("../../../../migrations/postgres/0004_outbox.sql"),

@@ -11,7 +11,9 @@ use super::table::{OutboxTable, Statement};
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
 use crate::envelope::{Envelope, Event, EventId, MAX_PAYLOAD_BYTES, Ordering};
-use crate::store::{Ask, Backlog, Horizon, Outbox, OutboxRow, RelayId, RowResult, SlotLease, StoreError};
+use crate::store::{
+    Ask, Backlog, Horizon, Outbox, OutboxRow, RelayId, RowResult, SlotLease, StoreError, Verbatim,
+};
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
 pub(super) const APPEND: &str = "INSERT INTO {outbox} (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
@@ -29,6 +31,10 @@ pub(super) const APPEND: &str = "INSERT INTO {outbox} (id, group_id, subsidiary_
 impl Outbox for Postgres {
     async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         tx.append(events).await
+    }
+
+    async fn append_verbatim(&self, tx: &mut PostgresTx, messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        self.insert_verbatim(tx, messages).await
     }
 
     async fn backlog(&self) -> Result<Backlog, StoreError> {

@@ -142,7 +142,9 @@ impl Flow {
                 self.crowded.remove(key);
             }
         }
-        forgotten.into_iter().for_each(|position| self.forget(position));
+        for position in forgotten {
+            self.forget(position);
+        }
     }
 
     /// Rows that are not settled yet.

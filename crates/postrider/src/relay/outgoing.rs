@@ -7,8 +7,14 @@ use crate::envelope::wire;
 use crate::store::{OutboxRow, PublishResult};
 use crate::topology::RoutingKey;
 
+/// Failures until the replay of a dead letter is given up.
+const REPLAY_ATTEMPTS: u32 = 3;
+
 /// The message of a row, and where it goes.
 pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
+    if let (Some(message), Some(queue)) = (&row.verbatim, &row.target_queue) {
+        return Outgoing::to_queue(queue, message.clone());
+    }
     let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
     let format = config.formats.get(exchange).copied().unwrap_or(config.format);
     let message = wire::encode(&row.envelope, format, row.attempts);
@@ -35,7 +41,12 @@ pub(super) fn judge(
         Published::Returned(why) | Published::Refused(why) => why,
     };
     let attempts = row.attempts + 1;
-    let retry_at = (attempts < config.max_attempts).then(|| {
+    let most = match row.dead_letter {
+        // Its letter is opened again, where people look; there is no need to try for an hour.
+        Some(_) => config.max_attempts.min(REPLAY_ATTEMPTS),
+        None => config.max_attempts,
+    };
+    let retry_at = (attempts < most).then(|| {
         let delay = config.backoff.delay(attempts, clock.random());
         clock.now().saturating_add(delay).unwrap_or(jiff::Timestamp::MAX)
     });

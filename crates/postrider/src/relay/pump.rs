@@ -65,6 +65,7 @@ struct Done {
 }
 
 /// The state of a relay at work.
+#[allow(clippy::struct_excessive_bools, reason = "each says whether one kind of step is under way")]
 pub(super) struct Pump<S> {
     relay: Relay<S>,
     /// A store remembers what news it has heard, so the same one always waits for them.
@@ -136,7 +137,7 @@ impl<S: Outbox> Pump<S> {
                 biased;
                 () = stop.cancelled(), if !self.stopping => self.stopping = true,
                 next = self.steps.next() => match next {
-                    Some(step) => self.take(step),
+                    Some(done) => self.take(done),
                     None => return,
                 },
             }
@@ -160,7 +161,7 @@ impl<S: Outbox> Pump<S> {
             Step::PauseIsOver => self.pause.end(),
             Step::Gone(why) => {
                 self.begin_again();
-                self.outage(format!("a task ended: {why}"));
+                self.outage(&format!("a task ended: {why}"));
             }
         }
     }
@@ -200,7 +201,7 @@ impl<S: Outbox> Pump<S> {
                 }
                 self.held = held;
             }
-            Err(error) => self.outage(format!("the store failed: {error}")),
+            Err(error) => self.outage(&format!("the store failed: {error}")),
         }
         let (clock, pause) = (self.relay.clock.clone(), self.relay.config.lease / 4);
         self.start_here(async move {
@@ -262,7 +263,7 @@ impl<S: Outbox> Pump<S> {
             }
             Err(error) => {
                 self.reading.failed();
-                self.outage(format!("the store failed: {error}"));
+                self.outage(&format!("the store failed: {error}"));
             }
         }
     }
@@ -336,7 +337,7 @@ impl<S: Outbox> Pump<S> {
         self.flow.unknown(ours);
         self.flow.drop_flying(lost);
         match outage {
-            Some(why) => self.outage(format!("the broker could not take messages: {why}")),
+            Some(why) => self.outage(&format!("the broker could not take messages: {why}")),
             None => self.works(),
         }
     }

@@ -6,10 +6,12 @@ mod desk;
 mod housekeeping;
 mod lease;
 mod row;
+mod verbatim;
 
 pub(super) use append::append;
 pub(super) use lease::Slot;
 pub(super) use row::time;
+pub(super) use verbatim::append_verbatim;
 
 use std::time::Duration;
 
@@ -24,12 +26,16 @@ use super::{Sqlite, SqliteTx};
 use crate::envelope::{Event, EventId};
 use crate::store::{
     Ask, Backlog, Horizon, Outbox, OutboxRow, PublishResult, RelayId, RowResult, SlotLease, StoreError,
-    Wanted,
+    Verbatim, Wanted,
 };
 
 impl Outbox for Sqlite {
     async fn append(&self, tx: &mut SqliteTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         tx.append(events).await
+    }
+
+    async fn append_verbatim(&self, tx: &mut SqliteTx, messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        tx.append_verbatim(messages).await
     }
 
     async fn backlog(&self) -> Result<Backlog, StoreError> {
@@ -145,7 +151,7 @@ impl Sqlite {
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
-       target_queue, attempts
+       target_queue, attempts, verbatim, dead_letter_id
 FROM event_outbox AS due INDEXED BY event_outbox_waiting
 WHERE status IN ('pending', 'failed')
   AND available_at <= ?1
@@ -187,10 +193,26 @@ async fn mark_failed(
             last_error = result.error
         FROM (SELECT value ->> 0 AS position, value ->> 1 AS error, value ->> 2 AS retry_at FROM json_each(?1)) AS result
         WHERE event_outbox.position = result.position AND +status IN ('pending', 'failed')";
+    // The replay of a dead letter that dies loses its key, so that it holds up no other, and its letter is open again.
+    const FREED: &str = "
+        UPDATE event_outbox SET ordering_key = ''
+        WHERE position IN (SELECT value ->> 0 FROM json_each(?1)) AND +status = 'dead' AND dead_letter_id IS NOT NULL";
+    const REOPENED: &str = "
+        UPDATE dead_letter SET status = 'open', resolved_at = NULL, replay_error = died.last_error
+        FROM (SELECT dead_letter_id, last_error FROM event_outbox
+              WHERE position IN (SELECT value ->> 0 FROM json_each(?1)) AND +status = 'dead') AS died
+        WHERE dead_letter.id = died.dead_letter_id AND dead_letter.status = 'replayed'";
     if failed.is_empty() {
         return Ok(0);
     }
-    update(connection, sqlx::query(SQL).bind(json!(failed).to_string())).await
+    let died = failed.iter().any(|result| result.get(2).is_none_or(serde_json::Value::is_null));
+    let failed = json!(failed).to_string();
+    let recorded = update(connection, sqlx::query(SQL).bind(&failed)).await?;
+    if died && recorded > 0 {
+        update(connection, sqlx::query(FREED).bind(&failed)).await?;
+        update(connection, sqlx::query(REOPENED).bind(&failed)).await?;
+    }
+    Ok(recorded)
 }
 
 async fn update(

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
+use super::error::from_sqlite;
 use super::inbox::Marks;
-use super::outbox::append;
+use super::outbox::{append, append_verbatim};
 use super::writer::{Lease, Writer};
 use crate::clock::Clock;
 use crate::envelope::{Event, EventId};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind, Verbatim};
 
 /// A transaction. Dropping it rolls it back.
 ///
@@ -88,6 +89,30 @@ impl SqliteTx {
             Err(_) => self.fail(),
         }
         appended
+    }
+
+    /// Commits messages that are to be sent again as they were.
+    pub(super) async fn append_verbatim(&mut self, messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        let now = self.clock.now().as_microsecond();
+        let any = !messages.is_empty();
+        let appended = append_verbatim(self.connection().await?, messages, now).await;
+        match &appended {
+            Ok(()) => self.appended |= any,
+            Err(_) => self.fail(),
+        }
+        appended
+    }
+
+    /// Runs one of our own statements, and says how many rows it changed.
+    pub(super) async fn execute(
+        &mut self,
+        query: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
+    ) -> Result<u64, StoreError> {
+        let done = query.execute(self.connection().await?).await.map_err(from_sqlite);
+        if done.is_err() {
+            self.fail();
+        }
+        Ok(done?.rows_affected())
     }
 
     /// After an error in the middle of a port's work the transaction cannot go on.

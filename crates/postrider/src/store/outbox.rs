@@ -4,9 +4,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use sha2::Digest as _;
 
-use super::{Store, StoreError};
-use crate::envelope::{Envelope, Event, EventId, OrderingKey};
+use super::{LetterId, Store, StoreError};
+use crate::broker::Message;
+use crate::envelope::{Envelope, Event, EventId, EventType, OrderingKey, TenantId};
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
 /// The outbox: appended to in the caller's transaction, emptied by relays.
@@ -23,6 +25,14 @@ pub trait Outbox: Store {
         tx: &mut Self::Tx,
         events: Vec<Event>,
     ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
+
+    /// Commits messages that are to be sent again as they were. A row id that was committed before is
+    /// [`Duplicate`](super::StoreErrorKind::Duplicate), and the transaction cannot go on.
+    fn append_verbatim(
+        &self,
+        tx: &mut Self::Tx,
+        messages: Vec<Verbatim>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Takes or renews this relay's fair share of the slots, for this long. Returns those it holds now.
     fn lease(
@@ -47,7 +57,8 @@ pub trait Outbox: Store {
     /// How far the outbox is written, and who may still commit something before that point.
     fn horizon(&self) -> impl Future<Output = Result<Horizon, StoreError>> + Send;
 
-    /// Records what became of claimed rows. Rows whose slot has another owner by now are left to that owner; returns how
+    /// Records what became of claimed rows. The replay of a dead letter that dies here opens its letter again, in the
+    /// same transaction, and holds up nobody. Rows whose slot has another owner by now are left to that owner; returns how
     /// many were recorded.
     fn settle(
         &self,
@@ -150,6 +161,67 @@ impl RelayId {
     }
 }
 
+/// A message that is sent again as it was, byte for byte, to one queue alone. It need not be an event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verbatim {
+    /// The row's own id, unique among all ids of the outbox: the event's id is taken by the event.
+    pub row_id: EventId,
+    /// The event that the message carries, if it carries one: where the audit looks for it.
+    pub event_id: Option<EventId>,
+    /// Its type, for people who look at the outbox.
+    pub event_type: Option<EventType>,
+    /// Whose it is.
+    pub tenant: Option<TenantId>,
+    /// What it keeps its order with: among the messages that are sent again to this queue, and with nothing else.
+    pub ordering_key: Option<OrderingKey>,
+    /// Where it goes.
+    pub queue: QueueName,
+    /// Properties, headers and body, as they will be published.
+    pub message: Message,
+    /// The dead letter it was, opened again should this row die.
+    pub dead_letter: Option<LetterId>,
+}
+
+/// The type of a row whose message names none.
+pub(crate) const UNTYPED: (&str, &str) = ("postrider.message", "resent");
+
+impl Verbatim {
+    /// The key of its row. Live events of the same key must not wait for what is sent again, so the key is another one.
+    pub(crate) fn row_key(&self) -> String {
+        const LONGEST: usize = 600;
+        let Some(key) = &self.ordering_key else { return String::new() };
+        let text = format!("again/{}/{key}", self.queue);
+        if text.len() <= LONGEST {
+            return text;
+        }
+        let hash = sha2::Sha256::digest(text.as_bytes());
+        hash.iter().fold("again/".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    }
+}
+
+/// Properties and headers as a row keeps them beside the body.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Head<'a> {
+    properties: std::borrow::Cow<'a, crate::broker::Properties>,
+    headers: std::borrow::Cow<'a, crate::broker::Headers>,
+}
+
+/// Writes what a row keeps of a message beside its body.
+pub(crate) fn write_head(message: &Message) -> Result<Vec<u8>, StoreError> {
+    use std::borrow::Cow::Borrowed;
+    let head = Head { properties: Borrowed(&message.properties), headers: Borrowed(&message.headers) };
+    serde_json::to_vec(&head).map_err(|error| {
+        let text = "the headers of a message cannot be written as JSON; it was not sent again";
+        StoreError::new(super::StoreErrorKind::Invalid, text).because(error)
+    })
+}
+
+/// Reads it back.
+pub(crate) fn read_head(head: &[u8], body: bytes::Bytes) -> Result<Message, serde_json::Error> {
+    let head: Head<'_> = serde_json::from_slice(head)?;
+    Ok(Message { properties: head.properties.into_owned(), headers: head.headers.into_owned(), body })
+}
+
 /// Where a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowId {
@@ -176,10 +248,15 @@ pub struct OutboxRow {
     pub target_queue: Option<QueueName>,
     /// Failed attempts to publish it so far.
     pub attempts: u32,
+    /// What is published instead of the envelope, where a message is sent again as it was.
+    pub verbatim: Option<Message>,
+    /// The dead letter it was.
+    pub dead_letter: Option<LetterId>,
 }
 
 /// The states of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutboxStatus {
     /// Not tried yet.
     Pending,
@@ -192,6 +269,13 @@ pub enum OutboxStatus {
 }
 
 impl OutboxStatus {
+    /// The status with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Pending, Self::Published, Self::Failed, Self::Dead]
+            .into_iter()
+            .find(|status| status.as_str() == name)
+    }
+
     /// The word for it, in tables, metrics and on pages.
     pub fn as_str(self) -> &'static str {
         match self {

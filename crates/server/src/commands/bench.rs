@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::Context;
 use crate::bench::{
-    EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Rival, add_published, delay_over_raw, forget,
-    relay_over_raw,
+    EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Rival, TriageFigures, add_published, delay_over_raw,
+    forget, relay_over_raw, triage,
 };
 use crate::config::{Backends, Config, Server};
 use crate::exit::{Exit, usage};
@@ -51,6 +51,12 @@ pub(crate) struct BenchArgs {
     /// Rounds, of which the median counts
     #[arg(long, default_value_t = 3, value_name = "N")]
     rounds: usize,
+    /// Measure triage instead, with so many dead letters: collecting, listing, grouping, searching, replaying
+    #[arg(long, value_name = "N")]
+    letters: Option<usize>,
+    /// Of these, replay so many
+    #[arg(long, default_value_t = 100_000, value_name = "N")]
+    replays: u64,
     /// Put so many published events into the outbox first
     #[arg(long, default_value_t = 0, value_name = "N")]
     history: usize,
@@ -83,7 +89,10 @@ impl BenchArgs {
 /// What is printed.
 #[derive(Serialize)]
 struct Report {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     figures: Vec<Figure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    triage: Option<TriageFigures>,
 }
 
 /// Measures on whatever is configured.
@@ -92,11 +101,24 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
         return Err(usage("--events, --rounds and --rate must be at least 1"));
     }
     let (config, clock) = (&context.config, &context.clock);
+    if let Some(letters) = args.letters {
+        let figures = match &config.backends {
+            Backends::Embedded { .. } | Backends::BrokerAlone { .. } => {
+                embedded_triage(clock, letters, args.replays).await?
+            }
+            Backends::Networked { database, .. } => {
+                networked_triage(config, database, clock, letters, args.replays).await?
+            }
+        };
+        let text = triage_lines(&figures);
+        context.output.one(&Report { figures: Vec::new(), triage: Some(figures) }, &text)?;
+        return Ok(Exit::Ok);
+    }
     let figures = match &config.backends {
         Backends::Embedded { .. } | Backends::BrokerAlone { .. } => embedded(clock, &args).await?,
         Backends::Networked { database, broker } => networked(config, database, broker, clock, &args).await?,
     };
-    let report = Report { figures };
+    let report = Report { figures, triage: None };
     let text = report.figures.iter().map(line).collect::<Vec<_>>().join("\n");
     context.output.one(&report, &text)?;
     Ok(Exit::Ok)
@@ -105,6 +127,56 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
 fn line(figure: &Figure) -> String {
     let Figure { name, backend, ratio, measured, raw, unit, rounds } = figure;
     format!("{name} ({backend}): {ratio:.2}   {measured}{unit}, raw {raw}{unit}   rounds {rounds:?}")
+}
+
+fn triage_lines(figures: &TriageFigures) -> String {
+    let TriageFigures { backend, letters, collected_per_second, list_ms, page_ms, groups_ms, .. } = figures;
+    format!(
+        "triage ({backend}), {letters} dead letters\n  collect {collected_per_second:.0}/s\n  list {list_ms} ms, a page in the \
+         middle {page_ms} ms, of one group {} ms\n  groups {groups_ms} ms\n  text that is nowhere {} ms\n  replay of {}: \
+         {:.0}/s into the outbox",
+        figures.group_letters_ms, figures.text_ms, figures.replayed, figures.replayed_per_second
+    )
+}
+
+async fn embedded_triage(clock: &Clock, letters: usize, replays: u64) -> anyhow::Result<TriageFigures> {
+    let folder = std::env::temp_dir().join(format!("postrider-bench-{}", clock.new_id()));
+    let store = Sqlite::open(SqliteConfig::new(folder.join("bench.db")), clock.clone()).await?;
+    let queue = QueueName::new("bench")?;
+    let measured = triage(&store, clock, &queue, letters, replays, "SQLite".to_owned()).await;
+    let _left_behind = std::fs::remove_dir_all(&folder);
+    measured
+}
+
+async fn networked_triage(
+    config: &Config,
+    database: &Server,
+    clock: &Clock,
+    letters: usize,
+    replays: u64,
+) -> anyhow::Result<TriageFigures> {
+    let store = Postgres::connect(wiring::postgres(config, database), clock.clone()).await?;
+    store.check().await?;
+    let queue = QueueName::new(format!("postrider.bench.{}", clock.new_id()))?;
+    let measured = triage(&store, clock, &queue, letters, replays, "PostgreSQL".to_owned()).await;
+    forget(&store, &queue).await?;
+    forget_letters(&store, &queue).await?;
+    measured
+}
+
+/// Removes the benchmark's dead letters and their counts.
+async fn forget_letters(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
+    let mut tx = store.begin().await?;
+    for sql in [
+        "DELETE FROM postrider.dead_letter_hour WHERE fingerprint IN \
+             (SELECT fingerprint FROM postrider.dead_letter_group WHERE queue = $1)",
+        "DELETE FROM postrider.dead_letter_group WHERE queue = $1",
+        "DELETE FROM postrider.dead_letter WHERE queue = $1",
+    ] {
+        sqlx::query(sql).bind(queue.as_str()).execute(tx.connection()).await?;
+    }
+    store.commit(tx).await?;
+    Ok(())
 }
 
 async fn embedded(clock: &Clock, args: &BenchArgs) -> anyhow::Result<Vec<Figure>> {

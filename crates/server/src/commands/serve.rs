@@ -47,7 +47,7 @@ pub(crate) struct ServeArgs {
 enum Role {
     /// Outbox to broker
     Relay,
-    /// Dead letters to their table
+    /// Dead letters to their table, operations on them, and the rules of [[triage.rule]]
     Collector,
     /// HTTP
     Api,
@@ -155,6 +155,7 @@ impl Serve<'_> {
             }
             if self.runs(Role::Collector) {
                 runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);
+                runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule).operations();
             }
             match runtime.start().await {
                 Err(error) if may_pass(&error) => {

@@ -56,6 +56,20 @@ impl Environment {
         self.0.get("NO_COLOR").is_some_and(|value| !value.is_empty())
     }
 
+    /// The editor that this person wants.
+    pub(crate) fn editor(&self) -> Option<String> {
+        let named =
+            ["VISUAL", "EDITOR"].iter().find_map(|name| self.0.get(*name).filter(|value| !value.is_empty()));
+        named.cloned()
+    }
+
+    /// Who is at the keyboard, for the audit log.
+    pub(crate) fn actor(&self) -> String {
+        let named =
+            ["USER", "LOGNAME"].iter().find_map(|name| self.0.get(*name).filter(|value| !value.is_empty()));
+        named.map_or_else(|| "cli".to_owned(), |user| format!("cli:{user}"))
+    }
+
     /// Who is at the keyboard, as far as the system says.
     pub(crate) fn user(&self) -> String {
         let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| self.0.get(name));

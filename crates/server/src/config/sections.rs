@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::consumer::ConsumerShort;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
+use super::triage::Triage;
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]
@@ -36,6 +37,7 @@ pub(crate) struct Settings {
     pub(crate) exchange: Vec<ExchangeForm>,
     pub(crate) queue: Vec<QueueForm>,
     pub(crate) consumer: Vec<ConsumerShort>,
+    pub(crate) triage: Triage,
 }
 
 /// Where events are committed.

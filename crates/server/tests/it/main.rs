@@ -11,3 +11,4 @@ mod process;
 mod progress;
 mod topology;
 mod topology_live;
+mod triage;

@@ -92,12 +92,6 @@ impl WorkerProcess {
         hands.with_context(|| format!("the worker ended; its last line was {:?}", self.last_line()))
     }
 
-    /// Waits until it ends by itself.
-    pub async fn ended(mut self) -> Result<()> {
-        self.child.wait().await?;
-        Ok(())
-    }
-
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
@@ -108,6 +102,11 @@ impl WorkerProcess {
         self.child.kill().await?;
         let _ = (&mut self.reading).await;
         Ok(*self.hands.borrow())
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> Result<std::process::ExitStatus> {
+        Ok(self.child.wait().await?)
     }
 
     /// Stops it in the middle of whatever it does; it does not notice until it is resumed.

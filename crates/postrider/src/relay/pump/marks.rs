@@ -44,13 +44,13 @@ impl<S: Outbox> Pump<S> {
             Err(error) => {
                 let newer = std::mem::replace(&mut self.done, done);
                 self.done.extend(newer);
-                self.outage(format!("the store failed: {error}"));
+                self.outage(&format!("the store failed: {error}"));
             }
         }
     }
 
     /// Pauses. Says so once, and once that it goes on.
-    pub(super) fn outage(&mut self, reason: String) {
+    pub(super) fn outage(&mut self, reason: &str) {
         if !self.relay.status.paused.swap(true, Ordering::Relaxed) {
             let relay = &self.relay.id;
             tracing::warn!(%relay, %reason, "the relay pauses; nothing is lost, it goes on by itself");

@@ -11,7 +11,7 @@ pub(super) async fn read(readers: &SqlitePool, now: Timestamp) -> Result<Backlog
     // Both parts walk an index that has only what is not published yet, however long the archive is.
     let select = "SELECT count(*) FILTER (WHERE available_at <= ?1), count(*) FILTER (WHERE available_at > ?1), \
                          (SELECT count(*) FROM event_outbox INDEXED BY event_outbox_parked \
-                          WHERE status IN ('failed', 'dead') AND status = 'dead'), \
+                          WHERE status IN ('failed', 'dead') AND status = 'dead' AND dead_letter_id IS NULL), \
                          (SELECT count(DISTINCT \"key\") FROM event_outbox INDEXED BY event_outbox_parked \
                           WHERE status IN ('failed', 'dead') AND status = 'dead'), \
                          min(created_at) FILTER (WHERE available_at <= ?1) \

@@ -157,6 +157,8 @@ fn letter(key: &str) -> DeadLetter {
         event_id: None,
         event_type: None,
         tenant: None,
+        aggregate_id: None,
+        ordering_key: None,
         consumer: None,
         queue: QueueName::new("mail").unwrap(),
         exchange: "shop".to_owned(),

@@ -113,7 +113,7 @@ pub async fn what_is_removed_can_be_archived_to_files<F: StoreFixture>(fixture: 
     let mut archived = Vec::new();
     for file in std::fs::read_dir(folder.path().join("archive")).unwrap() {
         let path = file.unwrap().path();
-        assert!(path.to_string_lossy().ends_with(".jsonl.gz"), "{path:?}");
+        assert!(path.to_string_lossy().ends_with(".jsonl.gz"), "{}", path.display());
         let unpacked = std::process::Command::new("gzip").arg("-cd").arg(&path).output().unwrap();
         for line in String::from_utf8(unpacked.stdout).unwrap().lines() {
             let row: serde_json::Value = serde_json::from_str(line).unwrap();
