@@ -23,7 +23,7 @@ CREATE TABLE held_event (
     position      INTEGER PRIMARY KEY AUTOINCREMENT,
     consumer_name TEXT NOT NULL,
     ordering_key  TEXT NOT NULL,
-    mark          TEXT NOT NULL,
+    event_id      TEXT NOT NULL,
     state         TEXT NOT NULL CHECK (state IN ('waiting', 'parked')),
     -- The one it waits for, from 1.
     attempt       INTEGER NOT NULL,
@@ -37,6 +37,6 @@ CREATE TABLE held_event (
     held_at       INTEGER NOT NULL,
     lease_owner   TEXT,
     lease_until   INTEGER,
-    UNIQUE (consumer_name, mark)
+    UNIQUE (consumer_name, event_id)
 ) STRICT;
 CREATE INDEX held_event_key ON held_event (consumer_name, ordering_key, position);

@@ -23,7 +23,7 @@ async fn main() -> Result<(), HarnessError> {
                 return Err(Failure::transient("the ledger is locked"));
             }
             sqlx::query("INSERT INTO booking VALUES (?, ?)")
-                .bind(account.map(|id| id.as_str()))
+                .bind(account.map(postrider::envelope::AggregateId::as_str))
                 .bind(what)
                 .execute(tx.connection().await?)
                 .await?;

@@ -16,7 +16,7 @@ async fn main() -> Result<(), HarnessError> {
         Box::pin(async move {
             println!("a batch of {}", events.len());
             for event in events {
-                let page = event.envelope.aggregate_id.as_ref().map(|id| id.as_str());
+                let page = event.envelope.aggregate_id.as_ref().map(postrider::envelope::AggregateId::as_str);
                 if page == Some("nowhere") {
                     return Err(Failure::permanent("there is no such page"));
                 }

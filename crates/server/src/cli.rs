@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, consumers, db, demo, doctor, generate, ledger, publish, serve, token, topology,
+    audit, bench, consumers, db, demo, dlq, doctor, event, generate, ledger, ops, outbox, progress, publish,
+    serve, token, topology,
 };
 use crate::config::Flags;
 use crate::output::{Format, Output};
@@ -68,12 +69,22 @@ pub(crate) enum Command {
     Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
+    /// Find dead letters; replay, discard or edit them
+    Dlq(dlq::DlqArgs),
+    /// List, watch and cancel operations: replays and other long work
+    Ops(ops::OpsArgs),
+    /// Trace one event: where it went, queue by queue
+    Event(event::EventArgs),
+    /// See what waits in the outbox and what stands still, and let it go on
+    Outbox(outbox::OutboxArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
     /// List consumers, pause and resume them, and see what is held
     Consumers(consumers::ConsumersArgs),
     /// Keep financial books: events in, balanced entries out
     Ledger(ledger::LedgerArgs),
+    /// See how far jobs have come
+    Progress(progress::ProgressArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page
@@ -85,7 +96,12 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it ends in order by itself on Ctrl-C; every other command is cut off.
     pub(crate) fn handles_signals(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Demo(_))
+        match self {
+            Self::Serve(_) | Self::Demo(_) => true,
+            Self::Dlq(args) => args.detaches(),
+            Self::Ops(args) => args.detaches(),
+            _ => false,
+        }
     }
 }
 

@@ -11,12 +11,15 @@ mod retry;
 mod secret;
 mod sections;
 mod topology;
+mod triage;
 
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
 pub(crate) use secret::Secret;
-pub(crate) use sections::{Http, Limits, LogFormat, Settings, Tls};
+pub(crate) use sections::{
+    ArchiveChoice, Http, Limits, LogFormat, OutboxTable, PartitionChoice, Settings, Tls,
+};
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
@@ -44,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) redis: Option<Server>,
     /// The topology they describe.
     pub(crate) own: OwnTopology,
+    /// The rules that replay dead letters by schedule.
+    pub(crate) rules: Vec<postrider::triage::Rule>,
     /// Every value as text, to tell what a reload changed.
     values: BTreeMap<String, Secret>,
 }
@@ -98,8 +103,9 @@ impl Config {
             }
         };
         let redis = backends::redis(&settings).map_err(wrong)?;
+        let rules = settings.triage.rules().map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, management, redis, own, values })
+        Ok(Self { settings, backends, management, redis, own, rules, values })
     }
 
     /// The settings that differ between two readings, by name.

@@ -11,7 +11,7 @@ use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
-use postrider::store::{Backend, StoreError, Tokens, Upkeep};
+use postrider::store::{Backend, Jobs, Outboxes, StoreError, Tokens, Upkeep};
 use postrider::topology::VhostName;
 use postrider_ledger::books::Books;
 
@@ -21,9 +21,9 @@ use crate::demo::ShopStore;
 use crate::exit::{Exit, usage};
 
 /// All that commands ask of a store.
-pub(crate) trait WholeStore: Backend + Books + Tokens + Upkeep + ShopStore {}
+pub(crate) trait WholeStore: Backend + Books + Jobs + Outboxes + Tokens + Upkeep + ShopStore {}
 
-impl<S: Backend + Books + Tokens + Upkeep + ShopStore> WholeStore for S {}
+impl<S: Backend + Books + Jobs + Outboxes + Tokens + Upkeep + ShopStore> WholeStore for S {}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {
@@ -179,6 +179,18 @@ pub(crate) fn redis(config: &Config, server: &Server) -> RedisConfig {
         client_key_file: files.client_key_file(),
     };
     RedisConfig { url: server.url.to_secret_string(), tls, limit: Duration::from_secs(5) }
+}
+
+/// The same server, at the database for progress.
+pub(crate) fn state_redis(config: &Config, server: &Server) -> RedisConfig {
+    let number = config.settings.redis.state_db;
+    let with_path = server.url.get().and_then(|text| url::Url::parse(text).ok()).map(|mut url| {
+        url.set_path(&number.to_string());
+        url
+    });
+    // A url that cannot be read was refused when the configuration was.
+    let url = with_path.map_or_else(|| server.url.to_secret_string(), |url| String::from(url).into());
+    RedisConfig { url, ..redis(config, server) }
 }
 
 fn limits(settings: &Settings) -> BrokerLimits {

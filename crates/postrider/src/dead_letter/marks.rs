@@ -33,8 +33,13 @@ pub mod names {
     pub const HOST: &str = "x-host";
     /// Unique for this death, and the same when a crash makes it die again.
     pub const DEAD_LETTER_ID: &str = "x-dead-letter-id";
-    /// The replay that brought the message back, if one did: what dies after a replay dies anew.
+    /// The replay that brought the message back, if one did: the operation and the number of the dead letter, with a slash
+    /// between them. What dies after a replay dies anew.
     pub const REPLAY_ID: &str = "x-replay-id";
+    /// The event, or the key of the dead letter, in whose place it was sent, edited.
+    pub const REPLACES: &str = "x-replaces";
+    /// How often it was replayed.
+    pub const REPLAY_COUNT: &str = "x-replay-count";
 }
 
 /// An error text longer than this is cut: headers must fit into a frame.
@@ -137,14 +142,17 @@ pub(crate) fn remember_first_failure(message: &mut Message, now: Timestamp) {
     message.headers.entry(names::FIRST_FAILED_AT.to_owned()).or_insert_with(|| now.to_string().into());
 }
 
-/// Made of what makes this death this one: who, what, at which attempt, after which replay.
+/// Made of what makes this death this one: who, what, at which attempt, after which replay, and after which death, if the
+/// message was brought back by hand.
 fn death_id(delivery: &Delivery, death: &Death<'_>) -> String {
     let message = &delivery.message;
     let body: [u8; 32] = Sha256::digest(&message.body).into();
     let identity = death.event_id.map_or(&body[..], |id| id.as_str().as_bytes());
     let replay = message.header(names::REPLAY_ID).unwrap_or_default();
+    let before = message.header(names::DEAD_LETTER_ID).unwrap_or_default();
+    let attempt = death.attempt.to_be_bytes();
     let parts =
-        [death.consumer.as_str().as_bytes(), identity, replay.as_bytes(), &death.attempt.to_be_bytes()];
+        [death.consumer.as_str().as_bytes(), identity, replay.as_bytes(), before.as_bytes(), &attempt];
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());

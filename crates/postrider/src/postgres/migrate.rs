@@ -26,9 +26,24 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0002_consumers.sql"),
     },
     Migration {
+        version: 3,
+        name: "triage",
+        sql: include_str!("../../../../migrations/postgres/0003_triage.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "outbox",
+        sql: include_str!("../../../../migrations/postgres/0004_outbox.sql"),
+    },
+    Migration {
         version: 6,
         name: "ledger",
         sql: include_str!("../../../../migrations/postgres/0006_ledger.sql"),
+    },
+    Migration {
+        version: 9,
+        name: "progress",
+        sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
     },
 ];
 

@@ -14,8 +14,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0001_foundation.sql"),
     include_str!("../../../../migrations/sqlite/0002_broker.sql"),
     include_str!("../../../../migrations/sqlite/0003_consumers.sql"),
+    include_str!("../../../../migrations/sqlite/0004_triage.sql"),
+    include_str!("../../../../migrations/sqlite/0005_outbox.sql"),
     include_str!("../../../../migrations/sqlite/0006_topology.sql"),
     include_str!("../../../../migrations/sqlite/0007_ledger.sql"),
+    include_str!("../../../../migrations/sqlite/0008_progress.sql"),
 ];
 
 /// Applies what is missing.

@@ -32,6 +32,9 @@ pub struct ServiceQueue {
     pub dead_letter_queue: QueueName,
     /// Where foreign producers put identity in the messages of this queue.
     pub identity: Identity,
+    /// Whether dead letters are collected into the table; if not, they stay in their queue for other tools.
+    #[serde(default = "collected")]
+    pub collect: bool,
     /// Whether events of one key are handled in order, across retries and processes, and what a dead one does to its key.
     #[serde(default)]
     pub order: Option<OnDead>,
@@ -46,6 +49,10 @@ pub enum OnDead {
     Continue,
     /// They wait until it is replayed or discarded, or the key is released by hand.
     Park,
+}
+
+fn collected() -> bool {
+    true
 }
 
 /// A queue whose TTL is one step of a ladder.
@@ -84,6 +91,7 @@ impl ServiceQueue {
             dead_letter,
             dead_letter_queue,
             identity,
+            collect: true,
             order: None,
         })
     }
@@ -162,6 +170,7 @@ impl ServiceQueue {
             dead_letter: arrives,
             dead_letter_queue: name.clone(),
             identity: Identity::default(),
+            collect: true,
         }
     }
 

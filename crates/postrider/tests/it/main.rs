@@ -5,6 +5,7 @@ mod conformance;
 mod embedded;
 mod operator;
 mod postgres;
+mod progress;
 mod rabbitmq;
 mod redis;
 mod runtime;

@@ -24,7 +24,7 @@ use postrider::{Clock, topology::plan::Plan};
 use postrider_testkit::servers::{RabbitVersion, TestVhost, shared};
 
 /// How long consumers may take to settle, in tests.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// An operator on a vhost of the test's own.
 async fn operator(version: RabbitVersion) -> (TestVhost, Operator) {
@@ -71,7 +71,7 @@ fn orders(kind: QueueKind) -> Topology {
 async fn apply(operator: &Operator, wanted: &Topology) -> Plan {
     let plan = operator.plan(wanted, false).await.unwrap();
     assert!(plan.blocked.is_empty(), "{plan:?}");
-    operator.apply(&plan, PATIENCE, &|text| println!("{text}")).await.unwrap();
+    operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await.unwrap();
     plan
 }
 

@@ -6,6 +6,7 @@ mod ordering;
 mod retrying;
 mod scenarios;
 mod stage;
+mod triage;
 
 use postrider_testkit::servers::shared;
 

@@ -145,7 +145,14 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
 
 /// Which queues of the configuration the broker has. Asks for each, declares none.
 async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Report) {
-    let queues = &context.config.own.layout.topology.queues;
+    let layout = &context.config.own.layout;
+    let queues = &layout.topology.queues;
+    if queues.len() == layout.unroutable.len() {
+        return report.warn(
+            "topology",
+            "no [[queue]] is configured; unless other services bind queues, nothing is routed",
+        );
+    }
     let mut missing = Vec::new();
     for queue in queues {
         match broker.depth(&queue.name).await {
@@ -155,10 +162,6 @@ async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Rep
         }
     }
     match (queues.len(), missing.len()) {
-        (0, _) => report.warn(
-            "topology",
-            "no [[queue]] is configured; unless other services bind queues, nothing is routed",
-        ),
         (all, 0) => report.ok("topology", format!("all {all} queues are there")),
         (all, _) => {
             let names = missing.join(", ");

@@ -130,13 +130,11 @@ pub(super) fn management(settings: &Settings, broker: &Server) -> Result<Server,
     let broker_url = broker.url.get().unwrap_or_default().split(',').next().unwrap_or_default();
     let broker_url = parse("broker.url", broker_url, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
     let given = settings.broker.management_url.get();
-    let texts: Vec<String> = match given {
-        Some(text) => text.split(',').map(|url| url.trim().to_owned()).collect(),
-        None => {
-            let (scheme, port) =
-                if broker_url.scheme() == "amqps" { ("https", 15671) } else { ("http", 15672) };
-            vec![format!("{scheme}://{}:{port}", broker_url.host_str().unwrap_or_default())]
-        }
+    let texts: Vec<String> = if let Some(text) = given {
+        text.split(',').map(|url| url.trim().to_owned()).collect()
+    } else {
+        let (scheme, port) = if broker_url.scheme() == "amqps" { ("https", 15671) } else { ("http", 15672) };
+        vec![format!("{scheme}://{}:{port}", broker_url.host_str().unwrap_or_default())]
     };
     let mut servers = Vec::new();
     for text in texts {

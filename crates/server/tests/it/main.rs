@@ -9,5 +9,7 @@ mod http;
 mod ledger;
 mod networked;
 mod process;
+mod progress;
 mod topology;
 mod topology_live;
+mod triage;

@@ -28,7 +28,7 @@ fn topology() -> Topology {
         .bind(exchange("bank"), queue("mail"), pattern("#"))
 }
 
-fn scope() -> AuditScope {
+pub(super) fn scope() -> AuditScope {
     AuditScope {
         consumer: ConsumerName::new("order-consumer").unwrap(),
         queue: queue("orders"),
@@ -39,7 +39,7 @@ fn scope() -> AuditScope {
 }
 
 /// Counts, and expects the account to balance.
-async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
+pub(super) async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
     let count = store.count(scope).await.unwrap();
     let ConsumerCount { committed, applied, dead, unpublished, held, elsewhere, elsewhere_ids } = &count;
     assert_eq!(*committed, applied + dead + unpublished + held + elsewhere, "{count:?}");
@@ -48,7 +48,7 @@ async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
 }
 
 impl<S: Backend> Desk<S> {
-    async fn apply(&self, consumer: &str, events: &[&str]) {
+    pub(super) async fn apply(&self, consumer: &str, events: &[&str]) {
         let arrivals: Vec<Arrival> = events
             .iter()
             .map(|event| Arrival {
@@ -63,13 +63,15 @@ impl<S: Backend> Desk<S> {
         self.store.commit(tx).await.unwrap();
     }
 
-    async fn bury(&self, from: &str, events: &[&str]) {
+    pub(super) async fn bury(&self, from: &str, events: &[&str]) {
         let now = self.clock.now();
         let letter = |event: &&str| DeadLetter {
             key: format!("{from} {event}"),
             event_id: Some(id(event)),
             event_type: Some("shop.order.placed".to_owned()),
             tenant: None,
+            aggregate_id: None,
+            ordering_key: None,
             consumer: Some(ConsumerName::new(format!("{from}-consumer")).unwrap()),
             queue: queue(from),
             exchange: "shop".to_owned(),
@@ -95,7 +97,7 @@ impl<S: Backend> Desk<S> {
     }
 }
 
-fn dead_in_the_outbox() -> PublishResult {
+pub(super) fn dead_in_the_outbox() -> PublishResult {
     PublishResult::Failed { error: "no queue wanted it".to_owned(), retry_at: None }
 }
 

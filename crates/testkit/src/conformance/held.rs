@@ -173,6 +173,8 @@ async fn bury<S: Backend>(store: &S, event: &str) {
         key: format!("death of {event}"),
         event_id: Some(id(event)),
         event_type: None,
+        aggregate_id: None,
+        ordering_key: None,
         tenant: None,
         consumer: Some(mail()),
         queue: QueueName::new("mail").unwrap(),

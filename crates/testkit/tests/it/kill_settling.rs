@@ -119,7 +119,7 @@ async fn between_every_two_steps<S: Effects>(mut stage: Stage<S>) {
     for step in Step::ALL {
         for nth in [1, 4] {
             stage.commit(&[Trouble::None, Trouble::Flaky, Trouble::Rejected], 5).await;
-            let dying = stage.worker(&format!("trouble@{}:{nth}", step.as_str()));
+            let mut dying = stage.worker(&format!("trouble@{}:{nth}", step.as_str()));
             let ended = tokio::time::timeout(LIMIT, dying.ended()).await;
             ended.unwrap_or_else(|_| panic!("it never came to {step:?} for the {nth}. time")).unwrap();
         }

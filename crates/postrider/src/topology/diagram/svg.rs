@@ -165,7 +165,9 @@ impl<'a> Page<'a> {
         }
         let x = f64::midpoint(self.edge_of(*from, true), self.edge_of(*to, false));
         // Two lines between the same two places, there and back, share the middle: the way back goes below.
-        let back = if self.placed.turned[number] { 14.0 } else { 0.0 };
+        let twin = |other: &Vec<usize>| other.ends_with(&[*from, *to]);
+        let shared = self.placed.lines.iter().filter(|line| twin(line)).count() > 1;
+        let back = if shared && self.placed.turned[number] { 14.0 } else { 0.0 };
         let y = f64::midpoint(self.y(*from), self.y(*to)) + 4.0 + back;
         let label = escaped(&edge.label);
         let _ = writeln!(

@@ -59,7 +59,7 @@ fn after(plan: &Plan, mut broker: Observed) -> Observed {
                     auto_delete: false,
                     internal: false,
                     arguments: BTreeMap::new(),
-                })
+                });
             }
             Step::AddQueue { queue: wanted } => {
                 let arguments = serde_json::to_value(wanted.declared_arguments()).unwrap();

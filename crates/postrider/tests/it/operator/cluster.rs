@@ -33,7 +33,7 @@ async fn a_queue_is_replaced_while_nodes_are_killed(version: RabbitVersion) {
     let replacing = async {
         let plan = operator.plan(&orders(QueueKind::Quorum), false).await.unwrap();
         let tell = move |text: String| {
-            println!("{text}");
+            eprintln!("{text}");
             let _nobody_listens = told.send(text);
         };
         operator.apply(&plan, Duration::from_mins(2), &tell).await.unwrap();
@@ -75,8 +75,8 @@ async fn wait_for(heard: &mut mpsc::UnboundedReceiver<String>, word: &str) {
 }
 
 async fn kill_and_restart(cluster: &RabbitCluster, node: usize) {
-    println!("-- killing node {node}");
+    eprintln!("-- killing node {node}");
     cluster.kill(node).unwrap();
     cluster.restart(node).await.unwrap();
-    println!("-- node {node} is back");
+    eprintln!("-- node {node} is back");
 }

@@ -100,7 +100,7 @@ async fn a_consumer_that_never_settles_stops_it_and_everything_is_put_back(versi
         held += stuck.next(10).await.unwrap().len();
     }
     let plan = operator.plan(&orders(QueueKind::Quorum), false).await.unwrap();
-    let error = operator.apply(&plan, Duration::from_secs(1), &|text| println!("{text}")).await.unwrap_err();
+    let error = operator.apply(&plan, Duration::from_secs(1), &|text| eprintln!("{text}")).await.unwrap_err();
     assert!(error.to_string().contains("10 messages of queue orders are with consumers"), "{error}");
     assert_settled(&operator, &classic).await;
     assert_eq!(depth(&broker, "orders").await, 90);
@@ -123,12 +123,12 @@ async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVe
         let (operator, wanted) = (Arc::clone(&operator), quorum.clone());
         let attempt = tokio::spawn(async move {
             let plan = operator.plan(&wanted, false).await.unwrap();
-            operator.apply(&plan, PATIENCE, &|text| println!("{text}")).await
+            operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await
         });
         tokio::time::sleep(Duration::from_millis(millis)).await;
         attempt.abort();
         let cut = attempt.await;
-        println!("-- cut off after {millis} ms: {:?}", cut.map_err(|error| error.is_cancelled()));
+        eprintln!("-- cut off after {millis} ms: {:?}", cut.map_err(|error| error.is_cancelled()));
     }
     apply(&operator, &quorum).await;
     let sent = publishing.stop().await;

@@ -45,27 +45,25 @@ pub(super) struct ApplyArgs {
 
 pub(super) async fn run(args: &ApplyArgs, context: &Context) -> anyhow::Result<Exit> {
     let wait = patience(&args.wait)?;
-    let (operator, wanted, plan) = match &args.file {
-        Some(file) => match saved(file, context).await? {
+    let (operator, wanted, plan) = if let Some(file) = &args.file {
+        match saved(file, context).await? {
             Ok(all) => all,
             Err(exit) => return Ok(exit),
-        },
-        None => {
-            let layout = args.which.layout(context)?;
-            let operator = live::operator(context, layout.vhost.as_ref())?;
-            match operator.plan(&layout.topology, args.prune).await {
-                Ok(plan) => (operator, layout.topology.clone(), plan),
-                Err(error) => {
-                    let absent =
-                        error.source.as_ref().and_then(|cause| cause.downcast_ref::<ManagementError>());
-                    return match absent {
-                        Some(cause) if cause.kind == ManagementErrorKind::Absent => {
-                            context.output.note(&cause.message);
-                            declare(args, &layout.topology, layout.vhost.as_ref(), context).await
-                        }
-                        _ => Err(error.into()),
-                    };
-                }
+        }
+    } else {
+        let layout = args.which.layout(context)?;
+        let operator = live::operator(context, layout.vhost.as_ref())?;
+        match operator.plan(&layout.topology, args.prune).await {
+            Ok(plan) => (operator, layout.topology.clone(), plan),
+            Err(error) => {
+                let absent = error.source.as_ref().and_then(|cause| cause.downcast_ref::<ManagementError>());
+                return match absent {
+                    Some(cause) if cause.kind == ManagementErrorKind::Absent => {
+                        context.output.note(&cause.message);
+                        declare(args, &layout.topology, layout.vhost.as_ref(), context).await
+                    }
+                    _ => Err(error.into()),
+                };
             }
         }
     };

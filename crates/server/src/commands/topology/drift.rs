@@ -22,9 +22,10 @@ pub(super) async fn run(args: &DriftArgs, context: &Context) -> anyhow::Result<E
     let operator = live::operator(context, layout.vhost.as_ref())?;
     let plan = operator.plan(&layout.topology, false).await?;
     let drifted = !plan.is_empty() || !plan.extra.is_empty();
-    let text = match drifted {
-        true => show::plan(&plan, context),
-        false => format!("virtual host {} has what it should have", plan.vhost),
+    let text = if drifted {
+        show::plan(&plan, context)
+    } else {
+        format!("virtual host {} has what it should have", plan.vhost)
     };
     context.output.one(&plan, &text)?;
     Ok(if drifted { Exit::Unhealthy } else { Exit::Ok })

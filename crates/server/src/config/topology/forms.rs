@@ -30,6 +30,7 @@ pub(crate) struct ExchangeForm {
 /// `[[queue]]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "the settings are what they are")]
 pub(crate) struct QueueForm {
     pub(super) name: QueueName,
     #[serde(default)]
@@ -48,6 +49,9 @@ pub(crate) struct QueueForm {
     /// False: a plain queue, without wait queues and dead-letter queue.
     #[serde(default = "yes")]
     pub(super) consume: bool,
+    /// False: dead letters stay in their queue.
+    #[serde(default = "yes")]
+    collect: bool,
     dead_letter: Option<DeadLetterForm>,
     dead_letters_to: Option<DeadLettersForm>,
     wait_queues: Option<Vec<WaitForm>>,
@@ -243,6 +247,7 @@ impl QueueForm {
             service.wait_queues.sort_by_key(|wait| wait.delay);
         }
         service.identity = Identity::from(&self.identity);
+        service.collect = self.collect;
         service.queue = self.declared(service.queue);
         match (self.ordered, self.on_dead) {
             (true, on_dead) => service = service.ordered(on_dead.unwrap_or_default()),

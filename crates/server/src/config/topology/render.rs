@@ -119,6 +119,9 @@ fn write_service(text: &mut String, service: &ServiceQueue) {
         routing_key.as_ref().map_or_else(String::new, |key| format!("key = {}, ", quoted(key.as_str()))),
         quoted(service.dead_letter_queue.as_str())
     );
+    if !service.collect {
+        text.push_str("collect = false\n");
+    }
     let Identity { event_id, tenant, event_type, aggregate_id } = &service.identity;
     let named = [
         ("event_id", event_id),

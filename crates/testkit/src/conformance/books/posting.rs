@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use postrider::Outbox as _;
-use postrider::store::{Lane, RelayId};
+use postrider::store::{Ask, RelayId};
 use postrider::topology::ExchangeName;
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
@@ -171,7 +171,7 @@ pub async fn every_entry_is_told_of_once<F: BooksFixture>(fixture: &F) {
 
     let (books, relay) = (ledger.books(), RelayId::new("relay").unwrap());
     books.lease(&relay, std::time::Duration::from_mins(5)).await.unwrap();
-    let rows = books.claim(&relay, Lane { index: 0, count: 1 }, 100).await.unwrap();
+    let rows = books.claim(&relay, Ask::everything(100)).await.unwrap();
     let told: Vec<_> = rows.iter().map(|row| row.envelope.event_type.to_string()).collect();
     assert_eq!(told, ["fis.journal.posted", "fis.journal.reverted"]);
     assert!(rows.iter().all(|row| row.exchange.as_ref() == Some(&exchange)));
