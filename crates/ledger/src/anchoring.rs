@@ -60,7 +60,7 @@ impl<B: Books> Ledger<B> {
 }
 
 fn told(tenant: &TenantId, checkpoint: &Checkpoint) -> Option<Event> {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     let mut event = Event::new("fis.journal.checkpointed").ok()?.ordering(Ordering::Free);
     event.tenant.group = Some(tenant.clone());
     event

@@ -31,6 +31,7 @@ pub enum DecimalError {
     DividedByZero,
 }
 
+#[allow(clippy::should_implement_trait, reason = "each can fail, which the operators cannot")]
 impl Decimal {
     /// Nothing.
     pub const ZERO: Self = Self { digits: 0, scale: 0 };
@@ -192,15 +193,12 @@ impl PartialOrd for Decimal {
 
 impl Ord for Decimal {
     fn cmp(&self, other: &Self) -> Ordering {
-        match self.aligned(*other) {
-            Ok((left, right, _)) => left.cmp(&right),
-            // Too far apart to be written with one scale: the one without room is the larger in size.
-            Err(_) => {
-                let size =
-                    |number: &Self| (number.digits.signum(), number.digits / 10_i128.pow(number.scale));
-                size(self).cmp(&size(other))
-            }
+        if let Ok((left, right, _)) = self.aligned(*other) {
+            return left.cmp(&right);
         }
+        // Too far apart to be written with one scale: the one without room is the larger in size.
+        let size = |number: &Self| (number.digits.signum(), number.digits / 10_i128.pow(number.scale));
+        size(self).cmp(&size(other))
     }
 }
 

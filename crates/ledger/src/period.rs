@@ -140,12 +140,11 @@ pub fn open_day(periods: &[Period], day: Date, poster: Poster, policy: BackDated
     // Each round passes one period, so there are no more rounds than periods.
     while let Some(closed) = periods.iter().find(|period| period.covers(candidate) && !takes(period)) {
         let next = closed.ends_on.tomorrow().ok();
-        match (policy, next) {
-            (BackDated::NextOpen, Some(next)) => candidate = next,
-            _ => {
-                let (period, state) = (closed.name.clone(), closed.state.as_str());
-                return Err(Refusal::PeriodClosed { day, period, state });
-            }
+        if let (BackDated::NextOpen, Some(next)) = (policy, next) {
+            candidate = next;
+        } else {
+            let (period, state) = (closed.name.clone(), closed.state.as_str());
+            return Err(Refusal::PeriodClosed { day, period, state });
         }
     }
     Ok(candidate)

@@ -27,6 +27,7 @@ use crate::refusal::Refusal;
 
 /// Something to be posted.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum Arrival {
     /// An event, for the rules.
     Event {

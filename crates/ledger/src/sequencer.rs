@@ -27,7 +27,7 @@ pub const MAX_BATCH: usize = 500;
 /// Arrivals of a tenant that may wait; more wait outside.
 const QUEUE: usize = 2 * MAX_BATCH;
 /// A tenant without arrivals is forgotten after this long.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 /// The pause after a failure, doubled each time up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);

@@ -34,6 +34,7 @@ impl Hledger {
         text + "\n"
     }
 
+    #[allow(clippy::unused_self, reason = "one form of a book among others")]
     pub(super) fn entry(&self, entry: &Sealed) -> String {
         let said: String =
             entry.description.chars().map(|c| if c.is_control() || c == ';' { ' ' } else { c }).collect();

@@ -96,7 +96,7 @@ pub(super) async fn insert_accounts(
                 .push_bind(account.code.as_str())
                 .push_bind(account.name.as_str())
                 .push_bind(account.kind.as_str())
-                .push_bind(account.normal_side.map(|side| side.number()))
+                .push_bind(account.normal_side.map(super::super::account::Side::number))
                 .push_bind(account.currency.as_ref().map(|currency| currency.code().to_owned()))
                 .push_bind(account.active)
                 .push_bind(account.opens_children);

@@ -56,7 +56,7 @@ impl<B: Books> Desk<B> {
         let mut book = Book::new(tenant.clone(), currency("EUR"));
         book.rounding_account = Some(code("rounding"));
         book.retained_account = Some(code("retained-earnings"));
-        book.rate_source = "ecb".to_owned();
+        "ecb".clone_into(&mut book.rate_source);
         assert!(ledger.open_books(&book, &chart(), ready::RULES).await.unwrap());
         Self { ledger, tenant }
     }

@@ -77,7 +77,8 @@ pub(super) async fn run<B: Books>(args: EntriesArgs, desk: &Desk<'_, B>) -> anyh
     let entries = desk.ledger.books().entries(&tenant, after, limit).await?;
     let shown: Vec<Value> = entries.iter().map(|entry| journal_event::payload(entry, base)).collect();
     if let What::Show { entry } = args.what {
-        let found = shown.into_iter().find(|shown| shown["entry"] == entry.to_string());
+        let number = entry.to_string();
+        let found = shown.into_iter().find(|shown| shown["entry"] == number);
         let found = found.with_context(|| format!("{tenant} has no entry {entry}"))?;
         desk.context.output.one(&found, &serde_json::to_string_pretty(&found)?)?;
         return Ok(Exit::Ok);

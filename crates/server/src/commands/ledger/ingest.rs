@@ -64,7 +64,7 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
         });
         match read {
             Err(why) => {
-                refused.push(Refused { line: number, id: String::new(), code: "malformed".to_owned(), why })
+                refused.push(Refused { line: number, id: String::new(), code: "malformed".to_owned(), why });
             }
             Ok((tenant, envelope)) => {
                 let batch = waiting.entry(tenant.clone()).or_default();

@@ -83,7 +83,7 @@ fn shown(checkpoint: &Checkpoint) -> Value {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 /// The key of the file. A file that is absent is made, readable by its owner alone; one that cannot be read is never replaced.
