@@ -13,7 +13,7 @@ use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
 use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::topology::{
-    ConsumerName, Exchange, ExchangeKind, ExchangeName, RoutingKey, ServiceQueue, Topology,
+    ConsumerName, Exchange, ExchangeKind, ExchangeName, ExchangePolicy, RoutingKey, ServiceQueue, Topology,
 };
 use postrider::{Clock, dead_letter};
 use postrider_ledger::Ledger;
@@ -61,7 +61,12 @@ async fn plays<B: Books>(books: B, broker: Arc<dyn Broker>) {
     let mut service = ServiceQueue::new("fis.ingestion.queue", RetryPolicy::default()).unwrap();
     service.identity = Identity::fis();
     service = service.bind(&exchange(), "*.*.*").unwrap();
-    let events = Exchange { name: exchange(), kind: ExchangeKind::Topic, alternate: None };
+    let events = Exchange {
+        name: exchange(),
+        kind: ExchangeKind::Topic,
+        alternate: None,
+        policy: ExchangePolicy::default(),
+    };
     let topology =
         Topology { exchanges: vec![events], queues: service.queues(), bindings: service.bindings.clone() };
     broker.declare(&topology).await.unwrap();
@@ -108,7 +113,7 @@ async fn plays<B: Books>(books: B, broker: Arc<dyn Broker>) {
                 Clock::system().sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), waiting).await.expect("the queue is emptied");
+        tokio::time::timeout(Duration::from_mins(2), waiting).await.expect("the queue is emptied");
         stop.cancel();
         running.await.unwrap().unwrap();
         intake.sequencer.finish().await;
@@ -162,7 +167,7 @@ async fn dead_letters(broker: &dyn Broker, service: &ServiceQueue, count: usize)
     let mut classes = BTreeMap::new();
     while classes.len() < count {
         let mut settled = Vec::new();
-        let letters = tokio::time::timeout(Duration::from_secs(60), subscription.next(1000)).await;
+        let letters = tokio::time::timeout(Duration::from_mins(1), subscription.next(1000)).await;
         for letter in letters.unwrap_or_else(|_| panic!("only {} of {count} came", classes.len())).unwrap() {
             let header = |name| letter.message.header(name).unwrap().to_owned();
             classes.insert(
