@@ -27,8 +27,7 @@ async fn main() -> Result<(), HarnessError> {
             Ok(())
         })
     });
-    let ladder =
-        RetryPolicy { max_retries: 10, delays: vec![Duration::from_secs(5), Duration::from_mins(1)] };
+    let ladder = RetryPolicy::ladder(10, [Duration::from_secs(5), Duration::from_mins(1)]);
     let harness = Harness::new()
         .consumer("mail", "order.*", ladder, Registry::new().on("#", send_mail))?
         .start()

@@ -25,7 +25,7 @@ async fn main() -> Result<(), HarnessError> {
             }
         })
     });
-    let twice = RetryPolicy { max_retries: 2, delays: vec![Duration::from_secs(1)] };
+    let twice = RetryPolicy::fixed(2, Duration::from_secs(1));
     let harness = Harness::new()
         .consumer("warehouse", "order.#", twice, Registry::new().on("order.placed", ship))?
         .start()

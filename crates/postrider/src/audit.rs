@@ -21,7 +21,7 @@ pub struct Account {
     pub committed: u64,
     /// Of these, applied: in its inbox.
     pub applied: u64,
-    /// Not published yet, in its queue, or in one of its wait queues.
+    /// Not published yet, in its queue, in one of its wait queues, or held behind an earlier event of its key.
     pub waiting: u64,
     /// Dead letters, collected or still in their queue, and events that are dead in the outbox.
     pub dead: u64,
@@ -88,7 +88,7 @@ pub async fn account<S: Audit>(
         name: name.to_string(),
         committed: count.committed,
         applied: count.applied,
-        waiting: count.unpublished + waiting,
+        waiting: count.unpublished + count.held + waiting,
         dead: count.dead + dead,
         unaccounted,
         unaccounted_ids: if unaccounted > 0 { count.elsewhere_ids } else { Vec::new() },

@@ -81,6 +81,13 @@ pub struct Receipt {
     pub(crate) tag: u64,
 }
 
+impl Receipt {
+    /// For what did not come from a broker just now: settling it does nothing.
+    pub(crate) fn void() -> Self {
+        Self { epoch: 0, tag: 0 }
+    }
+}
+
 /// A message as it was delivered.
 #[derive(Debug)]
 pub struct Delivery {

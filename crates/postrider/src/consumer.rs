@@ -2,22 +2,42 @@
 //!
 //! A crash before the commit leaves nothing, and the broker delivers again. A crash after it leaves the effects and the
 //! inbox's mark, and the next delivery is known as a duplicate. So effects happen once, whatever dies when.
+//!
+//! A consumer works in sessions. Each is a subscription; it ends when the consumer is stopped or paused or its breaker
+//! opens. What was begun is finished and settled, and the rest goes back to the queue.
 
+mod arrived;
 mod attempt;
+mod breaker;
+mod crash;
+mod desk;
+mod due;
+mod order;
+mod pace;
+mod release;
 mod settle;
+mod status;
+mod throttle;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub use breaker::{BreakerConfig, BreakerState, Cause};
+pub use pace::Concurrency;
+pub use status::{ConsumerState, ConsumerStatus};
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, RwLock};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::broker::{Broker, BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use self::breaker::Breaker;
+use self::desk::Desk;
+use self::pace::Pace;
+use self::throttle::Throttle;
+use crate::broker::{Broker, BrokerError, Subscription};
 use crate::clock::Clock;
 use crate::registry::Registry;
-use crate::store::Inbox;
+use crate::store::{ConsumerStore, Pause};
 use crate::topology::{ConsumerName, ServiceQueue};
 
 /// How a consumer works.
@@ -25,69 +45,57 @@ use crate::topology::{ConsumerName, ServiceQueue};
 pub struct ConsumerConfig {
     /// Unsettled deliveries the broker may hand out.
     pub prefetch: u16,
-    /// Deliveries handled at the same time.
-    pub concurrency: usize,
+    /// Deliveries handled at the same time; adapts to the load between these two.
+    pub concurrency: Concurrency,
     /// How long one attempt may take.
     pub handler_limit: Duration,
+    /// At most so many deliveries are begun each second; absent: no limit.
+    pub max_rate: Option<f64>,
+    /// When to leave the queue alone.
+    pub breaker: BreakerConfig,
+    /// An event under which the process died so many times while it was handled alone is a dead letter; 0: never.
+    pub max_crashes: u32,
+    /// How often to look whether it is paused, and for held events.
+    pub poll_interval: Duration,
 }
 
 impl Default for ConsumerConfig {
     fn default() -> Self {
-        Self { prefetch: 250, concurrency: 10, handler_limit: Duration::from_secs(30) }
+        Self {
+            prefetch: 250,
+            concurrency: Concurrency::default(),
+            handler_limit: Duration::from_secs(30),
+            max_rate: None,
+            breaker: BreakerConfig::default(),
+            max_crashes: 3,
+            poll_interval: Duration::from_secs(1),
+        }
     }
 }
 
 /// One consumer of one queue.
-pub struct Consumer<S: Inbox> {
-    pub(crate) name: ConsumerName,
-    pub(crate) service: ServiceQueue,
-    pub(crate) registry: Registry<S>,
-    pub(crate) store: S,
-    pub(crate) broker: Arc<dyn Broker>,
-    pub(crate) clock: Clock,
-    pub(crate) config: ConsumerConfig,
-    pub(crate) status: Arc<ConsumerStatus>,
+pub struct Consumer<S: ConsumerStore> {
+    name: ConsumerName,
+    service: ServiceQueue,
+    registry: Registry<S>,
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    config: ConsumerConfig,
+    status: Arc<ConsumerStatus>,
+    breaker: Mutex<Breaker>,
+    pace: Mutex<Pace>,
+    throttle: Option<Mutex<Throttle>>,
+    /// Held for writing by a delivery that is handled alone.
+    alone: Arc<RwLock<()>>,
+    /// The names of the crash marks that were there when the session began.
+    marked: Mutex<HashSet<String>>,
+    /// Somebody has to look for held events.
+    released: Notify,
 }
 
-/// What a consumer is doing, for health and dashboards.
-#[derive(Debug, Default)]
-pub struct ConsumerStatus {
-    pub(crate) in_flight: AtomicUsize,
-    pub(crate) applied: AtomicU64,
-    pub(crate) duplicates: AtomicU64,
-    pub(crate) retried: AtomicU64,
-    pub(crate) dead: AtomicU64,
-}
-
-impl ConsumerStatus {
-    /// Deliveries being handled now.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Events applied since the start.
-    pub fn applied(&self) -> u64 {
-        self.applied.load(Ordering::Relaxed)
-    }
-
-    /// Deliveries of events that were applied before.
-    pub fn duplicates(&self) -> u64 {
-        self.duplicates.load(Ordering::Relaxed)
-    }
-
-    /// Deliveries sent to a wait queue since the start.
-    pub fn retried(&self) -> u64 {
-        self.retried.load(Ordering::Relaxed)
-    }
-
-    /// Deliveries dead-lettered since the start.
-    pub fn dead(&self) -> u64 {
-        self.dead.load(Ordering::Relaxed)
-    }
-}
-
-impl<S: Inbox> Consumer<S> {
-    /// A consumer named like its queue.
+impl<S: ConsumerStore> Consumer<S> {
+    /// A consumer with the default settings.
     pub fn new(
         store: S,
         broker: Arc<dyn Broker>,
@@ -96,14 +104,43 @@ impl<S: Inbox> Consumer<S> {
         service: ServiceQueue,
         registry: Registry<S>,
     ) -> Self {
-        let config = ConsumerConfig::default();
-        Self { name, service, registry, store, broker, clock, config, status: Arc::default() }
+        let (config, status, now) = (ConsumerConfig::default(), Arc::default(), clock.monotonic());
+        let breaker = Mutex::new(Breaker::new(config.breaker.clone()));
+        let pace = Mutex::new(Pace::new(config.concurrency, now));
+        Self {
+            name,
+            service,
+            registry,
+            store,
+            broker,
+            clock,
+            config,
+            status,
+            breaker,
+            pace,
+            throttle: None,
+            alone: Arc::default(),
+            marked: Mutex::default(),
+            released: Notify::new(),
+        }
     }
 
     /// With these settings instead of the defaults.
     #[must_use]
     pub fn config(mut self, config: ConsumerConfig) -> Self {
+        let now = self.clock.monotonic();
+        self.breaker = Mutex::new(Breaker::new(config.breaker.clone()));
+        self.pace = Mutex::new(Pace::new(config.concurrency, now));
+        let rate = config.max_rate.filter(|rate| *rate > 0.0);
+        self.throttle = rate.map(|rate| Mutex::new(Throttle::new(rate, now)));
         self.config = config;
+        self
+    }
+
+    /// Shares the process with other consumers: what is handled alone is alone among all of them.
+    #[must_use]
+    pub(crate) fn beside(mut self, others: &Arc<RwLock<()>>) -> Self {
+        self.alone = others.clone();
         self
     }
 
@@ -115,29 +152,57 @@ impl<S: Inbox> Consumer<S> {
     /// Works until told to stop, then lets the attempts in progress finish and settles them. What it did not begin goes
     /// back to the queue.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
-        let mut subscription = self.subscribe(&stop).await?;
-        let (settled, to_settle) = mpsc::channel(usize::from(self.config.prefetch.max(1)));
-        let settling = tokio::spawn(settle_in_batches(subscription.settler(), to_settle));
-        let attempts = TaskTracker::new();
-        let result = self.receive(subscription.as_mut(), &attempts, &settled, &stop).await;
-        attempts.close();
-        attempts.wait().await;
-        drop(settled);
-        let _panicked = settling.await;
+        let ended = stop.child_token();
+        self.obey_once().await;
+        let watching = tokio::spawn(self.clone().obey(ended.clone()));
+        let releasing = self.service.order.map(|_| tokio::spawn(self.clone().release_held(ended.clone())));
+        let result = self.sessions(&stop).await;
+        ended.cancel();
+        let _ended = watching.await;
+        if let Some(releasing) = releasing {
+            let _ended = releasing.await;
+        }
         result
     }
 
-    async fn subscribe(&self, stop: &CancellationToken) -> Result<Box<dyn Subscription>, BrokerError> {
+    async fn sessions(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
         loop {
-            match self.broker.subscribe(self.service.name(), self.config.prefetch).await {
-                Err(error) if error.is_transient() && !stop.is_cancelled() => {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = self.clear_to_work() => {}
+            }
+            self.session(stop).await?;
+        }
+    }
+
+    /// One subscription, from its beginning until everything that was begun is settled. While the breaker is half open it
+    /// is for a single delivery.
+    async fn session(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
+        self.look_for_marks().await;
+        let probe = self.status.breaker() == BreakerState::HalfOpen;
+        let prefetch = if probe { 1 } else { self.config.prefetch };
+        let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
+        let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
+        let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
+        desk.close().await;
+        result
+    }
+
+    async fn subscribe(
+        &self,
+        prefetch: u16,
+        stop: &CancellationToken,
+    ) -> Result<Option<Box<dyn Subscription>>, BrokerError> {
+        loop {
+            match self.broker.subscribe(self.service.name(), prefetch).await {
+                Err(error) if error.is_transient() => {
                     tracing::warn!(consumer = %self.name, %error, "cannot subscribe yet; trying again");
                     tokio::select! {
-                        () = stop.cancelled() => return Err(error),
+                        () = stop.cancelled() => return Ok(None),
                         () = self.clock.sleep(Duration::from_secs(1)) => {}
                     }
                 }
-                answer => return answer,
+                answer => return answer.map(Some),
             }
         }
     }
@@ -145,52 +210,118 @@ impl<S: Inbox> Consumer<S> {
     async fn receive(
         self: &Arc<Self>,
         subscription: &mut dyn Subscription,
-        attempts: &TaskTracker,
-        settled: &mpsc::Sender<(Receipt, Verdict)>,
+        desk: &Arc<Desk<S>>,
+        probe: bool,
         stop: &CancellationToken,
     ) -> Result<(), BrokerError> {
-        let slots = Arc::new(Semaphore::new(self.config.concurrency.max(1)));
         loop {
+            let most = self.pace().limit().max(self.registry.largest_batch().unwrap_or(1));
             let deliveries = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                deliveries = subscription.next(self.config.concurrency.max(1)) => deliveries?,
+                () = self.status.held_up() => return Ok(()),
+                deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
             for delivery in deliveries {
-                let slot = tokio::select! {
+                tokio::select! {
                     // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                     () = stop.cancelled() => return Ok(()),
-                    slot = slots.clone().acquire_owned() => slot,
-                };
-                let (this, settled, stop) = (self.clone(), settled.clone(), stop.clone());
-                attempts.spawn(async move {
-                    let _slot = slot;
-                    this.status.in_flight.fetch_add(1, Ordering::Relaxed);
-                    let (receipt, verdict) = this.deliver(delivery, &stop).await;
-                    let _closing = settled.send((receipt, verdict)).await;
-                    this.status.in_flight.fetch_sub(1, Ordering::Relaxed);
-                });
+                    () = self.status.held_up() => return Ok(()),
+                    () = desk.take(self.read(delivery)) => {}
+                }
+            }
+            desk.flush(probe).await;
+            if probe {
+                return Ok(());
             }
         }
     }
 
-    /// One delivery, from its first byte to the broker's verdict on it.
-    async fn deliver(&self, delivery: Delivery, stop: &CancellationToken) -> (Receipt, Verdict) {
-        let Some(attempted) = self.attempt(&delivery, stop).await else {
-            // Stopped while the store was away: nothing is done, somebody else will.
-            return (delivery.receipt, Verdict::Requeue);
-        };
-        let verdict = self.carry_out(&delivery, &attempted, stop).await;
-        (delivery.receipt, verdict)
+    /// Waits while it is paused or its breaker is open.
+    async fn clear_to_work(&self) {
+        loop {
+            self.status.unpaused().await;
+            let now = self.clock.monotonic();
+            let wait = self.with_breaker(|breaker| breaker.wait(now));
+            if wait.is_zero() && self.status.pause().is_none() {
+                return;
+            }
+            tokio::select! {
+                () = self.status.closed() => {}
+                () = self.clock.sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Looks every second or so whether somebody paused it.
+    async fn obey(self: Arc<Self>, ended: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = ended.cancelled() => return,
+                () = self.clock.sleep(self.config.poll_interval) => self.obey_once().await,
+            }
+        }
+    }
+
+    /// A store that cannot be asked changes nothing.
+    async fn obey_once(&self) {
+        let Ok(pause) = self.store.pause_of(&self.name).await else { return };
+        match (self.status.pause(), &pause) {
+            (None, Some(Pause { by, reason, .. })) => {
+                tracing::info!(consumer = %self.name, %by, %reason, "paused; what is in hand is finished");
+            }
+            (Some(_), None) => tracing::info!(consumer = %self.name, "resumed"),
+            _ => {}
+        }
+        metrics::gauge!("postrider_consumer_paused", "consumer" => self.name.to_string())
+            .set(if pause.is_some() { 1.0 } else { 0.0 });
+        self.status.set_pause(pause);
+    }
+
+    /// Tells the breaker something and shows what it made of it. Opening and closing are logged once.
+    fn with_breaker<T>(&self, tell: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut breaker = lock(&self.breaker);
+        let before = breaker.state();
+        let told = tell(&mut breaker);
+        let after = breaker.state();
+        if before == after {
+            return told;
+        }
+        match after {
+            BreakerState::Open(cause) if before == BreakerState::Closed => {
+                let why = match cause {
+                    Cause::Handler => "its handler fails for every event",
+                    Cause::Store => "its store cannot be reached",
+                };
+                tracing::error!(consumer = %self.name,
+                    "{why}; the queue is left alone and probed from time to time, no retries are used up");
+            }
+            BreakerState::Closed => {
+                tracing::info!(consumer = %self.name, "it works again; the queue is taken up");
+            }
+            BreakerState::Open(_) | BreakerState::HalfOpen => {}
+        }
+        metrics::gauge!("postrider_consumer_breaker_open", "consumer" => self.name.to_string())
+            .set(if after == BreakerState::Closed { 0.0 } else { 1.0 });
+        self.status.set_breaker(after);
+        told
+    }
+
+    /// Waits until the rate limit lets one more begin.
+    async fn keep_to_the_rate(&self) {
+        let Some(throttle) = &self.throttle else { return };
+        loop {
+            let taken = lock(throttle).take(self.clock.monotonic());
+            let Err(wait) = taken else { return };
+            self.clock.sleep(wait).await;
+        }
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        lock(&self.pace)
     }
 }
 
-/// Settles whatever is ready in one go. A lost connection needs nothing: the broker delivers again.
-async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<(Receipt, Verdict)>) {
-    const MOST: usize = 512;
-    let mut batch = Vec::new();
-    while ready.recv_many(&mut batch, MOST).await > 0 {
-        if let Err(error) = settler.settle(std::mem::take(&mut batch)).await {
-            tracing::warn!(%error, "deliveries could not be settled; the broker delivers them again");
-        }
-    }
+/// What is behind it is whole even if somebody panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,14 @@
 //! What could not be handled: how it is marked, and how it is collected where it can be found again.
 
 mod collector;
+pub mod in_queue;
 mod marks;
+pub mod replay;
+mod story;
 
 pub use collector::Collector;
 pub use marks::names as header;
-pub(crate) use marks::{Death, outgoing, remember_first_failure, remember_origin};
+pub(crate) use marks::{
+    Death, MAX_ERROR_BYTES, cut, outgoing, remember_first_failure, remember_origin, revive,
+};
+pub use story::BrokerDeath;

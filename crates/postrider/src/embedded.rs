@@ -7,6 +7,10 @@
 //! Two things are kept that RabbitMQ drops: a dead letter whose target reaches no queue, and a message that would go round
 //! by expiring alone. Both stay in their queue, undelivered, and are tried again when something is declared.
 //!
+//! Policies are taken from the topology that is declared: an alternate exchange, a dead-letter target, a delivery limit. The
+//! limit counts what comes back from subscriptions that ended, while this process lives, and is not applied where there is
+//! no dead-letter target: nothing is dropped.
+//!
 //! One broker at a time may be open on a file; the lock that `serve` takes sees to it.
 
 mod catalog;
@@ -34,7 +38,7 @@ use crate::broker::{Broker, BrokerError, Outgoing, Published, Subscription};
 use crate::clock::Clock;
 use crate::sqlite::Sqlite;
 use crate::topology::{QueueName, Topology};
-use catalog::{Catalog, QueueId, no_queue};
+use catalog::{Catalog, Lacking, QueueId, no_queue};
 use queue::QueueState;
 use state::{Shared, State, from_store, try_stranded};
 use subscription::EmbeddedSubscription;
@@ -119,29 +123,36 @@ impl Broker for EmbeddedBroker {
     }
 }
 
-/// Adds what is missing, in one transaction.
+/// Adds what is missing and sets the policies that are said, in one transaction.
 async fn declare(shared: Arc<Shared>, wanted: Topology) -> Result<(), BrokerError> {
     let _one_at_a_time = shared.declaring.lock().await;
     let (lacking, numbers) = {
         let state = shared.open()?;
         let lacking = state.catalog.lacks(&wanted)?;
         let last = state.queues.keys().next_back().map_or(0, |id| id.0);
-        let numbers: Vec<_> = (last + 1..).map(QueueId).take(lacking.queues.len()).collect();
+        let numbers: Vec<_> = (last + 1..).map(QueueId).take(lacking.added.queues.len()).collect();
         (lacking, numbers)
     };
-    if lacking != Topology::default() {
-        let (added, ids) = (lacking.clone(), numbers.clone());
-        let add = shared
+    if lacking != Lacking::default() {
+        let (lacking, ids) = (lacking.clone(), numbers.clone());
+        let write = shared
             .store
             .writer()
-            .run(move |conn| Box::pin(async move { declared::add(conn, &added, &ids).await }));
-        add.await.map_err(from_store)?;
+            .run(move |conn| Box::pin(async move { declared::write(conn, &lacking, &ids).await }));
+        write.await.map_err(from_store)?;
     }
     let mut state = shared.lock();
-    for (queue, id) in lacking.queues.iter().zip(&numbers) {
+    let Lacking { added, exchange_policies, queue_policies } = lacking;
+    for (queue, id) in added.queues.iter().zip(&numbers) {
         state.queues.insert(*id, QueueState::new(queue.clone(), 0));
     }
-    state.catalog.add(lacking, numbers);
+    for (name, policy) in &queue_policies {
+        if let Some(queue) = state.queues.values_mut().find(|queue| queue.settings.name == *name) {
+            queue.settings.policy = policy.clone();
+        }
+    }
+    state.catalog.change(exchange_policies, &queue_policies);
+    state.catalog.add(added, numbers);
     for (id, queue) in &state.queues {
         if !queue.stranded.is_empty() {
             shared.spawn(try_stranded(shared.clone(), *id, queue.stranded.iter().copied().collect()));

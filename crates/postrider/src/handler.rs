@@ -20,6 +20,33 @@ pub trait Handler<S: Store>: Send + Sync + 'static {
     fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
+/// Handles many events in one transaction: for effects that cost less together.
+///
+/// The guarantees are those of [`Handler`], for each event. When a batch fails, its transaction is rolled back and its events
+/// are given to the handler one by one, each in a transaction of its own, so that one bad event never fails its
+/// neighbours.
+pub trait BatchHandler<S: Store>: Send + Sync + 'static {
+    /// Applies the effects of all these events, which are in the order of their delivery. An error rolls all of them back.
+    fn handle(&self, tx: &mut S::Tx, events: &[Incoming])
+    -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// How large a batch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// At most so many events.
+    pub max_size: usize,
+    /// How long the first event of a batch waits for more. Without it a batch is what has arrived by then: one event
+    /// when little comes, many when the queue is backed up.
+    pub max_wait: Duration,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        Self { max_size: 100, max_wait: Duration::ZERO }
+    }
+}
+
 /// An event as a handler meets it.
 #[derive(Debug, Clone)]
 pub struct Incoming {
@@ -76,8 +103,39 @@ impl Failure {
         Self::new(FailureKind::Deferred { until }, format_args!("deferred until {until}"))
     }
 
+    /// What an HTTP status means, nothing for a success: 408, 409, 429 and 5xx may pass, 425 is too early, and every other
+    /// 4xx will fail again. A policy can say otherwise: see
+    /// [`RetryPolicy::event_bus`](crate::settlement::RetryPolicy::event_bus).
+    ///
+    /// `retry_after` is what the answer asked for ([`retry_after`] reads the header). Without it, what is too early waits
+    /// in the shortest wait queue and is asked again.
+    pub fn from_status(
+        status: u16,
+        message: impl std::fmt::Display,
+        retry_after: Option<Duration>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let failure = match status {
+            200..=299 => return None,
+            425 => {
+                let until = now.saturating_add(retry_after.unwrap_or_default()).unwrap_or(now);
+                Self::new(FailureKind::Deferred { until }, message)
+            }
+            408 | 409 | 429 => Self::transient(message),
+            400..=499 => Self::permanent(message),
+            // 5xx; and what is no answer at all says nothing against the event.
+            _ => Self::transient(message),
+        };
+        Some(Self { retry_after, ..failure.status(status) })
+    }
+
     fn new(kind: FailureKind, message: impl std::fmt::Display) -> Self {
         Self { kind, message: message.to_string(), class: None, status: None, retry_after: None }
+    }
+
+    /// Whether it is too early rather than wrong.
+    pub fn is_deferred(&self) -> bool {
+        matches!(self.kind, FailureKind::Deferred { .. })
     }
 
     /// Names the kind of error.
@@ -100,6 +158,16 @@ impl Failure {
         self.retry_after = Some(delay);
         self
     }
+}
+
+/// Reads a `Retry-After` header: seconds, or a date. Nothing if it is neither; a date that has passed is no time at all.
+pub fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(date.duration_since(now)).unwrap_or(Duration::ZERO))
 }
 
 impl std::fmt::Display for Failure {
@@ -148,5 +216,48 @@ where
 {
     async fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> Result<(), Failure> {
         (self.0)(tx, event).await
+    }
+}
+
+/// A batch handler made of a closure: `batch_handler_fn(|tx, events| Box::pin(async move { … }))`.
+pub fn batch_handler_fn<S, F>(handle: F) -> BatchHandlerFn<F>
+where
+    S: Store,
+    F: for<'a> Fn(&'a mut S::Tx, &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>>
+        + Send
+        + Sync
+        + 'static,
+{
+    BatchHandlerFn(handle)
+}
+
+/// See [`batch_handler_fn`].
+pub struct BatchHandlerFn<F>(F);
+
+impl<S, F> BatchHandler<S> for BatchHandlerFn<F>
+where
+    S: Store,
+    F: for<'a> Fn(&'a mut S::Tx, &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>>
+        + Send
+        + Sync
+        + 'static,
+{
+    async fn handle(&self, tx: &mut S::Tx, events: &[Incoming]) -> Result<(), Failure> {
+        (self.0)(tx, events).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now: Timestamp = "1994-11-06T08:49:00Z".parse().unwrap();
+        assert_eq!(retry_after("120", now), Some(Duration::from_mins(2)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(37)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", now), None);
+        assert_eq!(retry_after("-5", now), None);
     }
 }

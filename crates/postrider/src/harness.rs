@@ -35,8 +35,10 @@ use crate::relay::RelayConfig;
 use crate::runtime::{Running, Runtime};
 use crate::settlement::RetryPolicy;
 use crate::sqlite::{Sqlite, SqliteConfig};
-use crate::store::{DeadLetter, DeadLetters as _, Outbox as _, Registration, Store as _};
-use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, QueueName, ServiceQueue};
+use crate::store::{
+    DeadLetter, DeadLetters as _, Held as _, HeldState, Outbox as _, Registration, Store as _,
+};
+use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, QueueName, ServiceQueue};
 
 /// Any error of the harness; tests only show it.
 pub type HarnessError = Box<dyn std::error::Error + Send + Sync>;
@@ -64,6 +66,22 @@ impl Setup {
     ) -> Result<Self, HarnessError> {
         let service = ServiceQueue::new(name, retry)?.bind(&ExchangeName::new(EXCHANGE)?, key)?;
         self.consumers.push((ConsumerName::new(name)?, service, handlers));
+        Ok(self)
+    }
+
+    /// The same on an ordered queue.
+    pub fn ordered(
+        mut self,
+        name: &str,
+        key: &str,
+        retry: RetryPolicy,
+        on_dead: OnDead,
+        handlers: Registry<Sqlite>,
+    ) -> Result<Self, HarnessError> {
+        self = self.consumer(name, key, retry, handlers)?;
+        if let Some((name, service, handlers)) = self.consumers.pop() {
+            self.consumers.push((name, service.ordered(on_dead), handlers));
+        }
         Ok(self)
     }
 
@@ -164,7 +182,10 @@ impl Harness {
             let ready = self.broker.depth(service.name()).await?;
             let dead = self.broker.depth(&service.dead_letter_queue).await?;
             let account = self.account(name.as_str()).await?;
-            if ready > 0 || dead > 0 || consumer.status.in_flight() > 0 || !account.holds() {
+            let held = self.store.held_keys(Some(name), usize::MAX).await?;
+            let now = self.store.clock().now();
+            let due = held.iter().any(|key| key.state == HeldState::Waiting && key.due_at <= now);
+            if due || ready > 0 || dead > 0 || consumer.status.in_flight() > 0 || !account.holds() {
                 return Ok(false);
             }
         }

@@ -9,13 +9,18 @@
 //! 5. [`consumer`]: delivery to effect. Transaction, inbox, [`handler`], commit.
 //! 6. [`settlement`]: what becomes of the delivery: ack, wait, dead letter.
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
-//! 8. [`audit`]: committed = applied + waiting + dead.
+//! 8. [`operation`]: what people do with many of them: plan, run, watch, cancel. A replay is back at 3; [`triage`] has the rules
+//!    that replay by schedule.
+//! 9. [`audit`]: committed = applied + waiting + dead.
+//!
+//! [`progress`] follows jobs of many items to a finish line that is crossed once.
 //!
 //! [`runtime`] starts all of it together.
 //!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
 
+mod archive;
 pub mod audit;
 pub mod broker;
 pub mod clock;
@@ -24,6 +29,8 @@ pub mod dead_letter;
 pub mod envelope;
 pub mod handler;
 mod host;
+pub mod operation;
+pub mod progress;
 pub mod registry;
 pub mod relay;
 pub mod runtime;
@@ -31,6 +38,7 @@ pub mod settlement;
 pub mod store;
 mod text;
 pub mod topology;
+pub mod triage;
 
 #[cfg(feature = "sqlite")]
 pub mod embedded;

@@ -3,24 +3,37 @@
 //! Everything lives in the schema `postrider`, made by [`Postgres::migrate`] and never touched implicitly. Every time that
 //! decides something (leases, due rows) is the database's own clock, so that no client's clock can break it.
 
+mod adopt;
 mod audit;
 mod backlog;
 mod claim;
+mod controls;
 mod dead_letter;
+mod desk;
 mod error;
+mod held;
+mod horizon;
+mod housekeeping;
 mod inbox;
+mod jobs;
+mod letters;
 mod migrate;
+mod operations;
 mod outbox;
 mod registration;
 mod settle;
 mod slots;
+mod table;
 mod tokens;
+mod trace;
 mod transaction;
 mod upkeep;
+mod verbatim;
 mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
+pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 
 use std::future::Future;
@@ -31,10 +44,12 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::store::{Store, StoreError, StoreErrorKind};
 use error::failed;
+use table::Statements;
 use wake::Wake;
 
 /// How to reach a database. TLS is chosen by the URL: `?sslmode=verify-full&sslrootcert=/path/ca.pem`.
@@ -77,6 +92,8 @@ impl PostgresConfig {
 #[derive(Clone)]
 pub struct Postgres {
     inner: Arc<Inner>,
+    table: Arc<OutboxTable>,
+    statements: Arc<Statements>,
     wake: Wake,
 }
 
@@ -90,6 +107,8 @@ struct Inner {
     place: String,
     statement_limit: Duration,
     max_payload_bytes: usize,
+    /// A job changed in a transaction of this process.
+    jobs_changed: Notify,
 }
 
 /// How long an answer may be late beyond the statement limit before the connection counts as lost.
@@ -127,8 +146,23 @@ impl Postgres {
         let relays = pool_for_relays(&config, &limits).connect_lazy_with(options.clone());
         let wake = Wake::new(options, clock.clone());
         let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
-        let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes };
-        Ok(Self { inner: Arc::new(inner), wake })
+        let jobs_changed = Notify::new();
+        let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes, jobs_changed };
+        let table = OutboxTable::default();
+        let statements = Arc::new(Statements::of(&table));
+        Ok(Self { inner: Arc::new(inner), table: Arc::new(table), statements, wake })
+    }
+
+    /// The same database with another of its outbox tables: what is appended, claimed and counted is of that one.
+    #[must_use]
+    pub fn with_outbox(&self, table: OutboxTable) -> Self {
+        let statements = Arc::new(Statements::of(&table));
+        Self { table: Arc::new(table), statements, ..self.clone() }
+    }
+
+    /// The outbox table it works on.
+    pub fn outbox_table(&self) -> &OutboxTable {
+        &self.table
     }
 
     /// The pool of connections that transactions use, for queries of your own outside of them.
@@ -176,12 +210,18 @@ impl Store for Postgres {
 
     async fn begin(&self) -> Result<PostgresTx, StoreError> {
         let transaction = self.limited("opening a transaction", self.inner.pool.begin()).await?;
-        Ok(PostgresTx::new(transaction, self.inner.clone()))
+        Ok(PostgresTx::new(transaction, self.inner.clone(), self.statements.append.clone()))
     }
 
     async fn commit(&self, mut tx: PostgresTx) -> Result<(), StoreError> {
         self.limited("checking a transaction", tx.check()).await.map_err(error::swallowed)?;
-        self.limited("committing", tx.commit()).await.map_err(error::unknown_outcome)
+        self.add_up(&mut tx).await?;
+        let jobs_changed = tx.tallies().has_changed();
+        self.limited("committing", tx.commit()).await.map_err(error::unknown_outcome)?;
+        if jobs_changed {
+            self.inner.jobs_changed.notify_one();
+        }
+        Ok(())
     }
 
     async fn rollback(&self, tx: PostgresTx) -> Result<(), StoreError> {

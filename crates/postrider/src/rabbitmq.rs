@@ -2,7 +2,8 @@
 //!
 //! Publishing and consuming have a connection each, kept by a `link`. The rest is in the order a message meets it:
 //! `publish` sends batches over `lanes` and judges the `confirms`; `subscription` receives; `settle` acks;
-//! `declare` makes the topology; `values` and `fault` translate messages and errors.
+//! `declare` makes the topology; `values` and `fault` translate messages and errors. `operator` looks at a whole virtual
+//! host through the `management` API, applies plans, and has `replace` exchange a queue for one with other arguments.
 //!
 //! The driver logs returned messages with their bodies, and the handshake with the password at trace level. A program
 //! that logs should leave it out: see [`DRIVER_LOG_TARGET`].
@@ -11,17 +12,22 @@ mod alone;
 mod config;
 mod confirms;
 mod declare;
+mod desk;
 mod dial;
 mod fault;
 mod lanes;
 mod line;
 mod link;
+pub mod management;
+mod operator;
 mod publish;
+mod replace;
 mod settle;
 mod subscription;
 mod values;
 
 pub use config::{RabbitMqConfig, RabbitMqTls};
+pub use operator::{ApplyError, Operator};
 
 use std::sync::Arc;
 

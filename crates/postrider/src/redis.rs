@@ -3,9 +3,11 @@
 mod config;
 mod error;
 mod facts;
+mod progress;
 mod server;
 
 pub use config::{RedisConfig, RedisTls};
 pub use error::{RedisError, RedisErrorKind};
 pub use facts::{RedisFacts, facts};
+pub use progress::{JobKeys, RedisProgress, RedisView};
 pub use server::Redis;

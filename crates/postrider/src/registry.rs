@@ -3,18 +3,28 @@
 use futures_util::future::BoxFuture;
 
 use crate::envelope::EventType;
-use crate::handler::{Failure, Handler, Incoming};
+use crate::handler::{BatchHandler, BatchLimits, Failure, Handler, Incoming};
 use crate::store::Store;
 use crate::topology::topic_matches;
 
 /// The handlers of one consumer.
 pub struct Registry<S: Store> {
-    handlers: Vec<(String, Box<dyn ErasedHandler<S>>)>,
+    entries: Vec<Entry<S>>,
+}
+
+/// A handler and what it wants.
+pub(crate) struct Entry<S: Store> {
+    /// Its place among the handlers.
+    pub(crate) number: usize,
+    pattern: String,
+    pub(crate) handler: Box<dyn ErasedHandler<S>>,
+    /// How many events it takes at a time; one if it says nothing.
+    pub(crate) batch: Option<BatchLimits>,
 }
 
 impl<S: Store> Default for Registry<S> {
     fn default() -> Self {
-        Self { handlers: Vec::new() }
+        Self { entries: Vec::new() }
     }
 }
 
@@ -27,26 +37,68 @@ impl<S: Store> Registry<S> {
     /// Gives events whose type matches the pattern to this handler: `order.created`, `order.*`, `#`. The first pattern
     /// that matches has it.
     #[must_use]
-    pub fn on(mut self, pattern: impl Into<String>, handler: impl Handler<S>) -> Self {
-        self.handlers.push((pattern.into(), Box::new(handler)));
+    pub fn on(self, pattern: impl Into<String>, handler: impl Handler<S>) -> Self {
+        self.push(pattern.into(), Box::new(One(handler)), None)
+    }
+
+    /// Gives them to this handler, many at a time.
+    #[must_use]
+    pub fn on_batch(
+        self,
+        pattern: impl Into<String>,
+        limits: BatchLimits,
+        handler: impl BatchHandler<S>,
+    ) -> Self {
+        self.push(pattern.into(), Box::new(Many(handler)), Some(limits))
+    }
+
+    fn push(
+        mut self,
+        pattern: String,
+        handler: Box<dyn ErasedHandler<S>>,
+        batch: Option<BatchLimits>,
+    ) -> Self {
+        self.entries.push(Entry { number: self.entries.len(), pattern, handler, batch });
         self
     }
 
-    pub(crate) fn find(&self, event_type: &EventType) -> Option<&dyn ErasedHandler<S>> {
-        self.handlers
-            .iter()
-            .find(|(pattern, _)| topic_matches(pattern, event_type.as_str()))
-            .map(|(_, handler)| &**handler)
+    pub(crate) fn find(&self, event_type: &EventType) -> Option<&Entry<S>> {
+        self.entries.iter().find(|entry| topic_matches(&entry.pattern, event_type.as_str()))
+    }
+
+    /// The handler with this number.
+    pub(crate) fn entry(&self, number: usize) -> Option<&Entry<S>> {
+        self.entries.get(number)
+    }
+
+    /// The largest batch that any handler takes; none if none does.
+    pub(crate) fn largest_batch(&self) -> Option<usize> {
+        self.entries.iter().filter_map(|entry| entry.batch).map(|batch| batch.max_size.max(1)).max()
     }
 }
 
-/// A handler without its type.
+/// A handler without its type. One that takes single events is only ever given one.
 pub(crate) trait ErasedHandler<S: Store>: Send + Sync {
-    fn handle<'a>(&'a self, tx: &'a mut S::Tx, event: &'a Incoming) -> BoxFuture<'a, Result<(), Failure>>;
+    fn handle<'a>(&'a self, tx: &'a mut S::Tx, events: &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>>;
 }
 
-impl<S: Store, H: Handler<S>> ErasedHandler<S> for H {
-    fn handle<'a>(&'a self, tx: &'a mut S::Tx, event: &'a Incoming) -> BoxFuture<'a, Result<(), Failure>> {
-        Box::pin(Handler::handle(self, tx, event))
+struct One<H>(H);
+
+impl<S: Store, H: Handler<S>> ErasedHandler<S> for One<H> {
+    fn handle<'a>(&'a self, tx: &'a mut S::Tx, events: &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            for event in events {
+                self.0.handle(tx, event).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+struct Many<H>(H);
+
+impl<S: Store, H: BatchHandler<S>> ErasedHandler<S> for Many<H> {
+    fn handle<'a>(&'a self, tx: &'a mut S::Tx, events: &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(BatchHandler::handle(&self.0, tx, events))
     }
 }

@@ -11,10 +11,12 @@ use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
+use crate::operation::{LetterWork, Runner, RunnerConfig, Work};
 use crate::registry::Registry;
-use crate::relay::{Relay, RelayConfig, RelayStatus};
-use crate::store::{Backend, Registration, StoreError};
+use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
+use crate::store::{Backend, HouseRules, OperationKind, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
+use crate::triage::{Rule, keep_rules};
 
 /// What is to run, before it runs.
 ///
@@ -45,8 +47,12 @@ pub struct Runtime<S: Backend> {
     clock: Clock,
     topology: Topology,
     relay: Option<RelayConfig>,
+    house: HouseRules,
+    more: Vec<(S, RelayConfig)>,
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
     collected: Vec<ServiceQueue>,
+    rules: Vec<Rule>,
+    operations: bool,
 }
 
 impl<S: Backend> Runtime<S> {
@@ -58,8 +64,12 @@ impl<S: Backend> Runtime<S> {
             clock,
             topology: Topology::default(),
             relay: Some(RelayConfig::default()),
+            house: HouseRules::default(),
+            more: Vec::new(),
             consumers: Vec::new(),
             collected: Vec::new(),
+            rules: Vec::new(),
+            operations: false,
         }
     }
 
@@ -87,6 +97,20 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// A relay on another outbox of the same database, beside the first.
+    #[must_use]
+    pub fn outbox(mut self, store: S, config: RelayConfig) -> Self {
+        self.more.push((store, config));
+        self
+    }
+
+    /// How long the outbox keeps what is published, and where it goes then. Looked after where a relay runs.
+    #[must_use]
+    pub fn house(mut self, rules: HouseRules) -> Self {
+        self.house = rules;
+        self
+    }
+
     /// A consumer with the default settings.
     pub fn consumer(
         self,
@@ -97,7 +121,7 @@ impl<S: Backend> Runtime<S> {
         Ok(self.consumer_with(ConsumerName::new(name)?, service, registry, ConsumerConfig::default()))
     }
 
-    /// A consumer with settings of its own. Its dead letters are collected.
+    /// A consumer with settings of its own. Its dead letters are collected, unless its queue says otherwise.
     #[must_use]
     pub fn consumer_with(
         mut self,
@@ -106,26 +130,47 @@ impl<S: Backend> Runtime<S> {
         registry: Registry<S>,
         config: ConsumerConfig,
     ) -> Self {
-        self.topology = self.topology.service(&service);
         self.collected.push(service.clone());
         self.consumers.push((name, service, registry, config));
         self
     }
 
-    /// Collects the dead letters of a queue that is consumed elsewhere.
+    /// Collects the dead letters of a queue that is consumed elsewhere, unless that queue says otherwise.
     #[must_use]
     pub fn collect(mut self, service: ServiceQueue) -> Self {
         self.collected.push(service);
         self
     }
 
+    /// Runs the operations that people start, also where nothing is collected.
+    #[must_use]
+    pub fn operations(mut self) -> Self {
+        self.operations = true;
+        self
+    }
+
+    /// Replays dead letters by schedule.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self.operations()
+    }
+
+    /// What was given, and of the consumers' queues what that does not say already.
+    fn whole_topology(&self) -> Topology {
+        self.consumers
+            .iter()
+            .fold(self.topology.clone(), |topology, (_, service, ..)| topology.service(service))
+    }
+
     fn registrations(&self) -> Vec<Registration> {
+        let topology = self.whole_topology();
         let exchange =
             self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
         let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
             name: name.clone(),
             service: service.clone(),
-            topology: self.topology.clone(),
+            topology: topology.clone(),
             exchange: exchange.clone(),
         };
         self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
@@ -136,7 +181,7 @@ impl<S: Backend> Runtime<S> {
     /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
     pub async fn start(self) -> Result<Running<S>, StartError> {
         self.store.register(self.registrations()).await?;
-        self.broker.declare(&self.topology).await?;
+        self.broker.declare(&self.whole_topology()).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let registrations = self.registrations();
@@ -144,14 +189,23 @@ impl<S: Backend> Runtime<S> {
             let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
             let status = relay.status();
             tasks.spawn(relay.run(stop.clone()));
+            let keeper = Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone());
+            tasks.spawn(keeper.run(stop.clone()));
+            for (store, config) in self.more {
+                let keeper = Housekeeper::new(store.clone(), self.clock.clone(), self.house.clone());
+                tasks.spawn(keeper.run(stop.clone()));
+                let relay = Relay::new(store, self.broker.clone(), self.clock.clone(), config);
+                tasks.spawn(relay.run(stop.clone()));
+            }
             status
         });
-        let mut consumers = Vec::new();
+        let (mut consumers, process) = (Vec::new(), Arc::default());
         for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
         {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
-            let consumer =
-                Consumer::new(store, broker, clock, name.clone(), service, registry).config(config);
+            let consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
+                .config(config)
+                .beside(&process);
             consumers.push(RunningConsumer { registration, status: consumer.status() });
             let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
             tasks.spawn(async move {
@@ -159,7 +213,12 @@ impl<S: Backend> Runtime<S> {
                 supervise(&format!("consumer {name}"), run, &clock, &stop).await;
             });
         }
-        for service in self.collected {
+        if self.operations || !self.collected.is_empty() {
+            let (store, clock, stop, rules) =
+                (self.store.clone(), self.clock.clone(), stop.clone(), self.rules);
+            tasks.spawn(run_operations(store, clock, rules, stop));
+        }
+        for service in self.collected.into_iter().filter(|service| service.collect) {
             let what = format!("collector of {}", service.dead_letter_queue);
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
             let collector = Arc::new(Collector::new(store, broker, clock, service));
@@ -181,6 +240,15 @@ impl<S: Backend> Runtime<S> {
     }
 }
 
+/// Who collects dead letters also runs the operations on them, and the rules.
+async fn run_operations<S: Backend>(store: S, clock: Clock, rules: Vec<Rule>, stop: CancellationToken) {
+    let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
+    let letters = LetterWork::new(clock.clone());
+    let kinds: [(OperationKind, &dyn Work<S>); 2] =
+        [(OperationKind::ReplayLetters, &letters), (OperationKind::DiscardLetters, &letters)];
+    tokio::join!(runner.serve(&kinds, &stop), keep_rules(&store, &clock, &rules, &stop));
+}
+
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -198,15 +266,23 @@ where
     F: Fn() -> R,
     R: Future<Output = Result<(), BrokerError>>,
 {
-    let mut pause = Duration::from_secs(1);
-    while let Err(error) = run().await {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(30);
+    let mut pause = FIRST;
+    loop {
+        let started = clock.monotonic();
+        let Err(error) = run().await else { return };
         if stop.is_cancelled() {
             return;
+        }
+        // What ran for a while and ended has a new reason: it is not made to wait for the old ones.
+        if clock.since(started) > LONGEST {
+            pause = FIRST;
         }
         tracing::error!(%error, "the {what} ended; it is started again in {pause:?}");
         tokio::select! {
             () = stop.cancelled() => return,
-            () = clock.sleep(pause) => pause = (pause * 2).min(Duration::from_secs(30)),
+            () = clock.sleep(pause) => pause = (pause * 2).min(LONGEST),
         }
     }
 }

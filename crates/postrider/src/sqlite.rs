@@ -5,15 +5,22 @@
 
 mod audit;
 mod bulk;
+mod controls;
 mod dead_letters;
 mod error;
+mod held;
 mod inbox;
+mod jobs;
+mod letters;
 mod lock;
 mod news;
+mod operations;
 mod outbox;
+mod outboxes;
 mod registrations;
 mod schema;
 mod tokens;
+mod trace;
 mod tx;
 mod upkeep;
 mod writer;
@@ -31,6 +38,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions as _, SqliteConnection};
+use tokio::sync::Notify;
 
 use self::news::News;
 use self::outbox::Slot;
@@ -89,6 +97,8 @@ struct Shared {
     readers: SqlitePool,
     news: News,
     slot: Slot,
+    /// A job changed in a transaction of this process.
+    jobs_changed: Notify,
     clock: Clock,
     config: SqliteConfig,
 }
@@ -117,7 +127,8 @@ impl Sqlite {
             .test_before_acquire(false)
             .connect_lazy_with(readable(&config));
         let news = News::new(readable(&config));
-        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot: Slot::default(), clock, config }) })
+        let (slot, jobs_changed) = (Slot::default(), Notify::new());
+        Ok(Self { shared: Arc::new(Shared { writer, readers, news, slot, jobs_changed, clock, config }) })
     }
 
     /// How many commits were made since the file was opened here: fewer than transactions, where these shared one.
@@ -128,6 +139,12 @@ impl Sqlite {
     /// The one writer of the file.
     pub(crate) fn writer(&self) -> &Writer {
         &self.shared.writer
+    }
+
+    /// A transaction that takes the writer at its first write.
+    fn writer_tx(&self) -> SqliteTx {
+        let SqliteConfig { tx_limit, max_payload_bytes, .. } = self.shared.config;
+        SqliteTx::new(self.writer().clone(), self.clock().clone(), tx_limit, max_payload_bytes)
     }
 
     /// Connections that only read, and see what is committed.
@@ -173,13 +190,16 @@ impl Store for Sqlite {
 
     /// Does nothing to the file: the transaction opens at its first write.
     async fn begin(&self) -> Result<SqliteTx, StoreError> {
-        let SqliteConfig { tx_limit, max_payload_bytes, .. } = self.shared.config;
-        Ok(SqliteTx::new(self.writer().clone(), self.clock().clone(), tx_limit, max_payload_bytes))
+        Ok(self.writer_tx())
     }
 
     async fn commit(&self, tx: SqliteTx) -> Result<(), StoreError> {
-        if tx.commit().await? {
+        let committed = tx.commit().await?;
+        if committed.appended {
             self.shared.news.announce();
+        }
+        if committed.jobs_changed {
+            self.shared.jobs_changed.notify_one();
         }
         Ok(())
     }

@@ -1,24 +1,55 @@
-//! The ports to the database: a transaction, the outbox, the inbox, the dead letters.
+//! The ports to the database: a transaction, the outbox, the inbox, the dead letters, the operations.
 //!
 //! Two implementations keep these contracts and pass one suite: `postgres` and `sqlite`. The database is the authority
 //! on what happened; every other server only helps.
 
 mod audit;
+mod controls;
+mod crashes;
 mod dead_letter;
 mod error;
+mod fingerprint;
+mod held;
+mod housekeeping;
 mod inbox;
+mod jobs;
+mod letter;
+mod operation;
 mod outbox;
+mod outbox_desk;
+mod outboxes;
 mod registration;
 mod token;
+mod trace;
 mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
+pub use controls::{Controls, Pause};
+pub use crashes::Crashes;
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use error::{StoreError, StoreErrorKind};
+pub use held::{Held, HeldEvent, HeldHead, HeldKey, HeldState};
+pub(crate) use held::{pack, unpack};
+pub use housekeeping::{Archive, HouseRules, Housekeeping, Kept, PartitionSpan};
 pub use inbox::{Admission, Arrival, Inbox};
-pub use outbox::{Backlog, Lane, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult};
+pub use jobs::Jobs;
+pub use letter::{
+    Cursor, GroupPage, GroupQuery, LetterFilter, LetterGroup, LetterId, LetterPage, LetterQuery,
+    LetterStatus, LetterSummary, Resolution, SCANNED, StoredLetter, Survey, Triage, Turn,
+};
+pub use operation::{
+    Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
+};
+pub use outbox::{
+    Ask, Backlog, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult,
+    SlotLease, Verbatim, Wanted,
+};
+pub(crate) use outbox::{UNTYPED, read_head, write_head};
+pub use outbox_desk::{OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
+pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
+pub use trace::{AppliedStep, OutboxStep, Trace, Traces};
 pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
 
 use std::future::Future;
@@ -41,7 +72,22 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// All the ports a whole backend has.
-pub trait Backend: Store + Outbox + Inbox + DeadLetters + Audit + Registrations {}
+/// The ports that a consumer works with.
+pub trait ConsumerStore: Inbox + Controls + Crashes + Held {}
 
-impl<T: Store + Outbox + Inbox + DeadLetters + Audit + Registrations> Backend for T {}
+impl<T: Inbox + Controls + Crashes + Held> ConsumerStore for T {}
+
+/// The ports of the outbox: the relay's, the operator's, and keeping it small.
+pub trait OutboxStore: Outbox + OutboxDesk + Housekeeping {}
+
+impl<T: Outbox + OutboxDesk + Housekeeping> OutboxStore for T {}
+
+/// The ports of triage: dead letters, what is done about them, and where an event went.
+pub trait TriageStore: DeadLetters + Triage + Operations + Traces {}
+
+impl<T: DeadLetters + Triage + Operations + Traces> TriageStore for T {}
+
+/// All the ports a whole backend has.
+pub trait Backend: OutboxStore + ConsumerStore + TriageStore + Audit + Registrations {}
+
+impl<T: OutboxStore + ConsumerStore + TriageStore + Audit + Registrations> Backend for T {}

@@ -3,14 +3,28 @@
 //! The RabbitMQ adapter turns this data into declarations; the embedded broker interprets the same data. Nothing here
 //! does I/O.
 
+mod arguments;
+mod diagram;
+mod explain;
+pub mod export;
+mod layout;
 mod matching;
 mod names;
+pub mod observed;
+pub mod plan;
+mod policy;
+mod presets;
 mod service;
 
+pub use explain::{DeathStep, ExchangeStep, Explanation, ReachedQueue, TriedBinding};
+pub use layout::{Consuming, Layout};
 pub use matching::topic_matches;
-pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey};
-pub use service::{ServiceQueue, WaitQueue};
+pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};
+pub use policy::{AppliesTo, BrokerPolicy, DeliveryLimit, ExchangePolicy, QueuePolicy, REDELIVERIES};
+pub use presets::{PRESETS, Parameter, Preset, PresetError, STRICT};
+pub use service::{OnDead, ServiceQueue, WaitQueue};
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,15 +40,21 @@ pub struct Topology {
     pub bindings: Vec<Binding>,
 }
 
-/// Where messages are published to.
+/// Where messages are published to. Always durable.
+///
+/// All but the policy is fixed when it is declared, and everybody who declares it must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Its name.
     pub name: ExchangeName,
     /// How it routes.
     pub kind: ExchangeKind,
-    /// Where it sends what no binding wants.
+    /// Where it sends what no binding wants, as an argument.
+    #[serde(default)]
     pub alternate: Option<ExchangeName>,
+    /// What may change later.
+    #[serde(default)]
+    pub policy: ExchangePolicy,
 }
 
 /// How an exchange routes.
@@ -61,6 +81,8 @@ impl ExchangeKind {
 }
 
 /// Where messages wait. Always durable.
+///
+/// All but the policy are arguments: fixed when it is declared, and everybody who declares it must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     /// Its name.
@@ -76,6 +98,40 @@ pub struct Queue {
     /// Dead letters stay until their target has confirmed them. Without it a target that is away for a moment, as after
     /// a restart, loses them. Quorum queues only; the embedded broker never loses them.
     pub safe_dead_lettering: bool,
+    /// Every other argument (`x-…`). The embedded broker keeps and compares them and does nothing else with them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub arguments: BTreeMap<String, Argument>,
+    /// What may change later.
+    #[serde(default)]
+    pub policy: QueuePolicy,
+}
+
+/// The value of an argument.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Argument {
+    /// Yes or no.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A text.
+    Text(String),
+}
+
+impl From<&str> for Argument {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl std::fmt::Display for Argument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::Text(value) => write!(f, "{value:?}"),
+        }
+    }
 }
 
 /// How a queue is kept.
@@ -86,14 +142,17 @@ pub enum QueueKind {
     Quorum,
     /// On one node.
     Classic,
+    /// Not said: what the virtual host has for its default, which is classic unless somebody changed it. For queues that
+    /// others declare without a type.
+    Unsaid,
 }
 
 impl QueueKind {
-    /// The name RabbitMQ has for it.
+    /// The name RabbitMQ has for it, as the queue will be where the virtual host's default is untouched.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
-            Self::Classic => "classic",
+            Self::Classic | Self::Unsaid => "classic",
         }
     }
 }
@@ -128,7 +187,26 @@ impl Queue {
             dead_letter: None,
             single_active_consumer: false,
             safe_dead_lettering: true,
+            arguments: BTreeMap::new(),
+            policy: QueuePolicy::default(),
         }
+    }
+
+    /// Where its dead letters go: by its argument, else by its policy.
+    pub fn effective_dead_letter(&self) -> Option<&DeadLetterTarget> {
+        self.dead_letter.as_ref().or(self.policy.dead_letter.as_ref())
+    }
+}
+
+impl Exchange {
+    /// An exchange without an alternate.
+    pub fn new(name: ExchangeName, kind: ExchangeKind) -> Self {
+        Self { name, kind, alternate: None, policy: ExchangePolicy::default() }
+    }
+
+    /// Where it sends what no binding wants: by its argument, else by its policy.
+    pub fn effective_alternate(&self) -> Option<&ExchangeName> {
+        self.alternate.as_ref().or(self.policy.alternate.as_ref())
     }
 }
 
@@ -136,7 +214,7 @@ impl Topology {
     /// Adds an exchange.
     #[must_use]
     pub fn exchange(mut self, name: ExchangeName, kind: ExchangeKind) -> Self {
-        self.exchanges.push(Exchange { name, kind, alternate: None });
+        self.exchanges.push(Exchange::new(name, kind));
         self
     }
 
@@ -154,12 +232,70 @@ impl Topology {
         self
     }
 
-    /// Adds a consumer's queue with its wait queues, its dead-letter queue and its bindings.
+    /// Adds a consumer's queue with its wait queues, its dead-letter queue and its bindings, unless they are there: a layout
+    /// may declare them in its own way.
     #[must_use]
     pub fn service(mut self, service: &ServiceQueue) -> Self {
-        self.queues.extend(service.queues());
-        self.bindings.extend(service.bindings.iter().cloned());
+        for queue in service.queues() {
+            if self.find_queue(&queue.name).is_none() {
+                self.queues.push(queue);
+            }
+        }
+        for binding in &service.bindings {
+            if !self.bindings.contains(binding) {
+                self.bindings.push(binding.clone());
+            }
+        }
         self
+    }
+
+    /// The exchange of this name.
+    pub fn find_exchange(&self, name: &ExchangeName) -> Option<&Exchange> {
+        self.exchanges.iter().find(|exchange| exchange.name == *name)
+    }
+
+    /// The queue of this name.
+    pub fn find_queue(&self, name: &QueueName) -> Option<&Queue> {
+        self.queues.iter().find(|queue| queue.name == *name)
+    }
+
+    /// Whether what dies in a queue may come back to it by dying again elsewhere.
+    pub fn is_retry_loop(&self, queue: &QueueName) -> bool {
+        let mut seen = Vec::new();
+        let mut dying = vec![queue];
+        while let Some(name) = dying.pop() {
+            let Some(target) = self.find_queue(name).and_then(Queue::effective_dead_letter) else { continue };
+            // Without a key of its own a dead letter keeps the message's: it may be any that leads here.
+            let reached = match &target.routing_key {
+                Some(key) => self.route(&target.exchange, key),
+                None => self.fed_by(&target.exchange),
+            };
+            for next in reached {
+                if next == queue {
+                    return true;
+                }
+                if !seen.contains(&next) {
+                    seen.push(next);
+                    dying.push(next);
+                }
+            }
+        }
+        false
+    }
+
+    /// Every queue that some key of an exchange reaches.
+    fn fed_by(&self, exchange: &ExchangeName) -> Vec<&QueueName> {
+        let mut exchanges = vec![exchange];
+        while let Some(alternate) = exchanges
+            .last()
+            .and_then(|name| self.find_exchange(name))
+            .and_then(Exchange::effective_alternate)
+            .filter(|name| !exchanges.contains(name))
+        {
+            exchanges.push(alternate);
+        }
+        let bound = self.bindings.iter().filter(|binding| exchanges.contains(&&binding.exchange));
+        bound.map(|binding| &binding.queue).collect()
     }
 
     /// The queues a message reaches, each once, in the order they are declared. Follows alternate exchanges.
@@ -175,9 +311,9 @@ impl Topology {
         let mut at = exchange;
         // An alternate exchange may name another; a ring of them ends when each has been asked once.
         for _ in 0..=self.exchanges.len() {
-            let Some(exchange) = self.exchanges.iter().find(|e| e.name == *at) else { return Vec::new() };
+            let Some(exchange) = self.find_exchange(at) else { return Vec::new() };
             let reached = self.bound(exchange, key);
-            match &exchange.alternate {
+            match exchange.effective_alternate() {
                 Some(alternate) if reached.is_empty() => at = alternate,
                 _ => return reached,
             }

@@ -1,10 +1,18 @@
 //! The figures of the README: each a ratio to a raw limit, measured in the same run on the same servers.
 
+mod delay;
+mod naive;
 mod raw;
 mod relay;
+mod table;
+mod triage;
 
+pub(crate) use delay::delay_over_raw;
+pub(crate) use naive::Naive;
 pub(crate) use raw::{EmbeddedRaw, RabbitRaw, Raw};
-pub(crate) use relay::relay_over_raw;
+pub(crate) use relay::{Rival, relay_over_raw};
+pub(crate) use table::{Held, add_published, forget};
+pub(crate) use triage::{TriageFigures, triage};
 
 use serde::Serialize;
 
@@ -21,37 +29,44 @@ pub(crate) struct Load {
     pub(crate) rounds: usize,
 }
 
-/// One figure. The ratio is the median of the rounds; the rates are of that round.
+/// One figure. The ratio is the median of the rounds; what was measured is of that round.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
     /// What it is.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// On what.
     pub(crate) backend: String,
     /// Measured over the raw limit.
     pub(crate) ratio: f64,
-    /// Measured, per second.
-    pub(crate) rate: f64,
-    /// The raw limit, per second.
+    /// Measured.
+    pub(crate) measured: f64,
+    /// The raw limit.
     pub(crate) raw: f64,
+    /// Of both: `/s`, more is better; `ms`, less is.
+    pub(crate) unit: &'static str,
     /// The ratios of all rounds.
     pub(crate) rounds: Vec<f64>,
 }
 
 impl Figure {
-    /// The median round of pairs of (measured, raw) rates.
-    pub(crate) fn median(name: &'static str, backend: String, mut rounds: Vec<(f64, f64)>) -> Option<Self> {
-        rounds.sort_by(|(rate, raw), (other_rate, other_raw)| {
-            (rate / raw).total_cmp(&(other_rate / other_raw))
-        });
-        let (rate, raw) = *rounds.get(rounds.len() / 2)?;
-        let ratios = rounds.iter().map(|(rate, raw)| rounded(rate / raw)).collect();
+    /// The median round of pairs of (measured, raw).
+    pub(crate) fn median(
+        name: impl Into<String>,
+        backend: &str,
+        unit: &'static str,
+        mut rounds: Vec<(f64, f64)>,
+    ) -> Option<Self> {
+        rounds
+            .sort_by(|(measured, raw), (other, other_raw)| (measured / raw).total_cmp(&(other / other_raw)));
+        let (measured, raw) = *rounds.get(rounds.len() / 2)?;
+        let ratios = rounds.iter().map(|(measured, raw)| rounded(measured / raw)).collect();
         Some(Self {
-            name,
-            backend,
-            ratio: rounded(rate / raw),
-            rate: rate.round(),
-            raw: raw.round(),
+            name: name.into(),
+            backend: backend.to_owned(),
+            ratio: rounded(measured / raw),
+            measured: rounded(measured),
+            raw: rounded(raw),
+            unit,
             rounds: ratios,
         })
     }

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{audit, bench, db, demo, doctor, generate, publish, serve, token};
+use crate::commands::{
+    audit, bench, consumers, db, demo, dlq, doctor, event, generate, ops, outbox, progress, publish, serve,
+    token, topology,
+};
 use crate::config::Flags;
 use crate::output::{Format, Output};
 
@@ -62,10 +65,24 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Create the database schema, or see what it lacks
     Db(db::DbArgs),
+    /// See what a topology is: presets, configuration, diagrams, routes
+    Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
+    /// Find dead letters; replay, discard or edit them
+    Dlq(dlq::DlqArgs),
+    /// List, watch and cancel operations: replays and other long work
+    Ops(ops::OpsArgs),
+    /// Trace one event: where it went, queue by queue
+    Event(event::EventArgs),
+    /// See what waits in the outbox and what stands still, and let it go on
+    Outbox(outbox::OutboxArgs),
     /// Draw up the account of every consumer: committed = applied + waiting + dead
     Audit(audit::AuditArgs),
+    /// List consumers, pause and resume them, and see what is held
+    Consumers(consumers::ConsumersArgs),
+    /// See how far jobs have come
+    Progress(progress::ProgressArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page
@@ -77,7 +94,12 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it ends in order by itself on Ctrl-C; every other command is cut off.
     pub(crate) fn handles_signals(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Demo(_))
+        match self {
+            Self::Serve(_) | Self::Demo(_) => true,
+            Self::Dlq(args) => args.detaches(),
+            Self::Ops(args) => args.detaches(),
+            _ => false,
+        }
     }
 }
 
@@ -99,7 +121,8 @@ impl Shared {
         if let Command::Serve(serve) = command {
             values.extend(serve.listen.iter().map(|at| ("--listen", "http.listen", at.clone())));
         }
-        Flags { file: self.config.clone(), values }
+        let broker_alone = matches!(command, Command::Topology(_));
+        Flags { file: self.config.clone(), values, broker_alone }
     }
 }
 

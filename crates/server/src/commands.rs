@@ -2,13 +2,20 @@
 
 pub(crate) mod audit;
 pub(crate) mod bench;
+pub(crate) mod consumers;
 pub(crate) mod db;
 pub(crate) mod demo;
+pub(crate) mod dlq;
 pub(crate) mod doctor;
+pub(crate) mod event;
 pub(crate) mod generate;
+pub(crate) mod ops;
+pub(crate) mod outbox;
+pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod serve;
 pub(crate) mod token;
+pub(crate) mod topology;
 
 use postrider::Clock;
 
@@ -48,8 +55,17 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
         Command::Doctor(_) => doctor::run(&context).await,
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
+        Command::Topology(args) => topology::run(&args, &context).await,
         Command::Publish(args) => publish::run(args, &context).await,
+        Command::Dlq(args) => wiring::open(&context, dlq::Dlq { args, context: &context }).await,
+        Command::Ops(args) => wiring::open(&context, ops::Ops { args, context: &context }).await,
+        Command::Event(args) => wiring::open(&context, event::OfEvent { args, context: &context }).await,
+        Command::Outbox(args) => wiring::open(&context, outbox::Outbox { args, context: &context }).await,
         Command::Audit(_) => wiring::open(&context, audit::DrawUp { context: &context }).await,
+        Command::Consumers(args) => {
+            wiring::open(&context, consumers::Consumers { args, context: &context }).await
+        }
+        Command::Progress(args) => wiring::open(&context, progress::Follow { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),
     }

@@ -4,18 +4,23 @@
 //! is allowed, and nothing has been touched by then.
 
 mod backends;
+mod consumer;
 mod environment;
 mod layers;
+mod retry;
 mod secret;
 mod sections;
 mod topology;
+mod triage;
 
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
 pub(crate) use secret::Secret;
-pub(crate) use sections::{Http, Limits, LogFormat, Settings, Tls};
-pub(crate) use topology::OwnTopology;
+pub(crate) use sections::{
+    ArchiveChoice, Http, Limits, LogFormat, OutboxTable, PartitionChoice, Settings, Tls,
+};
+pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -36,10 +41,14 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// Which servers they choose.
     pub(crate) backends: Backends,
+    /// RabbitMQ's management API, where there is RabbitMQ.
+    pub(crate) management: Option<Server>,
     /// Redis, where there is one.
     pub(crate) redis: Option<Server>,
     /// The topology they describe.
     pub(crate) own: OwnTopology,
+    /// The rules that replay dead letters by schedule.
+    pub(crate) rules: Vec<postrider::triage::Rule>,
     /// Every value as text, to tell what a reload changed.
     values: BTreeMap<String, Secret>,
 }
@@ -51,6 +60,8 @@ pub(crate) struct Flags {
     pub(crate) file: Option<PathBuf>,
     /// Settings that a flag gives: the flag, the setting, the value.
     pub(crate) values: Vec<(&'static str, &'static str, String)>,
+    /// RabbitMQ without a database will do.
+    pub(crate) broker_alone: bool,
 }
 
 impl Config {
@@ -70,10 +81,10 @@ impl Config {
         for (flag, key, value) in &flags.values {
             layers.set(flag, key, value)?;
         }
-        Self::check(&layers)
+        Self::check(&layers, flags.broker_alone)
     }
 
-    fn check(layers: &Layers<'_>) -> Result<Self, ConfigError> {
+    fn check(layers: &Layers<'_>, broker_alone: bool) -> Result<Self, ConfigError> {
         let wrong = |(key, problem): (&str, String)| ConfigError {
             origin: layers.origin(key),
             key: key.to_owned(),
@@ -83,11 +94,18 @@ impl Config {
         if let Some(broken) = settings.broken_rules().into_iter().next() {
             return Err(wrong(broken));
         }
-        let backends = Backends::of(&settings).map_err(wrong)?;
+        let own = OwnTopology::of(&settings, layers.is_set("outbox.exchange")).map_err(wrong)?;
+        let backends = Backends::of(&settings, own.layout.vhost.as_ref(), broker_alone).map_err(wrong)?;
+        let management = match &backends {
+            Backends::Embedded { .. } => None,
+            Backends::Networked { broker, .. } | Backends::BrokerAlone { broker } => {
+                Some(backends::management(&settings, broker).map_err(wrong)?)
+            }
+        };
         let redis = backends::redis(&settings).map_err(wrong)?;
-        let own = OwnTopology::of(&settings).map_err(wrong)?;
+        let rules = settings.triage.rules().map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, redis, own, values })
+        Ok(Self { settings, backends, management, redis, own, rules, values })
     }
 
     /// The settings that differ between two readings, by name.

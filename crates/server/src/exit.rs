@@ -1,6 +1,8 @@
 //! How the process ends. Scripts rely on these numbers.
 
 use postrider::broker::{BrokerError, BrokerErrorKind};
+use postrider::rabbitmq::ApplyError;
+use postrider::rabbitmq::management::{ManagementError, ManagementErrorKind};
 use postrider::store::{StoreError, StoreErrorKind};
 
 use crate::config::ConfigError;
@@ -21,7 +23,6 @@ pub(crate) enum Exit {
     /// Somebody said no at the prompt.
     Declined = 5,
     /// Some of it is done, some is not.
-    #[allow(dead_code, reason = "bulk commands end so; none is here yet")]
     Partly = 6,
     /// Ctrl-C.
     Interrupted = 130,
@@ -60,9 +61,15 @@ fn of_one(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if cause.is::<Declined>() {
         return Some(Exit::Declined);
     }
+    if let Some(error) = cause.downcast_ref::<ApplyError>() {
+        return (error.done > 0).then_some(Exit::Partly);
+    }
+    let management = cause.downcast_ref::<ManagementError>().map(|error| {
+        matches!(error.kind, ManagementErrorKind::WrongPassword | ManagementErrorKind::MissingRight)
+    });
     let store = cause.downcast_ref::<StoreError>().map(|error| error.kind == StoreErrorKind::Denied);
     let broker = cause.downcast_ref::<BrokerError>().map(|error| error.kind == BrokerErrorKind::Denied);
-    store.or(broker).map(|denied| if denied { Exit::Denied } else { Exit::Error })
+    management.or(store).or(broker).map(|denied| if denied { Exit::Denied } else { Exit::Error })
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ async fn main() -> ExitCode {
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     let stops_by_itself = cli.command.handles_signals();
-    let running = commands::run(cli, Environment::of_process());
+    let running = Box::pin(commands::run(cli, Environment::of_process()));
     let ended = if stops_by_itself {
         running.await
     } else {

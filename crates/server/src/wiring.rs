@@ -7,20 +7,22 @@ use std::time::Duration;
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
 use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
+use postrider::rabbitmq::management::ManagementConfig;
+use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
-use postrider::store::{Backend, StoreError, Tokens, Upkeep};
+use postrider::store::{Backend, Jobs, Outboxes, StoreError, Tokens, Upkeep};
+use postrider::topology::VhostName;
 
 use crate::commands::Context;
 use crate::config::{Backends, Config, Server, Settings};
 use crate::demo::ShopStore;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 
 /// All that commands ask of a store.
-pub(crate) trait WholeStore: Backend + Tokens + Upkeep + ShopStore {}
+pub(crate) trait WholeStore: Backend + Jobs + Outboxes + Tokens + Upkeep + ShopStore {}
 
-impl<S: Backend + Tokens + Upkeep + ShopStore> WholeStore for S {}
+impl<S: Backend + Jobs + Outboxes + Tokens + Upkeep + ShopStore> WholeStore for S {}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {
@@ -62,6 +64,7 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
             let broker = BrokerDoor::RabbitMq(Box::new(rabbitmq(config, broker)), clock);
             command.run(Wired { store, broker, file: None }).await
         }
+        Backends::BrokerAlone { .. } => Err(usage("this needs a database; set DATABASE_URL (store.url)")),
     }
 }
 
@@ -69,10 +72,48 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
 pub(crate) fn broker_alone(context: &Context) -> Option<BrokerDoor> {
     match &context.config.backends {
         Backends::Embedded { .. } => None,
-        Backends::Networked { broker, .. } => {
+        Backends::Networked { broker, .. } | Backends::BrokerAlone { broker } => {
             Some(BrokerDoor::RabbitMq(Box::new(rabbitmq(&context.config, broker)), context.clock.clone()))
         }
     }
+}
+
+/// RabbitMQ's topology, to be looked at and changed, in a virtual host other than the connection's if one is given. None
+/// with the embedded broker, whose topology is whatever is declared.
+pub(crate) fn operator(
+    context: &Context,
+    vhost: Option<&VhostName>,
+) -> Result<Option<Operator>, BrokerError> {
+    let config = &context.config;
+    let (Backends::Networked { broker, .. } | Backends::BrokerAlone { broker }) = &config.backends else {
+        return Ok(None);
+    };
+    let Some(server) = &config.management else { return Ok(None) };
+    let mut connection = rabbitmq(config, broker);
+    if let Some(vhost) = vhost {
+        connection = connection.in_vhost(vhost.as_str())?;
+    }
+    let management = ManagementConfig {
+        url: server.url.to_secret_string(),
+        tls: connection.tls.clone(),
+        limit: connection.limits.call,
+    };
+    Operator::new(connection, &management, context.clock.clone()).map(Some)
+}
+
+/// RabbitMQ in the virtual host of a topology.
+pub(crate) async fn topology_broker(
+    context: &Context,
+    vhost: Option<&VhostName>,
+) -> anyhow::Result<Arc<dyn Broker>> {
+    let Some(BrokerDoor::RabbitMq(config, clock)) = broker_alone(context) else {
+        return Err(usage("no RabbitMQ is configured; set RABBITMQ_URL (broker.url)"));
+    };
+    let config = match vhost {
+        Some(vhost) => config.in_vhost(vhost.as_str())?,
+        None => *config,
+    };
+    Ok(Arc::new(RabbitMq::connect(config, clock).await?))
 }
 
 impl BrokerDoor {
@@ -137,6 +178,18 @@ pub(crate) fn redis(config: &Config, server: &Server) -> RedisConfig {
         client_key_file: files.client_key_file(),
     };
     RedisConfig { url: server.url.to_secret_string(), tls, limit: Duration::from_secs(5) }
+}
+
+/// The same server, at the database for progress.
+pub(crate) fn state_redis(config: &Config, server: &Server) -> RedisConfig {
+    let number = config.settings.redis.state_db;
+    let with_path = server.url.get().and_then(|text| url::Url::parse(text).ok()).map(|mut url| {
+        url.set_path(&number.to_string());
+        url
+    });
+    // A url that cannot be read was refused when the configuration was.
+    let url = with_path.map_or_else(|| server.url.to_secret_string(), |url| String::from(url).into());
+    RedisConfig { url, ..redis(config, server) }
 }
 
 fn limits(settings: &Settings) -> BrokerLimits {

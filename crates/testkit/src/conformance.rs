@@ -13,11 +13,17 @@
 
 pub mod audit;
 pub mod broker;
+pub mod controls;
 pub mod dead_letters;
+pub mod held;
 pub mod inbox;
+pub mod operations;
 pub mod outbox;
+pub mod progress;
 pub mod registrations;
+pub mod replays;
 pub mod store;
+pub mod triage;
 
 use std::future::Future;
 use std::time::Duration;
@@ -74,6 +80,10 @@ macro_rules! broker_conformance {
             rejected_messages_without_a_target_vanish, expired_messages_go_back_to_their_queue,
             a_wait_queue_keeps_the_order, each_delay_has_its_own_queue, deaths_are_counted_round_by_round,
             a_missing_dead_letter_queue_holds_up_nobody,
+            // policies
+            a_policy_gives_an_exchange_its_alternate, a_policy_gives_a_queue_its_dead_letter_target,
+            an_argument_wins_over_a_policy, what_comes_back_too_often_is_a_dead_letter,
+            without_a_limit_it_comes_back_for_ever, a_policy_can_change,
         ]);
         $crate::conformance_cases!($crashing, broker: [
             confirmed_messages_survive_a_crash, unsettled_deliveries_come_again_after_a_crash,
@@ -107,7 +117,11 @@ macro_rules! store_conformance {
             // claiming
             rows_are_claimed_in_the_order_of_positions, a_claim_takes_no_more_than_its_limit,
             rows_are_claimed_again_until_settled, nothing_is_claimed_without_a_lease,
-            lanes_divide_rows_and_keep_keys_together, relays_side_by_side_divide_the_rows,
+            parked_keys_are_seen_and_flow_again_when_unparked, rows_can_be_listed_and_found,
+            only_old_published_rows_are_removed, what_is_removed_can_be_archived_to_files,
+            what_is_removed_can_be_archived_to_a_table, only_the_slots_that_the_relay_knows_of_are_claimed,
+            what_is_in_hand_is_left_out, new_and_timed_rows_are_asked_for_apart,
+            a_horizon_names_those_who_may_still_commit_before_it, relays_side_by_side_divide_the_rows,
             scheduled_rows_wait_and_hold_up_nobody, scheduled_rows_are_claimed_when_due,
             a_late_commit_is_not_skipped, waiting_ends_when_something_is_appended, waiting_ends_by_itself,
             // settling
@@ -115,6 +129,9 @@ macro_rules! store_conformance {
             a_key_flows_again_when_its_head_is_published, dead_rows_park_their_key, free_rows_hold_up_nobody,
             a_blocked_key_does_not_starve_others, settling_nothing_records_nothing,
             results_of_one_batch_may_differ, a_relay_that_lost_its_lease_cannot_mark,
+            // sending again
+            a_message_is_sent_again_byte_for_byte, what_is_sent_again_holds_up_no_live_event,
+            what_is_sent_again_keeps_its_order, a_row_is_sent_again_once,
         ]);
         $crate::conformance_cases!($fixture, inbox: [
             an_event_is_new_once, another_payload_is_a_conflict, consumers_are_apart, a_rollback_forgets,
@@ -129,13 +146,65 @@ macro_rules! store_conformance {
             infinite_floats_do_not_stop_the_collector, collecting_nothing_is_fine,
             collectors_side_by_side_keep_each_letter_once,
         ]);
+        $crate::conformance_cases!($fixture, triage: [
+            every_filter_finds_its_letters, pages_go_both_ways_without_a_gap,
+            a_search_that_no_index_answers_stops_and_goes_on, a_letter_comes_back_by_its_number,
+            groups_count_what_is_open_and_what_there_ever_was, groups_come_in_pages,
+            groups_of_what_they_do_not_know_are_counted_among_the_newest, a_survey_counts_what_a_plan_needs,
+            what_is_frozen_is_what_matched_then, a_letter_is_taken_once, of_two_who_take_one_letter_one_gets_it,
+        ]);
+        $crate::conformance_cases!($fixture, operations: [
+            an_operation_comes_back_with_its_items_in_order, one_runner_has_an_operation_at_a_time,
+            a_lease_that_ended_goes_to_another, what_was_rolled_back_is_still_to_do,
+            a_cancelled_operation_gives_no_more_items, a_finished_operation_is_over,
+            operations_are_claimed_by_kind_the_oldest_first, a_turn_is_taken_once, the_log_tells_what_was_done,
+        ]);
+        $crate::conformance_cases!($fixture, replays: [
+            the_account_holds_through_every_step_of_a_replay, an_edited_event_counts_for_itself,
+            a_replay_that_dies_opens_its_letter_again_and_parks_nobody, a_replay_runs_to_its_end_and_is_logged,
+            two_replays_of_one_group_double_nothing, an_operation_goes_on_where_it_was_after_a_stop,
+            a_trace_tells_every_step, a_rule_takes_its_turn_and_leaves_what_dies_again_and_again,
+        ]);
         $crate::conformance_cases!($fixture, registrations: [
             registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
         ]);
         $crate::conformance_cases!($fixture, audit: [
             an_empty_outbox_counts_nothing, each_term_is_counted, routing_decides_what_is_committed,
             applied_goes_before_dead_before_waiting, what_is_elsewhere_is_listed_oldest_first,
-            alternate_exchanges_count_as_routes, the_account_always_balances,
+            alternate_exchanges_count_as_routes, the_account_always_balances, held_events_are_counted,
+        ]);
+        $crate::conformance_cases!($fixture, controls: [
+            a_pause_is_seen_until_it_is_taken_back, the_first_pause_stands, crash_marks_are_counted_until_the_end,
+        ]);
+        $crate::conformance_cases!($fixture, held: [
+            a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, holding_again_changes_nothing,
+            a_head_waits_for_its_time, a_lease_runs_out, letting_go_commits_with_the_inbox,
+            a_parked_key_stays_until_it_is_released,
+        ]);
+    };
+}
+
+/// The suite of whoever keeps the progress of jobs. Takes a fixture, awaited once per case.
+#[macro_export]
+macro_rules! progress_conformance {
+    ($fixture:expr $(,)?) => {
+        $crate::conformance_cases!($fixture, progress: [
+            // counting
+            a_new_job_is_initializing_and_init_may_be_repeated, an_unknown_job_is_refused_and_not_made,
+            items_are_counted_once_by_their_ids, failed_items_are_done_and_errors, marking_nothing_is_fine,
+            pages_are_added_once, odd_ids_are_told_apart, a_large_batch_is_marked_at_once,
+            // finishing
+            the_last_item_announces_the_job, completion_waits_for_the_end_of_discovery,
+            ending_discovery_runs_the_finish_check, a_job_without_items_completes,
+            lowering_the_total_runs_the_finish_check, another_event_is_announced_where_asked_for,
+            // refusing
+            more_done_than_the_total_is_refused, a_refused_batch_counts_nothing, marks_after_done_are_refused,
+            the_total_is_not_lowered_below_what_is_done, discovery_does_not_begin_again,
+            every_step_ends_as_the_rules_say,
+            // listing
+            jobs_are_listed_the_newest_first,
+            // crowding
+            a_hundred_workers_on_one_job_count_every_item_once, a_thousand_jobs_complete_once_each,
         ]);
     };
 }
@@ -196,14 +265,25 @@ mod tests {
             include_str!("conformance/broker/dead_lettering.rs"),
             include_str!("conformance/broker/declaring.rs"),
             include_str!("conformance/broker/delivering.rs"),
+            include_str!("conformance/broker/policies.rs"),
             include_str!("conformance/broker/publishing.rs"),
             include_str!("conformance/broker/routing.rs"),
+            include_str!("conformance/controls.rs"),
             include_str!("conformance/dead_letters.rs"),
+            include_str!("conformance/held.rs"),
             include_str!("conformance/inbox.rs"),
+            include_str!("conformance/operations.rs"),
+            include_str!("conformance/outbox/again.rs"),
+            include_str!("conformance/replays.rs"),
+            include_str!("conformance/triage.rs"),
             include_str!("conformance/outbox/appending.rs"),
             include_str!("conformance/outbox/carrying.rs"),
             include_str!("conformance/outbox/claiming.rs"),
             include_str!("conformance/outbox/settling.rs"),
+            include_str!("conformance/progress/counting.rs"),
+            include_str!("conformance/progress/crowding.rs"),
+            include_str!("conformance/progress/finishing.rs"),
+            include_str!("conformance/progress/refusing.rs"),
             include_str!("conformance/registrations.rs"),
             include_str!("conformance/store.rs"),
         ] {

@@ -3,9 +3,13 @@
 //! The worker writes a line before and after everything that a kill could fall between; the test that kills it reads
 //! them to the last one, and so knows whether messages were unconfirmed or unsettled at that moment.
 
+mod dying;
+pub mod fault;
 mod process;
+pub mod trouble;
 mod watched;
 
+pub use dying::{DieAt, Dying};
 pub use process::{Hands, WorkerProcess};
 pub use watched::Watched;
 
@@ -23,7 +27,7 @@ use postrider::runtime::{Running, Runtime};
 use postrider::settlement::RetryPolicy;
 use postrider::store::Registration;
 use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
-use postrider::{Broker, Clock, Event};
+use postrider::{Broker, Clock, Event, Failure};
 
 use crate::effects::Effects;
 
@@ -31,7 +35,7 @@ use crate::effects::Effects;
 pub const CONSUMERS: [&str; 2] = ["first", "second"];
 
 /// What a worker does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Publishes what is committed.
     Relay,
@@ -39,6 +43,8 @@ pub enum Role {
     Consumers,
     /// Both.
     Both,
+    /// Both, with a handler that rejects everything for as long as the file named here does not exist.
+    Triage(std::path::PathBuf),
 }
 
 fn exchange() -> Result<ExchangeName> {
@@ -46,7 +52,7 @@ fn exchange() -> Result<ExchangeName> {
 }
 
 fn service(consumer: &str) -> Result<ServiceQueue> {
-    let retry = RetryPolicy { max_retries: 10, delays: vec![Duration::from_millis(200)] };
+    let retry = RetryPolicy::fixed(10, Duration::from_millis(200));
     Ok(ServiceQueue::new(format!("work.{consumer}"), retry)?.bind(&exchange()?, "work.#")?)
 }
 
@@ -97,10 +103,14 @@ pub async fn start<S: Effects>(
             runtime = runtime.topology(Topology::default().service(&service(consumer)?));
             continue;
         }
-        let store = store.clone();
+        let (store, mended) =
+            (store.clone(), if let Role::Triage(path) = &role { Some(path.clone()) } else { None });
         let apply = handler_fn::<S, _>(move |tx, event| {
-            let store = store.clone();
+            let (store, mended) = (store.clone(), mended.clone());
             Box::pin(async move {
+                if mended.is_some_and(|path| !path.exists()) {
+                    return Err(Failure::permanent("not mended yet"));
+                }
                 store.insert_effect(tx, event.consumer.as_str(), &event.envelope.id).await?;
                 Ok(())
             })

@@ -3,10 +3,13 @@
 
 mod it {
     mod kill;
+    mod kill_settling;
+    mod kill_triage;
     mod life;
     mod postgres;
     mod rabbitmq;
     mod redis;
+    mod relays;
     mod shared;
     mod style;
     mod tools;

@@ -1,56 +1,78 @@
-//! One attempt at one delivery: read it, admit it, handle it, commit.
+//! One attempt at one delivery or at a batch of them: admit, handle, commit.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
-use crate::broker::{Delivery, HeaderValue};
-use crate::envelope::{Envelope, wire};
-use crate::handler::{Failure, Incoming};
-use crate::registry::ErasedHandler;
+use crate::handler::{Failure, FailureKind, Incoming};
+use crate::registry::Entry;
 use crate::settlement::Outcome;
-use crate::store::{Admission, Arrival, Inbox, StoreError};
+use crate::store::{Admission, Arrival, ConsumerStore, StoreError, StoreErrorKind};
 
-/// What an attempt learned.
-pub(super) struct Attempted {
-    /// Which attempt it was, counted from 1.
-    pub(super) attempt: u32,
-    /// What became of it.
-    pub(super) outcome: Outcome,
-    /// The event, if the message was one.
-    pub(super) envelope: Option<Envelope>,
+/// An attempt that other transactions were in the way of is repeated so often, uncounted; then it has failed.
+const MOST_COLLISIONS: u32 = 10;
+
+/// What became of a transaction.
+pub(super) enum Tried {
+    /// An outcome for each event, in their order.
+    Done(Vec<Outcome>),
+    /// The handler failed, and nothing is committed.
+    Failed(Failure),
 }
 
-impl<S: Inbox> Consumer<S> {
-    /// Attempts a delivery. While the store is away it waits: an outage costs no event an attempt. Nothing when it was
-    /// told to stop while waiting.
-    pub(super) async fn attempt(&self, delivery: &Delivery, stop: &CancellationToken) -> Option<Attempted> {
-        let attempt = attempt_of(delivery);
-        let now = self.clock.now();
-        let envelope =
-            match wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, now) {
-                Ok(envelope) => envelope,
-                Err(malformed) => {
-                    let outcome = Outcome::Malformed(malformed.0);
-                    return Some(Attempted { attempt, outcome, envelope: None });
-                }
-            };
-        let Some(handler) = self.registry.find(&envelope.event_type) else {
-            return Some(Attempted { attempt, outcome: Outcome::NoHandler, envelope: Some(envelope) });
+impl<S: ConsumerStore> Consumer<S> {
+    /// Attempts one event. Nothing when it was told to stop while the store was away.
+    pub(super) async fn attempt(
+        &self,
+        entry: &Entry<S>,
+        incoming: &Incoming,
+        held: bool,
+        stop: &CancellationToken,
+    ) -> Option<Outcome> {
+        let outcome = match self.try_on(entry, std::slice::from_ref(incoming), held, stop).await? {
+            Tried::Done(mut outcomes) => outcomes.pop().unwrap_or(Outcome::Duplicate),
+            Tried::Failed(failure) => Outcome::Failed(failure),
         };
-        let incoming = Incoming { consumer: self.name.clone(), envelope, attempt };
+        self.tell_breaker(incoming, &outcome);
+        Some(outcome)
+    }
+
+    /// Attempts events together, in one transaction. While the store is away it waits: an outage costs no event an attempt.
+    /// Nothing when it was told to stop while waiting.
+    pub(super) async fn try_on(
+        &self,
+        entry: &Entry<S>,
+        events: &[Incoming],
+        held: bool,
+        stop: &CancellationToken,
+    ) -> Option<Tried> {
+        let start = self.clock.monotonic();
         let mut pause = Duration::from_millis(100);
+        let mut collisions = 0;
         loop {
-            match self.apply(handler, &incoming).await {
-                Ok(outcome) => {
-                    return Some(Attempted { attempt, outcome, envelope: Some(incoming.envelope) });
+            match self.apply(entry, events, held).await {
+                Ok(tried) => {
+                    let now = self.clock.monotonic();
+                    let took = now.saturating_sub(start);
+                    self.note_latency(took, now);
+                    return Some(tried);
+                }
+                Err(error) if error.kind == StoreErrorKind::Contended => {
+                    self.pace().contended();
+                    collisions += 1;
+                    if collisions == MOST_COLLISIONS {
+                        return Some(Tried::Failed(Failure::from(error).class("contended")));
+                    }
                 }
                 Err(error) => {
-                    tracing::warn!(consumer = %self.name, event_id = %incoming.envelope.id, %error,
-                        "the store failed under an attempt; it is repeated and not counted");
+                    tracing::debug!(consumer = %self.name, %error, "the store failed under an attempt; it is repeated");
+                    let now = self.clock.monotonic();
+                    self.with_breaker(|breaker| breaker.store_away(now));
                 }
             }
             tokio::select! {
@@ -60,50 +82,57 @@ impl<S: Inbox> Consumer<S> {
         }
     }
 
-    /// Inbox mark, effects and outgoing events commit together. An error is the store's, not the event's.
-    async fn apply(
-        &self,
-        handler: &dyn ErasedHandler<S>,
-        incoming: &Incoming,
-    ) -> Result<Outcome, StoreError> {
-        let envelope = &incoming.envelope;
-        let arrival = Arrival {
-            event_id: envelope.id.clone(),
-            tenant: envelope.tenant.group.clone(),
-            payload_hash: envelope.payload.hash(),
+    fn note_latency(&self, took: Duration, now: Duration) {
+        let limit = {
+            let mut pace = self.pace();
+            pace.attempted(took, now);
+            pace.limit()
         };
+        self.status.concurrency.store(limit, Ordering::Relaxed);
+        let consumer = self.name.to_string();
+        metrics::histogram!("postrider_consumer_attempt_seconds", "consumer" => consumer.clone())
+            .record(took.as_secs_f64());
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        metrics::gauge!("postrider_consumer_concurrency", "consumer" => consumer).set(limit);
+    }
+
+    /// Inbox marks, effects and outgoing events commit together. An error is the store's, not the events'.
+    async fn apply(&self, entry: &Entry<S>, events: &[Incoming], held: bool) -> Result<Tried, StoreError> {
+        let arrivals: Vec<_> = events.iter().map(arrival).collect();
         let mut tx = self.store.begin().await?;
-        let admissions = self.store.admit(&mut tx, &self.name, std::slice::from_ref(&arrival)).await;
-        let known = match admissions?.first() {
-            Some(Admission::New) => None,
-            Some(Admission::Conflict) => Some(Outcome::Conflict),
-            Some(Admission::Duplicate) | None => Some(Outcome::Duplicate),
-        };
-        if let Some(known) = known {
+        let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
+        let outcomes: Vec<_> = admissions.into_iter().map(outcome).collect();
+        let fresh =
+            |(event, outcome): (&Incoming, &Outcome)| (*outcome == Outcome::Applied).then(|| event.clone());
+        let fresh: Vec<_> = events.iter().zip(&outcomes).filter_map(fresh).collect();
+        let done = outcomes.iter().all(|outcome| matches!(outcome, Outcome::Applied | Outcome::Duplicate));
+        let lets_go = held && done;
+        if fresh.is_empty() && !lets_go {
             self.store.rollback(tx).await?;
-            return Ok(known);
+            return Ok(Tried::Done(outcomes));
         }
-        match self.guarded(handler, &mut tx, incoming).await {
-            Ok(()) => {
-                self.store.commit(tx).await?;
-                Ok(Outcome::Applied)
+        if !fresh.is_empty()
+            && let Err(failure) = self.guarded(entry, &mut tx, &fresh).await
+        {
+            // Where even the rollback cannot be said, the store is away and the handler is not to blame.
+            self.store.rollback(tx).await?;
+            return Ok(Tried::Failed(failure));
+        }
+        if lets_go {
+            for event in events {
+                self.store.let_go(&mut tx, &self.name, &event.envelope.id).await?;
             }
-            Err(failure) => {
-                // Where even the rollback cannot be said, the store is away and the handler is not to blame.
-                self.store.rollback(tx).await?;
-                Ok(Outcome::Failed(failure))
-            }
+        }
+        match self.store.commit(tx).await {
+            Ok(()) => Ok(Tried::Done(outcomes)),
+            Err(error) if is_ours(&error) => Ok(Tried::Failed(error.into())),
+            Err(error) => Err(error),
         }
     }
 
     /// A panic is a failure of this attempt, and so is taking too long.
-    async fn guarded(
-        &self,
-        handler: &dyn ErasedHandler<S>,
-        tx: &mut S::Tx,
-        incoming: &Incoming,
-    ) -> Result<(), Failure> {
-        let handling = AssertUnwindSafe(handler.handle(tx, incoming)).catch_unwind();
+    async fn guarded(&self, entry: &Entry<S>, tx: &mut S::Tx, events: &[Incoming]) -> Result<(), Failure> {
+        let handling = AssertUnwindSafe(entry.handler.handle(tx, events)).catch_unwind();
         tokio::select! {
             biased;
             answer = handling => answer.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))),
@@ -113,16 +142,50 @@ impl<S: Inbox> Consumer<S> {
             }
         }
     }
+
+    pub(super) fn tell_breaker(&self, incoming: &Incoming, outcome: &Outcome) {
+        match outcome {
+            Outcome::Applied | Outcome::Duplicate => self.with_breaker(super::Breaker::succeeded),
+            Outcome::Failed(failure) if failure.kind == FailureKind::Transient => {
+                let mut hash = DefaultHasher::new();
+                incoming.envelope.id.hash(&mut hash);
+                let (event, now) = (hash.finish(), self.clock.monotonic());
+                self.with_breaker(|breaker| breaker.failed(event, now));
+            }
+            Outcome::Failed(failure) if failure.kind == FailureKind::Permanent => {
+                self.with_breaker(super::Breaker::answered);
+            }
+            // These are about the event, and say nothing of the handler.
+            _ => {}
+        }
+    }
+}
+
+fn arrival(incoming: &Incoming) -> Arrival {
+    let envelope = &incoming.envelope;
+    Arrival {
+        event_id: envelope.id.clone(),
+        tenant: envelope.tenant.group.clone(),
+        payload_hash: envelope.payload.hash(),
+    }
+}
+
+/// What it will be, once the transaction is committed.
+fn outcome(admission: Admission) -> Outcome {
+    match admission {
+        Admission::New => Outcome::Applied,
+        Admission::Duplicate => Outcome::Duplicate,
+        Admission::Conflict => Outcome::Conflict,
+    }
+}
+
+/// Whether a refused commit is the fault of what was written, as a constraint that is checked at the end.
+fn is_ours(error: &StoreError) -> bool {
+    matches!(error.kind, StoreErrorKind::Invalid | StoreErrorKind::Duplicate)
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
     let said = panic.downcast_ref::<&str>().map(ToString::to_string);
     let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
     Failure::transient(format_args!("the handler panicked: {}", said.unwrap_or_default())).class("panic")
-}
-
-/// Our own header counts; a broker's counters mean something else in every version.
-pub(super) fn attempt_of(delivery: &Delivery) -> u32 {
-    let retries = delivery.message.headers.get(wire::header::RETRY_COUNT).and_then(HeaderValue::as_int);
-    u32::try_from(retries.unwrap_or(0)).unwrap_or(0).saturating_add(1)
 }

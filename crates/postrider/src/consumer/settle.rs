@@ -1,4 +1,4 @@
-//! Carries a settlement out: publish with confirm first, then ack.
+//! Carries a settlement out: publish with confirm, or hold, first; then the delivery may be acked.
 //!
 //! A crash between the two leaves the message in both places; the inbox knows the one that was applied.
 
@@ -8,12 +8,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
-use super::attempt::Attempted;
-use crate::broker::{Delivery, Outgoing, Published, Verdict};
+use super::arrived::{Arrived, Errand};
+use crate::broker::{Delivery, Message, Outgoing, Published};
 use crate::dead_letter::{self, Death};
 use crate::envelope::wire::header;
 use crate::settlement::{DeadReason, Outcome, Settlement, decide};
-use crate::store::Inbox;
+use crate::store::ConsumerStore;
+use crate::topology::OnDead;
 
 /// A direct publish is tried again after this long, doubled each time, so many times, before it is said to fail.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -21,33 +22,85 @@ const TRIES: u32 = 3;
 /// After that the delivery is kept, and tried again this often.
 const KEPT_PAUSE: Duration = Duration::from_secs(10);
 
-impl<S: Inbox> Consumer<S> {
-    /// Decides and does it. The answer is what the broker is told of the delivery.
-    pub(super) async fn carry_out(
-        &self,
-        delivery: &Delivery,
-        attempted: &Attempted,
-        stop: &CancellationToken,
-    ) -> Verdict {
-        let now = self.clock.now();
-        let settlement = decide(&attempted.outcome, attempted.attempt, &self.service.retry, now);
-        self.count(&attempted.outcome, &settlement);
-        let outgoing = match settlement {
-            Settlement::Ack => return Verdict::Ack,
-            Settlement::Retry { delay } => self.to_wait_queue(delivery, delay, attempted.attempt),
-            Settlement::Defer { delay } => self.to_wait_queue(delivery, delay, attempted.attempt - 1),
-            Settlement::DeadLetter { reason } => self.to_dead_letters(delivery, attempted, reason),
-        };
-        if self.publish(outgoing, stop).await { Verdict::Ack } else { Verdict::Requeue }
+/// What a delivery that may be acked means to those behind it on an ordered queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// They may go on.
+    Done,
+    /// It waits, or is parked, and they have to be held.
+    Waits,
+}
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// One delivery, from who handles it until it may be acked. Nothing when it was told to stop before that: then the
+    /// broker takes the delivery back.
+    pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
+        let outcome = self.outcome(arrived, stop).await?;
+        let fate = self.carry_out(arrived, &outcome, stop).await?;
+        if !matches!(outcome, Outcome::Crashed { .. }) {
+            self.over(arrived).await;
+        }
+        Some(fate)
     }
 
-    /// Publishes until confirmed. False only when told to stop before that: then the delivery is given back.
-    async fn publish(&self, outgoing: Outgoing, stop: &CancellationToken) -> bool {
+    async fn outcome(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Outcome> {
+        let number = match self.errand(arrived) {
+            Errand::Known(outcome) => return Some(outcome),
+            Errand::Handle(number) => number,
+        };
+        let (entry, incoming) = (self.registry.entry(number)?, arrived.read.as_ref().ok()?);
+        match self.turn(arrived, stop).await? {
+            Err(outcome) => Some(outcome),
+            Ok(_turn) => self.attempt(entry, incoming, arrived.held, stop).await,
+        }
+    }
+
+    /// Decides and does it. Nothing when it was told to stop before it was done.
+    pub(super) async fn carry_out(
+        &self,
+        arrived: &Arrived,
+        outcome: &Outcome,
+        stop: &CancellationToken,
+    ) -> Option<Fate> {
+        let now = self.clock.now();
+        let settlement = decide(outcome, arrived.attempt, &self.service.retry, now, self.clock.random());
+        self.count(outcome, &settlement);
+        let on_dead = arrived.key().and(self.service.order);
+        let (retries, delay) = match settlement {
+            Settlement::Ack => return Some(Fate::Done),
+            Settlement::DeadLetter { reason } => {
+                self.publish(self.to_dead_letters(&arrived.delivery, arrived, outcome, reason), stop).await?;
+                return match on_dead {
+                    Some(OnDead::Park) => self.park(arrived, outcome, stop).await,
+                    Some(OnDead::Continue) if arrived.held => self.forget(arrived, stop).await,
+                    _ => Some(Fate::Done),
+                };
+            }
+            Settlement::Retry { delay } => (arrived.attempt, delay),
+            Settlement::Defer { delay } => (arrived.attempt - 1, delay),
+        };
+        let mut message = arrived.delivery.message.clone();
+        self.mark_waiting(&mut message, &arrived.delivery, retries);
+        if retries == arrived.attempt {
+            dead_letter::remember_first_failure(&mut message, now);
+        }
+        if on_dead.is_some() {
+            return self.wait_in_order(arrived, outcome, message, delay, stop).await;
+        }
+        if self.service.wait_queues.is_empty() {
+            self.wait_in_hand(delay, stop).await?;
+        }
+        self.publish(self.to_wait_queue(message, delay), stop).await?;
+        Some(Fate::Done)
+    }
+
+    /// Publishes until confirmed. Nothing when told to stop before that.
+    async fn publish(&self, outgoing: Outgoing, stop: &CancellationToken) -> Option<()> {
         let mut pause = FIRST_PAUSE;
         for tried in 1_u32.. {
             let answer = self.broker.publish(vec![outgoing.clone()]).await.pop();
             let why = match answer {
-                Some(Published::Confirmed) => return true,
+                Some(Published::Confirmed) => return Some(()),
                 Some(Published::Returned(why) | Published::Refused(why) | Published::Unknown(why)) => why,
                 None => "the broker gave no answer".to_owned(),
             };
@@ -57,44 +110,67 @@ impl<S: Inbox> Consumer<S> {
                 pause = KEPT_PAUSE;
             }
             tokio::select! {
-                () = stop.cancelled() => return false,
+                () = stop.cancelled() => return None,
                 () = self.clock.sleep(pause) => {}
             }
             if tried < TRIES {
                 pause *= 2;
             }
         }
-        false
+        None
     }
 
-    fn to_wait_queue(&self, delivery: &Delivery, delay: Duration, retries: u32) -> Outgoing {
-        let mut message = delivery.message.clone();
-        dead_letter::remember_origin(&mut message, delivery);
-        message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
-        dead_letter::remember_first_failure(&mut message, self.clock.now());
-        match self.service.wait_queue(delay) {
-            Some(wait) => Outgoing::to_queue(&wait.name, message),
-            // Without a ladder it goes to the end of its own queue.
-            None => Outgoing::to_queue(self.service.name(), message),
+    /// Without any wait queue a delivery that is too early goes to the end of its own queue; a while in hand keeps it from
+    /// spinning. Nothing when told to stop.
+    async fn wait_in_hand(&self, delay: Duration, stop: &CancellationToken) -> Option<()> {
+        tokio::select! {
+            () = stop.cancelled() => None,
+            () = self.clock.sleep(delay.min(FIRST_PAUSE)) => Some(()),
         }
     }
 
-    fn to_dead_letters(&self, delivery: &Delivery, attempted: &Attempted, reason: DeadReason) -> Outgoing {
-        let (error, failure) = match &attempted.outcome {
-            Outcome::Failed(failure) => (failure.message.clone(), Some(failure)),
-            Outcome::Malformed(why) => (why.clone(), None),
-            Outcome::NoHandler => ("this consumer has no handler for this type of event".to_owned(), None),
-            Outcome::Conflict => ("this event id was applied before with another payload".to_owned(), None),
-            Outcome::Applied | Outcome::Duplicate => (String::new(), None),
+    /// What a message that waits remembers.
+    fn mark_waiting(&self, message: &mut Message, delivery: &Delivery, retries: u32) {
+        dead_letter::remember_origin(message, delivery);
+        message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
+        if message.properties.timestamp.is_none() {
+            let now = self.clock.now().to_string();
+            message.headers.entry(header::FIRST_RECEIVED_AT.to_owned()).or_insert_with(|| now.into());
+        }
+        message.headers.remove(header::DUE_AT);
+    }
+
+    /// To the nearest wait queue. What is due later than that carries its time, and waits again when it comes back.
+    fn to_wait_queue(&self, mut message: Message, delay: Duration) -> Outgoing {
+        let Some(wait) = self.service.wait_queue(delay) else {
+            let due = self.clock.now().checked_add(delay).unwrap_or(jiff::Timestamp::MAX);
+            message.headers.insert(header::DUE_AT.to_owned(), due.to_string().into());
+            return Outgoing::to_queue(self.service.name(), message);
         };
+        if wait.delay < delay {
+            let due = self.clock.now().checked_add(delay).unwrap_or(jiff::Timestamp::MAX);
+            message.headers.insert(header::DUE_AT.to_owned(), due.to_string().into());
+        }
+        Outgoing::to_queue(&wait.name, message)
+    }
+
+    fn to_dead_letters(
+        &self,
+        delivery: &Delivery,
+        arrived: &Arrived,
+        outcome: &Outcome,
+        reason: DeadReason,
+    ) -> Outgoing {
+        let error = error_of(outcome);
+        let failure = if let Outcome::Failed(failure) = outcome { Some(failure) } else { None };
         if reason == DeadReason::RetriesExhausted {
             tracing::error!(
                 code = "RABBITMQ_MESSAGE_MAX_RETRIES_EXCEEDED",
                 consumer = %self.name,
                 queue = %self.service.name(),
-                event_id = attempted.envelope.as_ref().map(|envelope| envelope.id.as_str()),
-                attempts = attempted.attempt,
-                %error,
+                event_id = arrived.event_id().map(AsRef::<str>::as_ref),
+                attempts = arrived.attempt,
+                error = dead_letter::cut(&error, dead_letter::MAX_ERROR_BYTES),
                 "an event failed as often as it may; it is a dead letter now"
             );
         }
@@ -107,9 +183,9 @@ impl<S: Inbox> Consumer<S> {
                 error: &error,
                 class: failure.and_then(|failure| failure.class.as_deref()),
                 status: failure.and_then(|failure| failure.status),
-                attempt: attempted.attempt,
+                attempt: arrived.attempt,
                 at: self.clock.now(),
-                event_id: attempted.envelope.as_ref().map(|envelope| &envelope.id),
+                event_id: arrived.event_id(),
             },
         )
     }
@@ -131,11 +207,30 @@ impl<S: Inbox> Consumer<S> {
                     .increment(1);
                 &self.status.dead
             }
-            (_, Settlement::Retry { .. } | Settlement::Defer { .. }) => {
+            (_, Settlement::Retry { .. }) => {
                 metrics::counter!("postrider_consumer_retried_total", "consumer" => consumer).increment(1);
                 &self.status.retried
             }
+            (_, Settlement::Defer { .. }) => {
+                metrics::counter!("postrider_consumer_deferred_total", "consumer" => consumer).increment(1);
+                &self.status.deferred
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What went wrong, for people.
+pub(super) fn error_of(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Failed(failure) => failure.message.clone(),
+        Outcome::Malformed(why) => why.clone(),
+        Outcome::NoHandler => "this consumer has no handler for this type of event".to_owned(),
+        Outcome::Conflict => "this event id was applied before with another payload".to_owned(),
+        Outcome::Crashed { times } => {
+            format!("the process died {times} times while it handled this event and none beside it")
+        }
+        Outcome::Early { until } => format!("not due before {until}"),
+        Outcome::Applied | Outcome::Duplicate => String::new(),
     }
 }

@@ -1,21 +1,21 @@
 //! Takes dead letters from their queue into the table. Committed first, then acked.
+//!
+//! A crash between the two delivers them again, and the table knows them by their key. What the store refuses for good stays in
+//! the queue, unsettled, and its neighbours are collected all the same.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::header as mark;
-use crate::broker::{Broker, BrokerError, Delivery, HeaderValue, Verdict};
+use super::story;
+use crate::broker::{Broker, BrokerError, Delivery, Settler, Subscription, Verdict};
 use crate::clock::Clock;
-use crate::envelope::wire::{self, header};
-use crate::settlement::DeadReason;
-use crate::store::{DeadLetter, DeadLetters};
-use crate::topology::{ConsumerName, QueueName, ServiceQueue};
+use crate::store::{DeadLetter, DeadLetters, StoreError};
+use crate::topology::ServiceQueue;
 
 /// Dead letters taken at a time.
-const BATCH: usize = 200;
+const BATCH: usize = 500;
 
 /// Collects the dead letters of one queue.
 pub struct Collector<S> {
@@ -33,90 +33,102 @@ impl<S: DeadLetters> Collector<S> {
 
     /// Works until told to stop. An outage of the store is waited out; the letters stay in their queue meanwhile.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
-        let prefetch = u16::try_from(BATCH).unwrap_or(u16::MAX);
-        let mut subscription = loop {
-            match self.broker.subscribe(&self.service.dead_letter_queue, prefetch).await {
-                Err(error) if error.is_transient() => tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    () = self.clock.sleep(Duration::from_secs(1)) => {}
-                },
-                subscribed => break subscribed?,
-            }
-        };
+        let Some(mut subscription) = self.subscribe(&stop).await? else { return Ok(()) };
         let settler = subscription.settler();
         loop {
             let deliveries = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 deliveries = subscription.next(BATCH) => deliveries?,
             };
-            let letters: Vec<_> = deliveries.iter().map(|delivery| self.letter(delivery)).collect();
-            if !self.store_surely(letters, &stop).await {
+            let letters = deliveries
+                .into_iter()
+                .map(|delivery| {
+                    let letter =
+                        story::letter(&delivery, &self.service, self.clock.now(), self.clock.new_id());
+                    (delivery, letter)
+                })
+                .collect();
+            if !self.collect(letters, settler.as_ref(), &stop).await? {
                 return Ok(());
             }
-            metrics::counter!("postrider_dead_letters_collected_total").increment(deliveries.len() as u64);
-            let done = deliveries.into_iter().map(|delivery| (delivery.receipt, Verdict::Ack)).collect();
-            settler.settle(done).await?;
         }
     }
 
-    /// Tries until it is committed; false when told to stop before that.
-    async fn store_surely(&self, letters: Vec<DeadLetter>, stop: &CancellationToken) -> bool {
-        while let Err(error) = self.store.collect(letters.clone()).await {
+    async fn subscribe(
+        &self,
+        stop: &CancellationToken,
+    ) -> Result<Option<Box<dyn Subscription>>, BrokerError> {
+        let prefetch = u16::try_from(2 * BATCH).unwrap_or(u16::MAX);
+        loop {
+            match self.broker.subscribe(&self.service.dead_letter_queue, prefetch).await {
+                Err(error) if error.is_transient() => tokio::select! {
+                    () = stop.cancelled() => return Ok(None),
+                    () = self.clock.sleep(Duration::from_secs(1)) => {}
+                },
+                subscribed => return subscribed.map(Some),
+            }
+        }
+    }
+
+    /// Stores and acks. A batch that is refused is halved until what is refused stands alone. False when told to stop.
+    async fn collect(
+        &self,
+        letters: Vec<(Delivery, DeadLetter)>,
+        settler: &dyn Settler,
+        stop: &CancellationToken,
+    ) -> Result<bool, BrokerError> {
+        let mut parts = vec![letters];
+        while let Some(mut part) = parts.pop() {
+            let letters = part.iter().map(|(_, letter)| letter.clone()).collect();
+            match self.store_surely(letters, stop).await {
+                None => return Ok(false),
+                Some(Ok(())) => {
+                    metrics::counter!("postrider_dead_letters_collected_total").increment(part.len() as u64);
+                    let done = part.into_iter().map(|(delivery, _)| (delivery.receipt, Verdict::Ack));
+                    settler.settle(done.collect()).await?;
+                }
+                Some(Err(error)) if part.len() > 1 => {
+                    tracing::debug!(%error, "a batch of dead letters was refused; looking for the one that is at fault");
+                    let rest = part.split_off(part.len() / 2);
+                    parts.push(rest);
+                    parts.push(part);
+                }
+                // Its receipt is dropped: the broker keeps it, and delivers it again when this connection ends.
+                Some(Err(error)) => {
+                    metrics::counter!("postrider_dead_letters_refused_total").increment(1);
+                    tracing::error!(queue = %self.service.dead_letter_queue, %error,
+                        event_id = part.first().and_then(|(_, letter)| letter.event_id.as_ref()).map(AsRef::<str>::as_ref),
+                        "the store refuses a dead letter; nothing is lost, it stays in its queue. Look at it there; the \
+                         others are collected");
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tries until it is committed or refused; nothing when told to stop before that.
+    async fn store_surely(
+        &self,
+        letters: Vec<DeadLetter>,
+        stop: &CancellationToken,
+    ) -> Option<Result<(), StoreError>> {
+        loop {
+            let error = match self.store.collect(letters.clone()).await {
+                Err(error) if may_pass(&error) => error,
+                answered => return Some(answered),
+            };
             tracing::warn!(queue = %self.service.dead_letter_queue, %error,
                 "dead letters could not be stored; they stay in their queue, trying again");
             tokio::select! {
-                () = stop.cancelled() => return false,
+                () = stop.cancelled() => return None,
                 () = self.clock.sleep(Duration::from_secs(1)) => {}
             }
         }
-        true
     }
+}
 
-    fn letter(&self, delivery: &Delivery) -> DeadLetter {
-        let message = &delivery.message;
-        let now = self.clock.now();
-        let read = wire::decode(message, &delivery.routing_key, &self.service.identity, now).ok();
-        let text = |name: &str| message.header(name).map(str::to_owned);
-        let time = |name: &str| message.header(name).and_then(|time| time.parse().ok());
-        let routing_key =
-            text(header::ORIGINAL_ROUTING_KEY).unwrap_or_else(|| delivery.routing_key.to_string());
-        let retries = message.headers.get(mark::FINAL_RETRY_COUNT).and_then(HeaderValue::as_int);
-        let queue = message.header(mark::ORIGINAL_QUEUE).and_then(|queue| QueueName::new(queue).ok());
-        DeadLetter {
-            key: self.key(delivery),
-            event_id: read.as_ref().map(|envelope| envelope.id.clone()),
-            event_type: read
-                .as_ref()
-                .map(|envelope| envelope.event_type.to_string())
-                .or(Some(routing_key.clone())),
-            tenant: read.as_ref().and_then(|envelope| envelope.tenant.group.clone()),
-            consumer: message.header(mark::CONSUMER).and_then(|name| ConsumerName::new(name).ok()),
-            queue: queue.unwrap_or_else(|| self.service.name().clone()),
-            exchange: text(header::ORIGINAL_EXCHANGE).unwrap_or_else(|| delivery.exchange.to_string()),
-            routing_key,
-            reason: text(mark::DEAD_REASON).unwrap_or_else(|| DeadReason::Foreign.as_str().to_owned()),
-            error: text(mark::FINAL_ERROR).unwrap_or_default(),
-            error_class: text(mark::ERROR_CLASS),
-            attempts: u32::try_from(retries.unwrap_or(0)).unwrap_or(0).saturating_add(1),
-            first_failed_at: time(mark::FIRST_FAILED_AT).unwrap_or(now),
-            dead_at: time(mark::LAST_FAILED_AT).unwrap_or(now),
-            properties: message.properties.clone(),
-            headers: message.headers.clone(),
-            body: message.body.clone(),
-        }
-    }
-
-    /// The id of this death, or, for dead letters that others made, a hash of what makes them this one.
-    fn key(&self, delivery: &Delivery) -> String {
-        let message = &delivery.message;
-        if let Some(id) = message.header(mark::DEAD_LETTER_ID) {
-            return id.to_owned();
-        }
-        let mut hash = Sha256::new();
-        hash.update(self.service.dead_letter_queue.as_str());
-        hash.update(message.properties.message_id.as_deref().unwrap_or_default());
-        hash.update(serde_json::to_vec(&message.headers.get("x-death")).unwrap_or_default());
-        hash.update(&message.body);
-        hash.finalize().iter().fold(String::from("sha256:"), |key, byte| format!("{key}{byte:02x}"))
-    }
+/// Whether the letter is not to blame: an outage, missing rights or a schema that waits for its migration.
+fn may_pass(error: &StoreError) -> bool {
+    use crate::store::StoreErrorKind::{Denied, Schema};
+    error.is_transient() || matches!(error.kind, Denied | Schema)
 }

@@ -33,12 +33,19 @@ pub mod names {
     pub const HOST: &str = "x-host";
     /// Unique for this death, and the same when a crash makes it die again.
     pub const DEAD_LETTER_ID: &str = "x-dead-letter-id";
-    /// The replay that brought the message back, if one did: what dies after a replay dies anew.
+    /// The replay that brought the message back, if one did: the operation and the number of the dead letter, with a slash
+    /// between them. What dies after a replay dies anew.
     pub const REPLAY_ID: &str = "x-replay-id";
+    /// The event, or the key of the dead letter, in whose place it was sent, edited.
+    pub const REPLACES: &str = "x-replaces";
+    /// How often it was replayed.
+    pub const REPLAY_COUNT: &str = "x-replay-count";
 }
 
 /// An error text longer than this is cut: headers must fit into a frame.
-const MAX_ERROR_BYTES: usize = 4096;
+pub(crate) const MAX_ERROR_BYTES: usize = 4096;
+/// And so is the word for a kind of error.
+const MAX_CLASS_BYTES: usize = 128;
 
 /// How a delivery died.
 pub(crate) struct Death<'a> {
@@ -60,12 +67,13 @@ pub(crate) fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Deat
     remember_origin(&mut message, delivery);
     remember_first_failure(&mut message, death.at);
     message.headers.remove(header::RETRY_COUNT);
+    message.headers.remove(header::DUE_AT);
     let id = death_id(delivery, death);
     let mut set = |name: &str, value: HeaderValue| {
         message.headers.insert(name.to_owned(), value);
     };
     set(names::ORIGINAL_QUEUE, service.name().as_str().into());
-    set(names::FINAL_ERROR, cut(death.error).into());
+    set(names::FINAL_ERROR, cut(death.error, MAX_ERROR_BYTES).into());
     set(names::FINAL_RETRY_COUNT, (death.attempt - 1).into());
     set(names::DEAD_REASON, death.reason.as_str().into());
     set(names::LAST_FAILED_AT, death.at.to_string().into());
@@ -76,7 +84,7 @@ pub(crate) fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Deat
         set(names::FINAL_STATUS_CODE, u32::from(status).into());
     }
     if let Some(class) = death.class {
-        set(names::ERROR_CLASS, class.into());
+        set(names::ERROR_CLASS, cut(class, MAX_CLASS_BYTES).into());
     }
     let target = &service.dead_letter;
     let routing_key = target.routing_key.clone().unwrap_or_else(|| original_key(&message, delivery));
@@ -92,19 +100,53 @@ pub(crate) fn remember_origin(message: &mut Message, delivery: &Delivery) {
     }
 }
 
+/// Lets a dead letter that somebody moved back into its queue begin anew: what told of its death is taken away, so that its
+/// retries are counted from the start and it does not bounce straight back. It is marked as a replay of that death,
+/// so that the next one is another. `x-death`, the broker's own history, stays.
+pub(crate) fn revive(message: &mut Message) {
+    const TOLD: [&str; 10] = [
+        names::ORIGINAL_QUEUE,
+        names::FINAL_STATUS_CODE,
+        names::FINAL_ERROR,
+        names::FINAL_RETRY_COUNT,
+        names::DEAD_REASON,
+        names::ERROR_CLASS,
+        names::FIRST_FAILED_AT,
+        names::LAST_FAILED_AT,
+        names::CONSUMER,
+        names::HOST,
+    ];
+    let headers = &mut message.headers;
+    let died = headers.contains_key(names::DEAD_LETTER_ID) || headers.contains_key(names::FINAL_RETRY_COUNT);
+    if !died {
+        return;
+    }
+    for name in TOLD {
+        headers.remove(name);
+    }
+    headers.remove(header::RETRY_COUNT);
+    headers.remove(header::DUE_AT);
+    if let Some(HeaderValue::Text(death)) = headers.remove(names::DEAD_LETTER_ID) {
+        headers.insert(names::REPLAY_ID.to_owned(), death.into());
+    }
+}
+
 /// Keeps the time of the first failure.
 pub(crate) fn remember_first_failure(message: &mut Message, now: Timestamp) {
     message.headers.entry(names::FIRST_FAILED_AT.to_owned()).or_insert_with(|| now.to_string().into());
 }
 
-/// Made of what makes this death this one: who, what, at which attempt, after which replay.
+/// Made of what makes this death this one: who, what, at which attempt, after which replay, and after which death, if the
+/// message was brought back by hand.
 fn death_id(delivery: &Delivery, death: &Death<'_>) -> String {
     let message = &delivery.message;
     let body: [u8; 32] = Sha256::digest(&message.body).into();
     let identity = death.event_id.map_or(&body[..], |id| id.as_str().as_bytes());
     let replay = message.header(names::REPLAY_ID).unwrap_or_default();
+    let before = message.header(names::DEAD_LETTER_ID).unwrap_or_default();
+    let attempt = death.attempt.to_be_bytes();
     let parts =
-        [death.consumer.as_str().as_bytes(), identity, replay.as_bytes(), &death.attempt.to_be_bytes()];
+        [death.consumer.as_str().as_bytes(), identity, replay.as_bytes(), before.as_bytes(), &attempt];
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -118,8 +160,8 @@ fn original_key(message: &Message, delivery: &Delivery) -> RoutingKey {
     kept.unwrap_or_else(|| delivery.routing_key.clone())
 }
 
-fn cut(error: &str) -> String {
-    let end = error.floor_char_boundary(MAX_ERROR_BYTES);
+pub(crate) fn cut(error: &str, most: usize) -> String {
+    let end = error.floor_char_boundary(most);
     if end == error.len() {
         error.to_owned()
     } else {

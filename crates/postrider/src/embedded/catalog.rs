@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{BrokerError, BrokerErrorKind};
-use crate::topology::{Exchange, ExchangeName, Queue, QueueName, RoutingKey, Topology};
+use crate::topology::{
+    Exchange, ExchangeName, ExchangePolicy, Queue, QueueName, QueuePolicy, RoutingKey, Topology,
+};
 
 /// The number of a queue, in the tables and in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +16,17 @@ pub(super) struct QueueId(pub(super) i64);
 
 /// So many routes are remembered; then they are worked out anew.
 const ROUTES: usize = 10_000;
+
+/// What must be written to have what somebody wants.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Lacking {
+    /// What is not there.
+    pub(super) added: Topology,
+    /// What is there under another policy. Who says nothing of a policy leaves it as it is, as on a broker where somebody
+    /// else sets them.
+    pub(super) exchange_policies: Vec<(ExchangeName, ExchangePolicy)>,
+    pub(super) queue_policies: Vec<(QueueName, QueuePolicy)>,
+}
 
 /// Everything that has been declared.
 #[derive(Default)]
@@ -61,9 +74,27 @@ impl Catalog {
         self.routes.clear();
     }
 
-    /// What must be added to have all of `wanted`, or an error that names everything that is in the way.
-    pub(super) fn lacks(&self, wanted: &Topology) -> Result<Topology, BrokerError> {
+    /// Takes up the policies that were written to the tables.
+    pub(super) fn change(
+        &mut self,
+        exchanges: Vec<(ExchangeName, ExchangePolicy)>,
+        queues: &[(QueueName, QueuePolicy)],
+    ) {
+        for (name, policy) in exchanges {
+            let known = self.topology.exchanges.iter_mut().filter(|known| known.name == name);
+            known.for_each(|known| known.policy = policy.clone());
+        }
+        for (name, policy) in queues {
+            let known = self.topology.queues.iter_mut().filter(|known| known.name == *name);
+            known.for_each(|known| known.policy = policy.clone());
+        }
+        self.routes.clear();
+    }
+
+    /// What must be written to have all of `wanted`, or an error that names everything that is in the way.
+    pub(super) fn lacks(&self, wanted: &Topology) -> Result<Lacking, BrokerError> {
         let mut lacking = Topology::default();
+        let (mut exchange_policies, mut queue_policies) = (Vec::new(), Vec::new());
         let mut differences = Vec::new();
         for exchange in &wanted.exchanges {
             if exchange.name.is_default() {
@@ -73,7 +104,12 @@ impl Catalog {
             }
             let mut known = self.topology.exchanges.iter().chain(&lacking.exchanges);
             match known.find(|known| known.name == exchange.name) {
-                Some(known) => differ_exchange(known, exchange, &mut differences),
+                Some(known) => {
+                    differ_exchange(known, exchange, &mut differences);
+                    if exchange.policy != known.policy && exchange.policy != ExchangePolicy::default() {
+                        exchange_policies.push((known.name.clone(), exchange.policy.clone()));
+                    }
+                }
                 None => lacking.exchanges.push(exchange.clone()),
             }
         }
@@ -81,7 +117,12 @@ impl Catalog {
             let queue = Queue { message_ttl: queue.message_ttl.map(whole_micros), ..queue.clone() };
             let mut known = self.topology.queues.iter().chain(&lacking.queues);
             match known.find(|known| known.name == queue.name) {
-                Some(known) => differ_queue(known, &queue, &mut differences),
+                Some(known) => {
+                    differ_queue(known, &queue, &mut differences);
+                    if queue.policy != known.policy && queue.policy != QueuePolicy::default() {
+                        queue_policies.push((queue.name.clone(), queue.policy.clone()));
+                    }
+                }
                 None => lacking.queues.push(queue),
             }
         }
@@ -110,7 +151,7 @@ impl Catalog {
                 lacking.bindings.push(binding.clone());
             }
         }
-        Ok(lacking)
+        Ok(Lacking { added: lacking, exchange_policies, queue_policies })
     }
 }
 
@@ -159,6 +200,11 @@ fn differ_queue(known: &Queue, wanted: &Queue, differences: &mut Vec<String>) {
     differ("dead-letter routing key", key(known), key(wanted));
     let single = |queue: &Queue| queue.single_active_consumer.to_string();
     differ("single active consumer", single(known), single(wanted));
+    let arguments = |queue: &Queue| {
+        let shown: Vec<_> = queue.arguments.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+    };
+    differ("other arguments", arguments(known), arguments(wanted));
 }
 
 fn or_none(name: Option<impl Display>) -> String {
@@ -168,7 +214,7 @@ fn or_none(name: Option<impl Display>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{BindingKey, DeadLetterTarget, ExchangeKind};
+    use crate::topology::{BindingKey, DeadLetterTarget, DeliveryLimit, ExchangeKind};
 
     fn shop() -> Topology {
         let (exchange, queue) = (ExchangeName::new("shop").unwrap(), QueueName::new("orders").unwrap());
@@ -181,13 +227,27 @@ mod tests {
     fn declared() -> Catalog {
         let mut catalog = Catalog::default();
         let lacking = catalog.lacks(&shop()).unwrap();
-        catalog.add(lacking, [QueueId(1)]);
+        catalog.add(lacking.added, [QueueId(1)]);
         catalog
     }
 
     #[test]
     fn what_is_there_is_not_added_again() {
-        assert_eq!(declared().lacks(&shop()).unwrap(), Topology::default());
+        assert_eq!(declared().lacks(&shop()).unwrap(), Lacking::default());
+    }
+
+    #[test]
+    fn a_policy_may_change_and_stays_when_nothing_is_said_of_it() {
+        let mut catalog = declared();
+        let mut wanted = shop();
+        let limited = QueuePolicy { delivery_limit: Some(DeliveryLimit::Times(3)), ..QueuePolicy::default() };
+        wanted.queues[0].policy = limited.clone();
+        let lacking = catalog.lacks(&wanted).unwrap();
+        assert_eq!(lacking.added, Topology::default());
+        assert_eq!(lacking.queue_policies, [(wanted.queues[0].name.clone(), limited)]);
+        catalog.change(lacking.exchange_policies, &lacking.queue_policies);
+        assert_eq!(catalog.lacks(&wanted).unwrap(), Lacking::default());
+        assert_eq!(catalog.lacks(&shop()).unwrap(), Lacking::default());
     }
 
     #[test]
@@ -232,7 +292,7 @@ mod tests {
             BindingKey::new("cart.*").unwrap(),
         );
         let lacking = catalog.lacks(&more).unwrap();
-        catalog.add(lacking, [QueueId(2)]);
+        catalog.add(lacking.added, [QueueId(2)]);
         assert_eq!(*catalog.route(&shop, &key).unwrap(), [QueueId(2)]);
         assert!(catalog.route(&ExchangeName::new("none").unwrap(), &key).is_none());
     }

@@ -17,6 +17,8 @@ pub(super) enum Reason {
     Rejected,
     /// It waited longer than the queue allows.
     Expired,
+    /// It came back from lost consumers more often than the queue allows.
+    DeliveryLimit,
 }
 
 impl Reason {
@@ -24,6 +26,7 @@ impl Reason {
         match self {
             Self::Rejected => "rejected",
             Self::Expired => "expired",
+            Self::DeliveryLimit => "delivery_limit",
         }
     }
 }
@@ -89,14 +92,14 @@ impl Death<'_> {
     }
 }
 
-/// Whether a message with these deaths would come back to a queue by expiring alone, without anybody having rejected it in
-/// between: it would go round for ever.
+/// Whether a message with these deaths would come back to a queue without anybody having rejected it in between: it would go
+/// round for ever.
 pub(super) fn is_cycle(told: &Headers, queue: &QueueName) -> bool {
     let Some(HeaderValue::List(deaths)) = told.get(DEATHS) else { return false };
     let Some(before) = deaths.iter().position(|death| is(death, "queue", queue.as_str())) else {
         return false;
     };
-    deaths[..=before].iter().all(|death| is(death, "reason", Reason::Expired.as_str()))
+    !deaths[..=before].iter().any(|death| is(death, "reason", Reason::Rejected.as_str()))
 }
 
 fn is(death: &HeaderValue, name: &str, text: &str) -> bool {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{Row as _, SqliteConnection};
 
-use super::catalog::QueueId;
+use super::catalog::{Lacking, QueueId};
 use crate::sqlite::from_sqlite;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::text::InvalidText;
@@ -23,12 +25,12 @@ pub(super) struct Declared {
 /// Reads all of it.
 pub(super) async fn read(readers: &SqlitePool) -> Result<Declared, StoreError> {
     let mut declared = Declared { topology: Topology::default(), queues: Vec::new() };
-    let sql = "SELECT name, kind, alternate FROM broker_exchange ORDER BY name";
+    let sql = "SELECT name, kind, alternate, policy FROM broker_exchange ORDER BY name";
     for row in sqlx::query(sql).fetch_all(readers).await.map_err(from_sqlite)? {
         declared.topology.exchanges.push(understood(&row, exchange)?);
     }
     let sql = "SELECT name, kind, message_ttl, dead_letter_exchange, dead_letter_key, single_active_consumer, id, \
-               coalesce((SELECT max(seq) FROM broker_entry WHERE queue = broker_queue.id), 0) \
+               coalesce((SELECT max(seq) FROM broker_entry WHERE queue = broker_queue.id), 0), policy, arguments \
                FROM broker_queue ORDER BY id";
     for row in sqlx::query(sql).fetch_all(readers).await.map_err(from_sqlite)? {
         declared.topology.queues.push(understood(&row, queue)?);
@@ -42,24 +44,43 @@ pub(super) async fn read(readers: &SqlitePool) -> Result<Declared, StoreError> {
     Ok(declared)
 }
 
-/// Adds to it; the queues get the given numbers.
-pub(super) async fn add(
+/// Writes what is new and what is different; new queues get the given numbers.
+pub(super) async fn write(
     conn: &mut SqliteConnection,
-    added: &Topology,
+    lacking: &Lacking,
     numbers: &[QueueId],
 ) -> Result<(), StoreError> {
+    add(conn, &lacking.added, numbers).await?;
+    for (exchange, policy) in &lacking.exchange_policies {
+        let query = sqlx::query("UPDATE broker_exchange SET policy = ? WHERE name = ?")
+            .bind(to_json(policy))
+            .bind(exchange.as_str());
+        query.execute(&mut *conn).await.map_err(from_sqlite)?;
+    }
+    for (queue, policy) in &lacking.queue_policies {
+        let query = sqlx::query("UPDATE broker_queue SET policy = ? WHERE name = ?")
+            .bind(to_json(policy))
+            .bind(queue.as_str());
+        query.execute(&mut *conn).await.map_err(from_sqlite)?;
+    }
+    Ok(())
+}
+
+async fn add(conn: &mut SqliteConnection, added: &Topology, numbers: &[QueueId]) -> Result<(), StoreError> {
     for exchange in &added.exchanges {
-        let query = sqlx::query("INSERT INTO broker_exchange (name, kind, alternate) VALUES (?, ?, ?)")
-            .bind(exchange.name.as_str())
-            .bind(exchange.kind.as_str())
-            .bind(exchange.alternate.as_ref().map(ExchangeName::as_str));
+        let query =
+            sqlx::query("INSERT INTO broker_exchange (name, kind, alternate, policy) VALUES (?, ?, ?, ?)")
+                .bind(exchange.name.as_str())
+                .bind(exchange.kind.as_str())
+                .bind(exchange.alternate.as_ref().map(ExchangeName::as_str))
+                .bind(to_json(&exchange.policy));
         query.execute(&mut *conn).await.map_err(from_sqlite)?;
     }
     for (queue, number) in added.queues.iter().zip(numbers) {
         let target = queue.dead_letter.as_ref();
         let ttl = queue.message_ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
         let sql = "INSERT INTO broker_queue (id, name, kind, message_ttl, dead_letter_exchange, dead_letter_key, \
-                   single_active_consumer) VALUES (?, ?, ?, ?, ?, ?, ?)";
+                   single_active_consumer, policy, arguments) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let query = sqlx::query(sql)
             .bind(number.0)
             .bind(queue.name.as_str())
@@ -67,7 +88,9 @@ pub(super) async fn add(
             .bind(ttl)
             .bind(target.map(|target| target.exchange.as_str()))
             .bind(target.and_then(|target| target.routing_key.as_ref()).map(RoutingKey::as_str))
-            .bind(queue.single_active_consumer);
+            .bind(queue.single_active_consumer)
+            .bind(to_json(&queue.policy))
+            .bind(to_json(&queue.arguments));
         query.execute(&mut *conn).await.map_err(from_sqlite)?;
     }
     for binding in &added.bindings {
@@ -90,6 +113,20 @@ enum Misread {
     Name(#[from] InvalidText),
     #[error("it is of no known kind")]
     Kind,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+/// Nothing where there is nothing to keep.
+fn to_json<T: Serialize + Default + PartialEq>(value: &T) -> Option<String> {
+    if *value == T::default() { None } else { serde_json::to_string(value).ok() }
+}
+
+fn from_json<T: DeserializeOwned + Default>(row: &SqliteRow, column: usize) -> Result<T, Misread> {
+    match row.try_get::<Option<&str>, _>(column)? {
+        Some(text) => Ok(serde_json::from_str(text)?),
+        None => Ok(T::default()),
+    }
 }
 
 fn understood<T>(row: &SqliteRow, read: impl Fn(&SqliteRow) -> Result<T, Misread>) -> Result<T, StoreError> {
@@ -111,7 +148,12 @@ fn exchange(row: &SqliteRow) -> Result<Exchange, Misread> {
     };
     let alternate: Option<&str> = row.try_get(2)?;
     let name = ExchangeName::new(row.try_get::<&str, _>(0)?)?;
-    Ok(Exchange { name, kind, alternate: alternate.map(ExchangeName::new).transpose()? })
+    Ok(Exchange {
+        name,
+        kind,
+        alternate: alternate.map(ExchangeName::new).transpose()?,
+        policy: from_json(row, 3)?,
+    })
 }
 
 fn queue(row: &SqliteRow) -> Result<Queue, Misread> {
@@ -125,12 +167,13 @@ fn queue(row: &SqliteRow) -> Result<Queue, Misread> {
     let routing_key = key.map(RoutingKey::new).transpose()?;
     let exchange = exchange.map(ExchangeName::new).transpose()?;
     Ok(Queue {
-        name: QueueName::new(row.try_get::<&str, _>(0)?)?,
         kind,
         message_ttl: ttl.map(|micros| Duration::from_micros(micros.unsigned_abs())),
         dead_letter: exchange.map(|exchange| DeadLetterTarget { exchange, routing_key }),
         single_active_consumer: row.try_get(5)?,
-        safe_dead_lettering: true,
+        policy: from_json(row, 8)?,
+        arguments: from_json(row, 9)?,
+        ..Queue::quorum(QueueName::new(row.try_get::<&str, _>(0)?)?)
     })
 }
 

@@ -131,7 +131,8 @@ impl State {
         let ttl = queue.settings.message_ttl;
         let expires_at =
             ttl.map(|ttl| now.saturating_add(i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX)));
-        let entry = Entry { seq: queue.last, row, shared, expires_at, redelivered: false, content };
+        let entry =
+            Entry { seq: queue.last, row, shared, expires_at, redelivered: false, returned: 0, content };
         Some(Arrival { queue: id, entry, previous })
     }
 }

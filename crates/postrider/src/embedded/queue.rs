@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::broker::{Message, Verdict};
-use crate::topology::{ExchangeName, Queue, RoutingKey};
+use crate::topology::{DeliveryLimit, ExchangeName, Queue, QueueKind, RoutingKey};
 
 /// The window holds at most so many messages,
 const WINDOW_LEN: usize = 1024;
@@ -35,6 +35,8 @@ pub(super) struct Entry {
     pub(super) expires_at: Option<i64>,
     /// Whether it may have been delivered before.
     pub(super) redelivered: bool,
+    /// How often it came back from consumers that were lost.
+    pub(super) returned: u32,
     pub(super) content: Arc<Content>,
 }
 
@@ -241,12 +243,32 @@ impl QueueState {
         self.consumers.push(Consumer { number, prefetch, unsettled: 0, arrived: VecDeque::new(), wake });
     }
 
-    /// A consumer is gone: what it had goes back to its place.
-    pub(super) fn leave(&mut self, number: u64) {
+    /// A consumer is gone: what it had goes back to its place. What has come back too often is to be dead-lettered.
+    pub(super) fn leave(&mut self, number: u64) -> Settling {
         self.consumers.retain(|consumer| consumer.number != number);
-        let theirs: Vec<_> =
-            self.taken.iter().filter(|(_, taken)| taken.owner == number).map(|(seq, _)| *seq).collect();
-        self.give_back(&theirs);
+        let limit = self.delivery_limit();
+        let (mut back, mut settling) = (Vec::new(), Settling::default());
+        for (seq, taken) in self.taken.iter_mut().filter(|(_, taken)| taken.owner == number) {
+            taken.entry.returned = taken.entry.returned.saturating_add(1);
+            if limit.is_some_and(|limit| taken.entry.returned > limit) {
+                taken.owner = SETTLING;
+                settling.rejected.push(taken.entry.clone());
+            } else {
+                back.push(*seq);
+            }
+        }
+        settling.rejected.sort_unstable_by_key(|entry| entry.seq);
+        self.give_back(&back);
+        settling
+    }
+
+    /// How often a message may come back; for ever where there is nowhere else for it to go.
+    fn delivery_limit(&self) -> Option<u32> {
+        self.settings.effective_dead_letter()?;
+        match self.settings.policy.delivery_limit {
+            Some(DeliveryLimit::Times(times)) if self.settings.kind == QueueKind::Quorum => Some(times),
+            _ => None,
+        }
     }
 
     /// Every consumer is gone.
@@ -257,7 +279,9 @@ impl QueueState {
                 .iter()
                 .filter(|consumer| consumer.number == number)
                 .for_each(|c| c.wake.notify_one());
-            self.leave(number);
+            // The broker is being closed: what came back too often is tried again when it is opened.
+            let undone = self.leave(number);
+            self.give_back(&undone.seqs());
         }
     }
 
@@ -291,7 +315,7 @@ impl QueueState {
             consumer.unsettled -= 1;
             match verdict {
                 Verdict::Requeue => requeued.push(seq),
-                Verdict::Reject if self.settings.dead_letter.is_some() => {
+                Verdict::Reject if self.settings.effective_dead_letter().is_some() => {
                     settling.rejected.push(taken.entry.clone());
                 }
                 Verdict::Ack | Verdict::Reject => settling.done.push(taken.entry.clone()),

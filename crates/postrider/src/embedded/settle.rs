@@ -132,12 +132,12 @@ fn plan(
         let Content { message, exchange, routing_key } = &*entry.content;
         let death = Death { queue: &queue.name, reason, time: shared.clock.now(), exchange, routing_key };
         let told = death.told_after(&message.headers);
-        let Some(target) = &queue.dead_letter else { continue };
+        let Some(target) = queue.effective_dead_letter() else { continue };
         let key = target.routing_key.as_ref().unwrap_or(routing_key);
         let reached = state.catalog.route(&target.exchange, key).unwrap_or_default();
         let in_a_ring = |target: &QueueId| {
             let target = state.queues.get(target);
-            reason == Reason::Expired && target.is_some_and(|target| is_cycle(&told, &target.settings.name))
+            reason != Reason::Rejected && target.is_some_and(|target| is_cycle(&told, &target.settings.name))
         };
         let targets: Vec<_> = reached.iter().copied().filter(|target| !in_a_ring(target)).collect();
         if targets.is_empty() {

@@ -77,8 +77,15 @@ impl Subscription for EmbeddedSubscription {
 impl Drop for EmbeddedSubscription {
     fn drop(&mut self) {
         let mut state = self.to.lock();
-        if let Some(queue) = state.queues.get_mut(&self.queue) {
-            queue.leave(self.number);
+        let Some(queue) = state.queues.get_mut(&self.queue) else { return };
+        let poison = queue.leave(self.number);
+        if !poison.is_empty() {
+            let (to, id) = (self.to.clone(), self.queue);
+            self.to.spawn(async move {
+                if let Err(error) = carry_out(to, id, poison, Reason::DeliveryLimit).await {
+                    tracing::warn!(%error, "messages beyond their delivery limit could not be moved; they stay in their queue");
+                }
+            });
         }
         self.to.stir(&mut state, self.queue);
     }

@@ -213,6 +213,7 @@ fn read_row(row: &SqliteRow) -> Result<(i64, Option<Entry>), sqlx::Error> {
         shared: row.try_get(2)?,
         expires_at: row.try_get(3)?,
         redelivered: false,
+        returned: 0,
         content: Arc::new(match read_content(row)? {
             Some(content) => content,
             None => return Ok((seq, None)),

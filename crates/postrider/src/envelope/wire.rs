@@ -14,6 +14,7 @@ pub use identity::{Identity, Place};
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use self::draft::Draft;
 use super::{Envelope, Payload};
@@ -21,7 +22,8 @@ use crate::broker::Message;
 use crate::topology::RoutingKey;
 
 /// How events of an exchange are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum WireFormat {
     /// JSON with `event_id`, `occurred_at`, `aggregate_type`, …, `payload`. The default.
     #[default]

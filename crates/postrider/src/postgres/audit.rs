@@ -9,9 +9,10 @@ use crate::topology::{ExchangeName, RoutingKey};
 
 /// The distinct ways rows are routed: few, so the topology is asked here, and the rows are counted there.
 const ROUTES: &str = "SELECT DISTINCT COALESCE(exchange, $1), COALESCE(routing_key, aggregate_type || '.' || event_type) \
-     FROM postrider.event_outbox WHERE target_queue IS NULL";
+     FROM postrider.event_outbox WHERE target_queue IS NULL AND verbatim IS NULL";
 
-/// Every row that reaches the queue, by the first of the places where it shows. `$1` consumer, `$2` queue, `$3` the
+/// Every event that reaches the queue, by the first of the places where it shows. A row that sends a message again is no event
+/// of its own, but a place where one waits; unless the event is its own, edited and sent in the place of another. `$1` consumer, `$2` queue, `$3` the
 /// exchange of rows that name none, `$4` and `$5` the routes that reach the queue.
 macro_rules! placed {
     ($select:literal) => {
@@ -22,12 +23,16 @@ macro_rules! placed {
                                   WHERE i.consumer_name = $1 AND i.event_id = o.id) THEN 'applied' \
                      WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
                                   WHERE d.event_id = o.id AND d.queue = $2 AND d.status <> 'replayed') THEN 'dead' \
-                     WHEN o.status <> 'published' THEN 'unpublished' \
+                     WHEN o.status <> 'published' OR EXISTS (SELECT FROM postrider.event_outbox again \
+                                  WHERE again.event_id = o.id AND again.target_queue = $2 \
+                                    AND again.status IN ('pending', 'failed')) THEN 'unpublished' \
+                     WHEN EXISTS (SELECT FROM postrider.held_event h \
+                                  WHERE h.consumer_name = $1 AND h.event_id = o.id) THEN 'held' \
                      ELSE 'elsewhere' END AS place \
                  FROM postrider.event_outbox o \
-                 WHERE o.target_queue = $2 OR (o.target_queue IS NULL AND \
+                 WHERE (o.verbatim IS NULL OR o.event_id = o.id) AND (o.target_queue = $2 OR (o.target_queue IS NULL AND \
                      (COALESCE(o.exchange, $3), COALESCE(o.routing_key, o.aggregate_type || '.' || o.event_type)) \
-                     IN (SELECT * FROM UNNEST($4::text[], $5::text[]))) \
+                     IN (SELECT * FROM UNNEST($4::text[], $5::text[])))) \
              ) ",
             $select
         )
@@ -72,6 +77,7 @@ async fn count(connection: &mut PgConnection, scope: &AuditScope) -> Result<Cons
             "applied" => count.applied = rows,
             "dead" => count.dead = rows,
             "unpublished" => count.unpublished = rows,
+            "held" => count.held = rows,
             _ => count.elsewhere = rows,
         }
     }

@@ -6,21 +6,25 @@ use super::Postgres;
 use super::error::failed;
 use crate::store::{Backlog, StoreError};
 
+pub(super) const BACKLOG: &str = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= now()), \
+            count(*) FILTER (WHERE status <> 'dead' AND available_at > now()), \
+            count(*) FILTER (WHERE status = 'dead' AND dead_letter_id IS NULL), \
+            count(DISTINCT key) FILTER (WHERE status = 'dead'), \
+            min(created_at) FILTER (WHERE status <> 'dead' AND available_at <= now()) \
+     FROM {outbox} WHERE status <> 'published'";
+
 impl Postgres {
     pub(super) async fn read_backlog(&self) -> Result<Backlog, StoreError> {
-        let select = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= now()), \
-                             count(*) FILTER (WHERE status <> 'dead' AND available_at > now()), \
-                             count(*) FILTER (WHERE status = 'dead'), \
-                             min(created_at) FILTER (WHERE status <> 'dead' AND available_at <= now()) \
-                      FROM postrider.event_outbox WHERE status IN ('pending', 'failed', 'dead')";
-        let (due, later, dead, oldest): (i64, i64, i64, Option<Timestamp>) = sqlx::query_as(select)
-            .fetch_one(&self.inner.pool)
-            .await
-            .map_err(|cause| failed("counting the backlog", &self.inner.place, cause))?;
+        let (due, later, dead, parked, oldest): (i64, i64, i64, i64, Option<Timestamp>) =
+            sqlx::query_as(self.statements.backlog.sql())
+                .fetch_one(&self.inner.pool)
+                .await
+                .map_err(|cause| failed("counting the backlog", &self.inner.place, cause))?;
         Ok(Backlog {
             due: due.unsigned_abs(),
             later: later.unsigned_abs(),
             dead: dead.unsigned_abs(),
+            parked_keys: parked.unsigned_abs(),
             oldest_due: oldest.map(Timestamp::to_jiff),
         })
     }

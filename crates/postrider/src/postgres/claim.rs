@@ -8,57 +8,69 @@ use super::Postgres;
 use crate::envelope::{
     AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
 };
-use crate::store::{Lane, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError};
+use crate::store::{
+    Ask, LetterId, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError, Wanted, read_head,
+};
 use crate::text::InvalidText;
 
-/// Walks `event_outbox_claim` slot by slot, so a lane never reads the rows of another.
-///
-/// `failing` are the keys with a failed or dead row. Of such a key nothing is due but its head, and that only when it is
-/// failed and its time has come. Both tests are hashed once per claim, and keep the order of the index.
-///
-/// Reading `$4` rows of every slot only to return `$4` of them all would read most of them in vain, so a slot gives a little
-/// more than its part. `cut` is the last position up to which no slot has more: everything before is in order. `$5` asks
-/// for whole slots, where a few slots have most of the rows.
-const CLAIM: &str = "WITH held AS MATERIALIZED ( \
-         SELECT slot FROM postrider.outbox_slot \
-         WHERE owner = $1 AND lease_until > now() AND slot % $3::smallint = $2::smallint \
-     ), part AS MATERIALIZED ( \
-         SELECT CASE WHEN $5 THEN $4 ELSE least($4, $4 * 3 / (2 * greatest(count(*), 1)) + 12) END AS size FROM held \
-     ), failing AS MATERIALIZED ( \
-         SELECT o.key, min(o.position) AS head FROM held JOIN postrider.event_outbox o ON o.slot = held.slot \
-         WHERE o.status IN ('failed', 'dead') AND o.key IS NOT NULL GROUP BY o.key \
-     ), due AS MATERIALIZED ( \
-         SELECT o.* FROM held CROSS JOIN LATERAL ( \
-             SELECT * FROM postrider.event_outbox o \
-             WHERE o.slot = held.slot AND o.status IN ('pending', 'failed') AND o.available_at <= now() \
-               AND (o.key IS NULL OR o.key NOT IN (SELECT key FROM failing) \
-                    OR o.position IN (SELECT head FROM failing)) \
-             ORDER BY o.position LIMIT (SELECT size FROM part) \
-         ) o \
-     ), cut AS MATERIALIZED ( \
-         SELECT min(last) AS position FROM ( \
-             SELECT max(position) AS last FROM due GROUP BY slot HAVING count(*) >= (SELECT size FROM part) \
-         ) slots \
-     ) \
-     SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, \
-         COALESCE(body, convert_to(payload::text, 'UTF8')) AS body, content_type, occurred_at, key, causation_id, \
-         correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
-         (SELECT position FROM cut) IS NOT NULL AS more \
-     FROM due WHERE position <= COALESCE((SELECT position FROM cut), 9223372036854775807) \
-     ORDER BY position LIMIT $4";
+/// What a claim reads, in the order of [`outbox_row`].
+const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, subsidiary_id::text, aggregate_type, \
+     aggregate_id::text, event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), content_type, occurred_at, key, \
+     causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
+     verbatim, dead_letter_id";
+
+/// What every claim keeps to: the relay's own slots, what it has not in hand, and keys of which it wants more. Each of these
+/// lists is hashed once.
+const SELECTION: &str = "slot = ANY (ARRAY(SELECT s.slot FROM postrider.outbox_slot s \
+         WHERE s.outbox = {name} AND s.owner = $1 AND s.lease_until > now() AND ($5::smallint[] IS NULL \
+             OR (s.slot, s.epoch) IN (SELECT * FROM unnest($5::smallint[], $6::bigint[]))))) \
+     AND position NOT IN (SELECT unnest($3::bigint[])) \
+     AND (key IS NULL OR key NOT IN (SELECT unnest($4::text[])))";
+
+/// New rows: walks `…_new` in the order of positions, which has no row that is published or has a time of its own. `failing`
+/// are the keys with a failed or dead row; nothing behind such a row is due.
+pub(super) fn new() -> String {
+    format!(
+        "WITH failing AS MATERIALIZED ( \
+             SELECT key FROM {{outbox}} WHERE status IN ('failed', 'dead') AND key IS NOT NULL \
+         ) \
+         SELECT {COLUMNS} FROM {{outbox}} \
+         WHERE status = 'pending' AND available_at <= created_at AND available_at <= now() \
+           AND position > $7 AND created_at >= COALESCE($8::timestamptz, '-infinity') AND {SELECTION} \
+           AND (key IS NULL OR key NOT IN (SELECT key FROM failing)) \
+         ORDER BY position LIMIT $2"
+    )
+}
+
+/// Rows whose time has come: scheduled ones, and failed ones. Of a failing key only its head, and that only when it is failed.
+pub(super) fn timed() -> String {
+    format!(
+        "WITH failing AS MATERIALIZED ( \
+             SELECT key, min(position) AS head FROM {{outbox}} \
+             WHERE status IN ('failed', 'dead') AND key IS NOT NULL GROUP BY key \
+         ), due AS ( \
+             SELECT {COLUMNS} FROM {{outbox}} \
+             WHERE status IN ('pending', 'failed') AND available_at > created_at AND available_at <= now() \
+               AND {SELECTION} \
+               AND (key IS NULL OR key NOT IN (SELECT key FROM failing) \
+                    OR position IN (SELECT head FROM failing)) \
+             ORDER BY available_at LIMIT $2 \
+         ) \
+         SELECT * FROM due ORDER BY position"
+    )
+}
 
 impl Postgres {
-    pub(super) async fn claim_rows(
-        &self,
-        relay: &RelayId,
-        lane: Lane,
-        limit: usize,
-    ) -> Result<Vec<OutboxRow>, StoreError> {
-        let mut rows = self.due_rows(relay, lane, limit, false).await?;
-        let more = rows.first().is_some_and(|row| row.try_get("more").unwrap_or(false));
-        if more && rows.len() < limit {
-            rows = self.due_rows(relay, lane, limit, true).await?;
-        }
+    pub(super) async fn claim_rows(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
+        let rows = match ask.wanted {
+            Wanted::New { after, since } => self.new_rows(relay, &ask, after, since).await?,
+            Wanted::Timed => self.timed_rows(relay, &ask).await?,
+            Wanted::All => {
+                let mut rows = self.new_rows(relay, &ask, 0, None).await?;
+                rows.extend(self.timed_rows(relay, &ask).await?);
+                rows
+            }
+        };
         let mut due = Vec::with_capacity(rows.len());
         let mut unreadable = Vec::new();
         for row in &rows {
@@ -72,22 +84,40 @@ impl Postgres {
         if !unreadable.is_empty() {
             self.bury(relay, unreadable).await?;
         }
+        if ask.wanted == Wanted::All {
+            due.sort_by_key(|row| row.row.position);
+            due.truncate(ask.limit);
+        }
         Ok(due)
     }
 
-    async fn due_rows(
+    async fn new_rows(
         &self,
         relay: &RelayId,
-        lane: Lane,
-        limit: usize,
-        whole: bool,
+        ask: &Ask,
+        after: i64,
+        since: Option<jiff::Timestamp>,
     ) -> Result<Vec<PgRow>, StoreError> {
-        let select = sqlx::query(CLAIM)
+        let select = sqlx::query(self.statements.claim_new.sql())
             .bind(relay.as_str())
-            .bind(i32::from(lane.index))
-            .bind(i32::from(lane.count.max(1)))
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX / 4))
-            .bind(whole);
+            .bind(limit(ask))
+            .bind(&ask.in_hand)
+            .bind(keys(ask))
+            .bind(slots(ask))
+            .bind(epochs(ask))
+            .bind(after)
+            .bind(since.map(jiff_sqlx::ToSqlx::to_sqlx));
+        self.limited("claiming rows of the outbox", select.fetch_all(self.relays())).await
+    }
+
+    async fn timed_rows(&self, relay: &RelayId, ask: &Ask) -> Result<Vec<PgRow>, StoreError> {
+        let select = sqlx::query(self.statements.claim_timed.sql())
+            .bind(relay.as_str())
+            .bind(limit(ask))
+            .bind(&ask.in_hand)
+            .bind(keys(ask))
+            .bind(slots(ask))
+            .bind(epochs(ask));
         self.limited("claiming rows of the outbox", select.fetch_all(self.relays())).await
     }
 
@@ -108,40 +138,63 @@ enum Unreadable {
     Column(#[from] sqlx::Error),
     #[error(transparent)]
     Text(#[from] InvalidText),
+    #[error("the headers of its message cannot be read: {0}")]
+    Head(#[from] serde_json::Error),
 }
 
 fn row_id(row: &PgRow) -> Result<RowId, sqlx::Error> {
-    let created_at = row.try_get::<jiff_sqlx::Timestamp, _>("created_at")?.to_jiff();
-    Ok(RowId { position: row.try_get("position")?, created_at })
+    let created_at = row.try_get::<jiff_sqlx::Timestamp, _>(1)?.to_jiff();
+    Ok(RowId { position: row.try_get(0)?, created_at })
 }
 
+/// Columns are named by their place in [`COLUMNS`], because names cost time on this path.
 fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
-    let text = |column: &str| row.try_get::<&str, _>(column);
-    let maybe = |column: &str| row.try_get::<Option<&str>, _>(column);
-    let body = Bytes::copy_from_slice(row.try_get("body")?);
+    let text = |column: usize| row.try_get::<&str, _>(column);
+    let maybe = |column: usize| row.try_get::<Option<&str>, _>(column);
+    let body = Bytes::copy_from_slice(row.try_get(9)?);
+    let head: Option<&[u8]> = row.try_get(21)?;
     Ok(OutboxRow {
         row: id,
+        verbatim: head.map(|head| read_head(head, body.clone())).transpose()?,
+        dead_letter: row.try_get::<Option<i64>, _>(22)?.map(LetterId),
+        slot: row.try_get(2)?,
         envelope: Envelope {
-            id: EventId::new(text("id")?)?,
-            event_type: EventType::from_parts(text("aggregate_type")?, text("event_type")?)?,
-            aggregate_id: maybe("aggregate_id")?.map(AggregateId::new).transpose()?,
+            id: EventId::new(text(3)?)?,
             tenant: Tenant {
-                group: maybe("group_id")?.map(TenantId::new).transpose()?,
-                subsidiary: maybe("subsidiary_id")?.map(TenantId::new).transpose()?,
+                group: maybe(4)?.map(TenantId::new).transpose()?,
+                subsidiary: maybe(5)?.map(TenantId::new).transpose()?,
             },
-            occurred_at: row.try_get::<jiff_sqlx::Timestamp, _>("occurred_at")?.to_jiff(),
-            ordering_key: maybe("key")?.map(OrderingKey::new).transpose()?,
-            causation_id: maybe("causation_id")?.map(EventId::new).transpose()?,
-            correlation_id: maybe("correlation_id")?.map(EventId::new).transpose()?,
+            event_type: EventType::from_parts(text(6)?, text(8)?)?,
+            aggregate_id: maybe(7)?.map(AggregateId::new).transpose()?,
+            payload: Payload::new(text(10)?, body),
+            occurred_at: row.try_get::<jiff_sqlx::Timestamp, _>(11)?.to_jiff(),
+            ordering_key: maybe(12)?.map(OrderingKey::new).transpose()?,
+            causation_id: maybe(13)?.map(EventId::new).transpose()?,
+            correlation_id: maybe(14)?.map(EventId::new).transpose()?,
             trace: TraceContext {
-                traceparent: maybe("traceparent")?.map(str::to_owned),
-                tracestate: maybe("tracestate")?.map(str::to_owned),
+                traceparent: maybe(15)?.map(str::to_owned),
+                tracestate: maybe(16)?.map(str::to_owned),
             },
-            payload: Payload::new(text("content_type")?, body),
         },
-        exchange: maybe("exchange")?.map(TryInto::try_into).transpose()?,
-        routing_key: maybe("routing_key")?.map(TryInto::try_into).transpose()?,
-        target_queue: maybe("target_queue")?.map(TryInto::try_into).transpose()?,
-        attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or(0),
+        exchange: maybe(17)?.map(TryInto::try_into).transpose()?,
+        routing_key: maybe(18)?.map(TryInto::try_into).transpose()?,
+        target_queue: maybe(19)?.map(TryInto::try_into).transpose()?,
+        attempts: u32::try_from(row.try_get::<i32, _>(20)?).unwrap_or(0),
     })
+}
+
+fn limit(ask: &Ask) -> i64 {
+    i64::try_from(ask.limit).unwrap_or(i64::MAX)
+}
+
+fn slots(ask: &Ask) -> Option<Vec<i16>> {
+    Some(ask.held.as_ref()?.iter().map(|lease| lease.slot).collect())
+}
+
+fn epochs(ask: &Ask) -> Option<Vec<i64>> {
+    Some(ask.held.as_ref()?.iter().map(|lease| lease.epoch).collect())
+}
+
+fn keys(ask: &Ask) -> Vec<&str> {
+    ask.without.iter().map(OrderingKey::as_str).collect()
 }

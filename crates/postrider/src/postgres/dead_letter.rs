@@ -9,24 +9,39 @@ use sqlx::{PgPool, Row as _};
 
 use super::Postgres;
 use crate::broker::{Headers, Properties};
-use crate::envelope::{EventId, TenantId};
+use crate::envelope::{AggregateId, EventId, OrderingKey, TenantId};
 use crate::store::{DeadLetter, DeadLetters, StoreError, StoreErrorKind};
 use crate::topology::{ConsumerName, QueueName};
 
 const COLLECT: &str = "INSERT INTO postrider.dead_letter (key, event_id, event_type, group_id, consumer_name, queue, \
      exchange, routing_key, reason, error, error_class, attempts, first_failed_at, dead_at, properties, headers, body, \
-     exact) \
+     exact, aggregate_id, ordering_key, fingerprint, replay_of, replays) \
      SELECT key, event_id, event_type, group_id, consumer_name, queue, exchange, routing_key, reason, error, error_class, \
-     attempts, first_failed_at, dead_at, properties::jsonb, headers::jsonb, body, exact \
+     attempts, first_failed_at, dead_at, properties::jsonb, headers::jsonb, body, exact, aggregate_id, ordering_key, \
+     fingerprint, replay_of, replays \
      FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], \
      $9::text[], $10::text[], $11::text[], $12::int[], $13::timestamptz[], $14::timestamptz[], $15::text[], $16::text[], \
-     $17::bytea[], $18::bytea[]) AS letter (key, event_id, event_type, group_id, consumer_name, queue, exchange, \
-     routing_key, reason, error, error_class, attempts, first_failed_at, dead_at, properties, headers, body, exact) \
+     $17::bytea[], $18::bytea[], $19::text[], $20::text[], $21::text[], $22::bigint[], $23::int[]) AS letter (key, \
+     event_id, event_type, group_id, consumer_name, queue, exchange, routing_key, reason, error, error_class, attempts, \
+     first_failed_at, dead_at, properties, headers, body, exact, aggregate_id, ordering_key, fingerprint, replay_of, \
+     replays) \
      ON CONFLICT (key) DO NOTHING";
 
-const NEWEST: &str = "SELECT key, event_id, event_type, group_id, consumer_name, queue, exchange, routing_key, reason, \
-     error, error_class, attempts, first_failed_at, dead_at, properties::text AS properties, headers::text AS headers, \
-     body, exact FROM postrider.dead_letter WHERE status = 'open' ORDER BY dead_at DESC, id DESC LIMIT $1";
+/// What is needed to read a whole letter.
+macro_rules! whole {
+    () => {
+        "key, event_id, event_type, group_id, aggregate_id, ordering_key, consumer_name, queue, exchange, routing_key, \
+         reason, error, error_class, attempts, first_failed_at, dead_at, properties::text AS properties, \
+         headers::text AS headers, body, exact"
+    };
+}
+pub(super) use whole;
+
+const NEWEST: &str = concat!(
+    "SELECT ",
+    whole!(),
+    " FROM postrider.dead_letter WHERE status = 'open' ORDER BY dead_at DESC, id DESC LIMIT $1"
+);
 
 impl DeadLetters for Postgres {
     async fn collect(&self, mut letters: Vec<DeadLetter>) -> Result<(), StoreError> {
@@ -47,14 +62,14 @@ impl DeadLetters for Postgres {
     async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
         let select = sqlx::query(NEWEST).bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = self.limited("reading dead letters", select.fetch_all(self.pool())).await?;
-        let letters = rows.iter().map(dead_letter).collect::<Result<_, _>>();
-        letters.map_err(|cause| {
-            let message = format!(
-                "a row of dead_letter cannot be read: {cause}; it was changed by hand or by a newer binary"
-            );
-            StoreError::new(StoreErrorKind::Other, message).because(cause)
-        })
+        rows.iter().map(dead_letter).collect::<Result<_, _>>().map_err(unreadable)
     }
+}
+
+pub(super) fn unreadable(cause: Unreadable) -> StoreError {
+    let message =
+        format!("a row of dead_letter cannot be read: {cause}; it was changed by hand or by a newer binary");
+    StoreError::new(StoreErrorKind::Other, message).because(cause)
 }
 
 /// Everything of a dead letter in which a NUL may stand, as it was.
@@ -138,14 +153,19 @@ async fn insert(pool: &PgPool, letters: &[DeadLetter], tables: &[Tables]) -> Res
         .bind(tables.iter().map(|table| table.headers.as_str()).collect::<Vec<_>>())
         .bind(column(letters, |letter| letter.body.as_ref()))
         .bind(tables.iter().map(|table| table.exact.as_deref()).collect::<Vec<_>>())
+        .bind(maybe(|letter| letter.aggregate_id.as_ref().map(AsRef::as_ref)))
+        .bind(maybe(|letter| letter.ordering_key.as_ref().map(AsRef::as_ref)))
+        .bind(column(letters, DeadLetter::fingerprint))
+        .bind(column(letters, |letter| letter.replay_of().map(|id| id.0)))
+        .bind(column(letters, |letter| i32::try_from(letter.replays()).unwrap_or(i32::MAX)))
         .execute(pool)
         .await?;
     Ok(())
 }
 
-type Unreadable = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Unreadable = Box<dyn std::error::Error + Send + Sync>;
 
-fn dead_letter(row: &PgRow) -> Result<DeadLetter, Unreadable> {
+pub(super) fn dead_letter(row: &PgRow) -> Result<DeadLetter, Unreadable> {
     let text = |column: &str| row.try_get::<String, _>(column);
     let maybe = |column: &str| row.try_get::<Option<String>, _>(column);
     let time = |column: &str| Ok::<_, sqlx::Error>(row.try_get::<jiff_sqlx::Timestamp, _>(column)?.to_jiff());
@@ -154,6 +174,8 @@ fn dead_letter(row: &PgRow) -> Result<DeadLetter, Unreadable> {
         event_id: maybe("event_id")?.map(EventId::new).transpose()?,
         event_type: maybe("event_type")?,
         tenant: maybe("group_id")?.map(TenantId::new).transpose()?,
+        aggregate_id: maybe("aggregate_id")?.map(AggregateId::new).transpose()?,
+        ordering_key: maybe("ordering_key")?.map(OrderingKey::new).transpose()?,
         consumer: maybe("consumer_name")?.map(ConsumerName::new).transpose()?,
         queue: QueueName::new(text("queue")?)?,
         exchange: text("exchange")?,

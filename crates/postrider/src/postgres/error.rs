@@ -105,7 +105,9 @@ pub(super) fn swallowed(mut error: StoreError) -> StoreError {
 fn of_answer(doing: &str, place: &str, answer: &dyn DatabaseError) -> StoreError {
     let code = answer.code().unwrap_or_default().into_owned();
     let said = answer.message();
-    if code == "23505" && answer.constraint() == Some("event_outbox_id_pkey") {
+    // The table of ids is named after its outbox.
+    let of_ids = answer.constraint().is_some_and(|name| name.ends_with("_id_pkey"));
+    if code == "23505" && of_ids && answer.table().is_some_and(|table| table.ends_with("_id")) {
         let detail =
             answer.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::detail).unwrap_or("");
         let message = format!("an event with this id was committed before: {detail} Nothing was appended");

@@ -14,11 +14,33 @@ use super::error::failed;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Every migration, in order.
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "foundation",
-    sql: include_str!("../../../../migrations/postgres/0001_foundation.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "foundation",
+        sql: include_str!("../../../../migrations/postgres/0001_foundation.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "consumers",
+        sql: include_str!("../../../../migrations/postgres/0002_consumers.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "triage",
+        sql: include_str!("../../../../migrations/postgres/0003_triage.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "outbox",
+        sql: include_str!("../../../../migrations/postgres/0004_outbox.sql"),
+    },
+    Migration {
+        version: 9,
+        name: "progress",
+        sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
+    },
+];
 
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.
 const LOCK: i64 = 0x706f_7374_7269_6465;

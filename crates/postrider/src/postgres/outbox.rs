@@ -1,18 +1,22 @@
 //! The outbox on PostgreSQL: appending. A batch is one INSERT.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use jiff_sqlx::ToSqlx as _;
 use sqlx::PgConnection;
 
 use super::error::failed;
+use super::table::{OutboxTable, Statement};
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
 use crate::envelope::{Envelope, Event, EventId, MAX_PAYLOAD_BYTES, Ordering};
-use crate::store::{Backlog, Lane, Outbox, OutboxRow, RelayId, RowResult, StoreError};
+use crate::store::{
+    Ask, Backlog, Horizon, Outbox, OutboxRow, RelayId, RowResult, SlotLease, StoreError, Verbatim,
+};
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
-const APPEND: &str = "INSERT INTO postrider.event_outbox (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
+pub(super) const APPEND: &str = "INSERT INTO {outbox} (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
      event_type, body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, \
      exchange, routing_key, target_queue, available_at) \
      SELECT id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, body, content_type, occurred_at, \
@@ -29,11 +33,15 @@ impl Outbox for Postgres {
         tx.append(events).await
     }
 
+    async fn append_verbatim(&self, tx: &mut PostgresTx, messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        self.insert_verbatim(tx, messages).await
+    }
+
     async fn backlog(&self) -> Result<Backlog, StoreError> {
         self.read_backlog().await
     }
 
-    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<Vec<SlotLease>, StoreError> {
         self.lease_slots(relay, lease).await
     }
 
@@ -41,8 +49,12 @@ impl Outbox for Postgres {
         self.release_slots(relay).await
     }
 
-    async fn claim(&self, relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
-        self.claim_rows(relay, lane, limit).await
+    async fn claim(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
+        self.claim_rows(relay, ask).await
+    }
+
+    async fn horizon(&self) -> Result<Horizon, StoreError> {
+        self.read_horizon().await
     }
 
     async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
@@ -63,12 +75,16 @@ pub async fn append_in(
     events: Vec<Event>,
 ) -> Result<Vec<EventId>, StoreError> {
     events.iter().try_for_each(|event| event.check_size(MAX_PAYLOAD_BYTES))?;
-    append(connection, clock, events, "the caller's connection").await
+    append(connection, clock, &DEFAULT, events, "the caller's connection").await
 }
+
+/// The statement for the default table, which is all that a caller without a store has.
+static DEFAULT: LazyLock<Statement> = LazyLock::new(|| OutboxTable::default().statement(APPEND));
 
 pub(super) async fn append(
     connection: &mut PgConnection,
     clock: &Clock,
+    statement: &Statement,
     events: Vec<Event>,
     place: &str,
 ) -> Result<Vec<EventId>, StoreError> {
@@ -76,7 +92,9 @@ pub(super) async fn append(
         return Ok(Vec::new());
     }
     let rows: Vec<NewRow> = events.into_iter().map(|event| NewRow::new(event, clock)).collect();
-    insert(connection, &rows).await.map_err(|cause| failed("appending to the outbox", place, cause))?;
+    insert(connection, statement, &rows)
+        .await
+        .map_err(|cause| failed("appending to the outbox", place, cause))?;
     Ok(rows.into_iter().map(|row| row.envelope.id).collect())
 }
 
@@ -109,14 +127,18 @@ impl NewRow {
     }
 }
 
-async fn insert(connection: &mut PgConnection, rows: &[NewRow]) -> Result<(), sqlx::Error> {
+async fn insert(
+    connection: &mut PgConnection,
+    statement: &Statement,
+    rows: &[NewRow],
+) -> Result<(), sqlx::Error> {
     fn column<'a, T>(rows: &'a [NewRow], of: impl Fn(&'a NewRow) -> T) -> Vec<T> {
         rows.iter().map(of).collect()
     }
     let text = |of: fn(&NewRow) -> &str| column(rows, of);
     let maybe = |of: fn(&NewRow) -> Option<&str>| column(rows, of);
 
-    sqlx::query(APPEND)
+    sqlx::query(statement.sql())
         .bind(text(|row| row.envelope.id.as_str()))
         .bind(maybe(|row| row.envelope.tenant.group.as_ref().map(AsRef::as_ref)))
         .bind(maybe(|row| row.envelope.tenant.subsidiary.as_ref().map(AsRef::as_ref)))

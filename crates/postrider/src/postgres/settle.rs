@@ -13,18 +13,31 @@ use crate::store::{PublishResult, RelayId, RowId, RowResult, StoreError};
 /// A row that is published stays so, whatever a slow relay says of it later. Written so that the primary key is the only index
 /// that fits: no join, no condition that fits a partial index, because a plan made while the table was empty would
 /// choose any of them. The range of `created_at` leaves out the partitions that have none of the rows.
-const PUBLISHED: &str = "UPDATE postrider.event_outbox o \
+pub(super) const PUBLISHED: &str = "UPDATE {outbox} o \
      SET status = 'published', published_at = now(), last_error = NULL \
      WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
-       AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE owner = $1))";
+       AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1))";
 
-/// Delays are counted from the database's own time; no delay is no other attempt.
-const FAILED: &str = "UPDATE postrider.event_outbox o \
-     SET status = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL THEN 'dead' ELSE 'failed' END, \
-         attempts = o.attempts + 1, last_error = ($5::text[])[array_position($2, o.position)], \
-         available_at = now() + COALESCE(($6::interval[])[array_position($2, o.position)], interval '0') \
-     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
-       AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE owner = $1))";
+/// Delays are counted from the database's own time; no delay is no other attempt. A row that was tried has a time of its own,
+/// later than when it was written: that tells it from new ones. The replay of a dead letter that dies loses its key, so that it
+/// holds up no other, and its letter is open again.
+pub(super) const FAILED: &str = "WITH failed AS ( \
+         UPDATE {outbox} o \
+         SET status = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL THEN 'dead' ELSE 'failed' END, \
+             ordering_key = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL \
+                 AND o.dead_letter_id IS NOT NULL THEN '' ELSE o.ordering_key END, \
+             attempts = o.attempts + 1, last_error = ($5::text[])[array_position($2, o.position)], \
+             available_at = GREATEST(now(), o.created_at) + COALESCE(($6::interval[])[array_position($2, o.position)], \
+                 interval '1 microsecond') \
+         WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+           AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1)) \
+         RETURNING o.status, o.dead_letter_id, o.last_error \
+     ), reopened AS ( \
+         UPDATE postrider.dead_letter d \
+         SET status = 'open', resolved_at = NULL, replay_error = failed.last_error \
+         FROM failed WHERE failed.status = 'dead' AND d.id = failed.dead_letter_id AND d.status = 'replayed' \
+     ) \
+     SELECT count(*) FROM failed";
 
 /// The longest delay before a retry; also keeps every interval within PostgreSQL's.
 const LONGEST_DELAY: Duration = Duration::from_hours(365 * 24);
@@ -55,7 +68,7 @@ impl Postgres {
     }
 
     async fn mark_published(&self, relay: &RelayId, rows: Rows) -> Result<u64, StoreError> {
-        let update = sqlx::query(PUBLISHED)
+        let update = sqlx::query(self.statements.published.sql())
             .bind(relay.as_str())
             .bind(rows.positions)
             .bind(rows.oldest)
@@ -73,21 +86,23 @@ impl Postgres {
         };
         let (errors, delays): (Vec<_>, Vec<_>) =
             failed.into_iter().map(|(_, error, delay)| (error, delay)).unzip();
-        let update = sqlx::query(FAILED)
+        let update = sqlx::query_scalar(self.statements.failed.sql())
             .bind(relay.as_str())
             .bind(rows.positions)
             .bind(rows.oldest)
             .bind(rows.newest)
             .bind(errors)
             .bind(delays);
-        Ok(self.limited("marking rows as failed", update.execute(self.relays())).await?.rows_affected())
+        let recorded: i64 = self.limited("marking rows as failed", update.fetch_one(self.relays())).await?;
+        Ok(recorded.unsigned_abs())
     }
 }
 
 /// `retry_at` was reckoned with our clock; what is meant is the delay from now, which the database adds to its own time.
-/// So a clock that is wrong by an hour does not make a retry late by an hour.
+/// So a clock that is wrong by an hour does not make a retry late by an hour. In whole microseconds: an interval has no more.
 fn delay(now: Timestamp, retry_at: Timestamp) -> Duration {
-    Duration::try_from(retry_at.duration_since(now)).unwrap_or(Duration::ZERO).min(LONGEST_DELAY)
+    let delay = Duration::try_from(retry_at.duration_since(now)).unwrap_or(Duration::ZERO).min(LONGEST_DELAY);
+    Duration::new(delay.as_secs(), delay.subsec_micros() * 1000)
 }
 
 /// Which rows, and between which times they were written.

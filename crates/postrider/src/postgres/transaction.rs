@@ -5,7 +5,9 @@ use std::sync::Arc;
 use sqlx::{Executor as _, PgConnection, Transaction};
 
 use super::Inner;
+use super::jobs::Tallies;
 use super::outbox::append;
+use super::table::Statement;
 use crate::envelope::{Event, EventId};
 use crate::store::StoreError;
 
@@ -13,13 +15,21 @@ use crate::store::StoreError;
 pub struct PostgresTx {
     transaction: Transaction<'static, sqlx::Postgres>,
     database: Arc<Inner>,
+    /// Appends to the outbox table in use.
+    append: Statement,
     /// Somebody else ran statements here, whose errors we have not seen.
     lent: bool,
+    /// Items that were marked, to be added to their jobs at the commit.
+    tallies: Tallies,
 }
 
 impl PostgresTx {
-    pub(super) fn new(transaction: Transaction<'static, sqlx::Postgres>, database: Arc<Inner>) -> Self {
-        Self { transaction, database, lent: false }
+    pub(super) fn new(
+        transaction: Transaction<'static, sqlx::Postgres>,
+        database: Arc<Inner>,
+        append: Statement,
+    ) -> Self {
+        Self { transaction, database, append, lent: false, tallies: Tallies::default() }
     }
 
     /// Commits events with whatever else this transaction writes. Returns their ids, in order.
@@ -28,7 +38,7 @@ impl PostgresTx {
     pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         let max = self.database.max_payload_bytes;
         events.iter().try_for_each(|event| event.check_size(max))?;
-        append(&mut self.transaction, &self.database.clock, events, &self.database.place).await
+        append(&mut self.transaction, &self.database.clock, &self.append, events, &self.database.place).await
     }
 
     /// The connection, for statements of your own. They commit with the inbox mark and the appended events, or not at all.
@@ -43,6 +53,10 @@ impl PostgresTx {
     /// The same for our own statements, whose errors are always passed on.
     pub(super) fn ours(&mut self) -> &mut PgConnection {
         &mut self.transaction
+    }
+
+    pub(super) fn tallies(&mut self) -> &mut Tallies {
+        &mut self.tallies
     }
 
     /// Fails if a statement failed before. COMMIT would then roll back and call it success.

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 /// The channel that the outbox's trigger notifies.
 const CHANNEL: &str = "postrider_outbox";
 /// How soon after a notification to look again.
-const ECHO: Duration = Duration::from_millis(10);
+const ECHO: Duration = Duration::from_millis(2);
 /// How long to wait before listening again after the connection was lost.
 const PAUSE: Duration = Duration::from_secs(1);
 

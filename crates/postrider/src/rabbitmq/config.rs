@@ -48,6 +48,31 @@ impl RabbitMqConfig {
         }
     }
 
+    /// The virtual host in the URL.
+    pub fn vhost(&self) -> Result<String, BrokerError> {
+        let nodes = self.nodes()?;
+        Ok(nodes.into_iter().next().map(|node| node.uri.vhost).unwrap_or_default())
+    }
+
+    /// The user in the URL.
+    pub fn user(&self) -> Result<String, BrokerError> {
+        let nodes = self.nodes()?;
+        Ok(nodes.into_iter().next().map(|node| node.uri.authority.userinfo.username).unwrap_or_default())
+    }
+
+    /// The same broker in another virtual host.
+    pub fn in_vhost(&self, vhost: &str) -> Result<Self, BrokerError> {
+        let urls = split(self.url.expose_secret());
+        let moved = urls.iter().map(|text| {
+            let mut url = Url::parse(text).map_err(|why| bad_url(&why.to_string()))?;
+            // The path of an AMQP URL is the virtual host, in which `/` is written %2f.
+            url.set_path(&vhost.replace('%', "%25").replace('/', "%2f"));
+            Ok(url.to_string())
+        });
+        let moved = moved.collect::<Result<Vec<_>, BrokerError>>()?;
+        Ok(Self { url: SecretString::from(moved.join(",")), ..self.clone() })
+    }
+
     /// The nodes in the URL, in its order.
     pub(super) fn nodes(&self) -> Result<Vec<Node>, BrokerError> {
         let nodes = split(self.url.expose_secret())
@@ -159,6 +184,17 @@ mod tests {
         assert_eq!(nodes("amqp://guest:guest@localhost:5672/")[0].1, "/");
         assert_eq!(nodes("amqp://guest:guest@localhost")[0].1, "/");
         assert_eq!(nodes("amqp://u:p@[::1]:5672/%2f")[0].0, "::1:5672");
+    }
+
+    #[test]
+    fn a_url_can_be_moved_to_another_virtual_host() {
+        let moved = RabbitMqConfig::new("amqp://u:p%2Cw@a,b:5673/v?heartbeat=5").in_vhost("/fis").unwrap();
+        assert_eq!(moved.vhost().unwrap(), "/fis");
+        let nodes = moved.nodes().unwrap();
+        let places: Vec<_> =
+            nodes.iter().map(|node| (node.place.as_str(), node.uri.query.heartbeat)).collect();
+        assert_eq!(places, [("a:5672", Some(5)), ("b:5673", Some(5))]);
+        assert_eq!(moved.user().unwrap(), "u");
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub(super) fn asking(doing: &str, what: &str, error: lapin::Error) -> BrokerErro
         Some((code::PRECONDITION_FAILED, text)) => (
             BrokerErrorKind::Mismatch,
             format!(
-                "{what} exists with other settings: {text}; nothing was changed: declare what exists, \
-                 or move to a new name and delete the old one when it is empty"
+                "{what} exists with other settings: {text}; nothing was changed: `postrider topology plan` shows what \
+                 differs, and `apply` replaces a queue without losing a message"
             ),
         ),
         Some((_, text)) => (

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::dial::Socket;
+use super::fault;
 use crate::broker::{BrokerError, BrokerErrorKind};
 
 /// The driver does not announce every end: look at its state this often.
@@ -39,7 +40,17 @@ impl Line {
 
     /// A channel of its own.
     pub(super) async fn channel(&self, limit: Duration) -> Result<Channel, BrokerError> {
-        match timeout(limit, self.connection.create_channel()).await {
+        let opening = async {
+            let mut again = 3;
+            loop {
+                match self.connection.create_channel().await {
+                    // The driver may still be busy with the end of an earlier channel, and says why that one ended.
+                    Err(error) if fault::is_of_channel(&error) && again > 0 => again -= 1,
+                    answer => return answer,
+                }
+            }
+        };
+        match timeout(limit, opening).await {
             Ok(Ok(channel)) => Ok(channel),
             Ok(Err(error)) => Err(BrokerError::new(
                 BrokerErrorKind::Unavailable,

@@ -4,6 +4,7 @@
 //! receipts of an earlier one are void, because RabbitMQ delivers those messages again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -14,9 +15,14 @@ use tokio::time::timeout;
 
 use super::link::{self, Link};
 use super::settle::{RabbitSettler, Unsettled};
-use super::{fault, lanes, values};
-use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Subscription};
+use super::{fault, lanes, replace, values};
+use crate::broker::{BrokerError, BrokerErrorKind, Delivery, HeaderValue, Receipt, Settler, Subscription};
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
+
+/// A queue that is gone for longer than this does not come back by itself.
+const COMES_BACK: Duration = Duration::from_secs(10);
+/// Meanwhile it is asked for this often.
+const SHORT: Duration = Duration::from_millis(200);
 
 /// A subscription to one queue. Dropping it closes its channel, and what is unsettled goes back to the queue.
 pub(super) struct RabbitSubscription {
@@ -77,8 +83,11 @@ impl RabbitSubscription {
     }
 
     /// Opens until it succeeds, or until it is clear that it cannot.
+    ///
+    /// A queue that was there and is gone may be on its way back: one that is replaced is away for a moment only.
     async fn reopen(&mut self) -> Result<(), BrokerError> {
         let mut failed = 0;
+        let since = self.link.settings().clock.monotonic();
         loop {
             let error = match self.open().await {
                 Ok(()) => {
@@ -90,12 +99,14 @@ impl RabbitSubscription {
                 }
                 Err(error) => error,
             };
-            if !error.is_transient() {
+            let clock = &self.link.settings().clock;
+            let away = error.kind == BrokerErrorKind::NotFound && clock.since(since) < COMES_BACK;
+            if !error.is_transient() && !away {
                 return Err(error);
             }
             tracing::debug!(queue = self.queue.as_str(), %error, "cannot consume yet");
-            let clock = &self.link.settings().clock;
-            clock.sleep(link::pause(failed, clock.random())).await;
+            let pause = link::pause(failed, clock.random());
+            clock.sleep(if away { pause.min(SHORT) } else { pause }).await;
             failed = failed.saturating_add(1);
         }
     }
@@ -178,11 +189,18 @@ impl Subscription for RabbitSubscription {
 }
 
 fn received(delivery: lapin::message::Delivery, epoch: u64, queue: &QueueName) -> Delivery {
+    let mut message = values::from_amqp(&delivery.properties, delivery.data);
+    let mut exchange = delivery.exchange.to_string();
+    // A message that was moved while its queue was replaced tells where it was published first.
+    if exchange.ends_with(replace::BACK)
+        && let Some(HeaderValue::Text(first)) = message.headers.remove(replace::EXCHANGE)
+    {
+        exchange = first;
+    }
     Delivery {
-        message: values::from_amqp(&delivery.properties, delivery.data),
+        message,
         // Only a NUL byte, which AMQP allows and no store does, can make these fail.
-        exchange: ExchangeName::new(delivery.exchange.as_str())
-            .unwrap_or_else(|_| ExchangeName::default_exchange()),
+        exchange: ExchangeName::new(exchange).unwrap_or_else(|_| ExchangeName::default_exchange()),
         routing_key: RoutingKey::new(delivery.routing_key.as_str())
             .unwrap_or_else(|_| RoutingKey::to_queue(queue)),
         redelivered: delivery.redelivered,

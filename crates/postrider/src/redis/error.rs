@@ -24,6 +24,8 @@ pub enum RedisErrorKind {
     Denied,
     /// The URL or the certificates cannot be used.
     Config,
+    /// A key holds another type than it should.
+    WrongType,
     /// A bug, here or there.
     Other,
 }
@@ -73,6 +75,24 @@ impl From<redis::RedisError> for RedisError {
                 format!(
                     "no TLS with Redis: {error}; give the authority that signed its certificate as the CA file"
                 ),
+            )
+        } else if error.code() == Some("WRONGTYPE") {
+            (
+                RedisErrorKind::WrongType,
+                format!("a key in Redis holds another type than it should, and was left alone: {error}"),
+            )
+        } else if matches!(
+            error.code(),
+            Some("OOM" | "LOADING" | "BUSY" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN")
+        ) {
+            (RedisErrorKind::Unavailable, format!("Redis cannot do this now: {error}; try again"))
+        } else if ["DB index is out of range", "SELECT is not allowed"]
+            .iter()
+            .any(|said| error.to_string().contains(said))
+        {
+            (
+                RedisErrorKind::Config,
+                "Redis has no database of this number; a Redis Cluster has only database 0 (REDIS_STATE_DB=0)".to_owned(),
             )
         } else if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
             (

@@ -13,12 +13,20 @@ pub struct RedisFacts {
     pub maxmemory_policy: String,
     /// The memory it may use in bytes; 0 is no limit.
     pub maxmemory: u64,
+    /// The memory it uses in bytes.
+    pub used_memory: u64,
 }
 
 impl RedisFacts {
     /// Whether it may forget keys before their time.
     pub fn may_evict(&self) -> bool {
         self.maxmemory > 0 && !matches!(self.maxmemory_policy.as_str(), "" | "noeviction")
+    }
+
+    /// How much of the memory it may use is used, from 0 to 1; nothing where there is no limit.
+    #[allow(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn memory_used(&self) -> Option<f64> {
+        (self.maxmemory > 0).then(|| self.used_memory as f64 / self.maxmemory as f64)
     }
 
     pub(super) fn read(info: &str) -> Self {
@@ -30,6 +38,7 @@ impl RedisFacts {
             version: field("redis_version"),
             maxmemory_policy: field("maxmemory_policy"),
             maxmemory: field("maxmemory").parse().unwrap_or(0),
+            used_memory: field("used_memory").parse().unwrap_or(0),
         }
     }
 }

@@ -19,15 +19,17 @@ impl Redis {
     /// Connects, and says what to do if that is not possible within the time limit.
     pub async fn connect(config: RedisConfig) -> Result<Self, RedisError> {
         let client = config.client()?;
-        let limits = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(config.limit))
-            .set_response_timeout(Some(config.limit))
-            .set_number_of_retries(1);
-        let connecting = ConnectionManager::new_with_config(client, limits);
+        let connecting = ConnectionManager::new_with_config(client, limits(&config));
         match timeout(config.limit, connecting).await {
             Ok(connection) => Ok(Self { connection: connection?, config }),
             Err(_) => Err(RedisError::late(config.limit)),
         }
+    }
+
+    /// Connects at the first command: a server that is away is that command's error.
+    pub fn lazy(config: RedisConfig) -> Result<Self, RedisError> {
+        let connection = ConnectionManager::new_lazy_with_config(config.client()?, limits(&config))?;
+        Ok(Self { connection, config })
     }
 
     /// Whether it answers now.
@@ -42,7 +44,7 @@ impl Redis {
     }
 
     /// Asks something that may be asked twice: after a lost connection the first command only finds out that it is lost.
-    async fn ask<T: redis::FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
+    pub(super) async fn ask<T: redis::FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
         let asking = async {
             let mut connection = self.connection.clone();
             match command.query_async(&mut connection).await {
@@ -55,6 +57,31 @@ impl Redis {
             Err(_) => Err(RedisError::late(self.config.limit)),
         }
     }
+
+    /// Runs a script that may be run twice. One that the server has forgotten is loaded again.
+    pub(super) async fn run_script<T: redis::FromRedisValue>(
+        &self,
+        call: &redis::ScriptInvocation<'_>,
+    ) -> Result<T, RedisError> {
+        let running = async {
+            let mut connection = self.connection.clone();
+            match call.invoke_async(&mut connection).await {
+                Err(error) if error.is_connection_dropped() => call.invoke_async(&mut connection).await,
+                answer => answer,
+            }
+        };
+        match timeout(self.config.limit, running).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(RedisError::late(self.config.limit)),
+        }
+    }
+}
+
+fn limits(config: &RedisConfig) -> ConnectionManagerConfig {
+    ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(config.limit))
+        .set_response_timeout(Some(config.limit))
+        .set_number_of_retries(1)
 }
 
 impl std::fmt::Debug for Redis {

@@ -29,7 +29,7 @@ type Route = (Option<String>, String, Option<String>);
 /// Which routes of the outbox lead to the queue, as JSON. There are few routes, however many rows.
 async fn routed(reader: &mut SqliteConnection, scope: &AuditScope) -> Result<String, StoreError> {
     let select = "SELECT DISTINCT exchange, coalesce(routing_key, aggregate_type || '.' || event_type), target_queue \
-                  FROM event_outbox";
+                  FROM event_outbox WHERE verbatim IS NULL OR event_id = id";
     let routes: Vec<Route> = sqlx::query_as(select).fetch_all(reader).await.map_err(from_sqlite)?;
     let wanted: Vec<_> = routes.into_iter().filter(|route| reaches(scope, route)).collect();
     Ok(json!(wanted).to_string())
@@ -46,16 +46,22 @@ fn reaches(scope: &AuditScope, (exchange, key, target): &Route) -> bool {
 }
 
 /// The rows that are routed to the queue, and where each is. A blob stands for no exchange and no target, because no text
-/// equals it. A dead letter that was sent again is not dead any more.
+/// equals it. A dead letter that was sent again is not dead any more; the row that sends it again is no event of its own, but a
+/// place where one waits; unless the event is its own, edited and sent in the place of another.
 const COMMITTED: &str = "
 WITH committed AS (
-    SELECT position, id, status,
+    SELECT position, id,
+        iif(status = 'published' AND EXISTS (
+            SELECT 1 FROM event_outbox AS again
+            WHERE again.event_id = event_outbox.id AND again.target_queue = ?3 AND again.status IN ('pending', 'failed')),
+            'pending', status) AS status,
         EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS applied,
         status = 'dead' OR EXISTS (
             SELECT 1 FROM dead_letter
-            WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead
+            WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead,
+        EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held
     FROM event_outbox
-    WHERE (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
+    WHERE (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
            coalesce(target_queue, x'00'))
         IN (SELECT coalesce(value ->> 0, x'00'), value ->> 1, coalesce(value ->> 2, x'00') FROM json_each(?1))
 )";
@@ -70,21 +76,23 @@ async fn count(
             count(*) FILTER (WHERE applied),
             count(*) FILTER (WHERE NOT applied AND dead),
             count(*) FILTER (WHERE NOT applied AND NOT dead AND status <> 'published'),
-            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published')
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND held),
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held)
          FROM committed",
     );
     let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
         .bind(routed)
         .bind(scope.consumer.as_str())
         .bind(scope.queue.as_str());
-    let counted: (i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
+    let counted: (i64, i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
     let number = |count: i64| u64::try_from(count).unwrap_or(0);
     Ok(ConsumerCount {
         committed: number(counted.0),
         applied: number(counted.1),
         dead: number(counted.2),
         unpublished: number(counted.3),
-        elsewhere: number(counted.4),
+        held: number(counted.4),
+        elsewhere: number(counted.5),
         elsewhere_ids: Vec::new(),
     })
 }
@@ -95,7 +103,8 @@ async fn elsewhere(
     routed: &str,
 ) -> Result<Vec<EventId>, StoreError> {
     let sql = from_committed(
-        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' ORDER BY position LIMIT ?4",
+        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held
+         ORDER BY position LIMIT ?4",
     );
     let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(routed)

@@ -1,6 +1,5 @@
 //! How relays learn that something was appended, here or by another process.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnectOptions;
@@ -12,11 +11,10 @@ use crate::clock::Clock;
 /// How soon another process's commit is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// One permit for every lane that has not heard the news yet: a lane that was just claiming finds its permit when it
-/// comes to wait, so no append falls between a claim and a wait.
+/// A permit while the relay has not heard the news yet: one that was just claiming finds it when it comes to wait, so no
+/// append falls between a claim and a wait.
 pub(super) struct News {
     permits: Semaphore,
-    lanes: AtomicUsize,
     options: SqliteConnectOptions,
     /// Its `data_version` changes with every commit of another connection, that is, with all of them.
     watcher: Mutex<Option<Watcher>>,
@@ -29,22 +27,22 @@ struct Watcher {
 
 impl News {
     pub(super) fn new(options: SqliteConnectOptions) -> Self {
-        Self { permits: Semaphore::new(0), lanes: AtomicUsize::new(1), options, watcher: Mutex::new(None) }
+        Self { permits: Semaphore::new(0), options, watcher: Mutex::new(None) }
     }
 
-    /// From now on, what others commit is news; and there are so many lanes to tell.
-    pub(super) async fn attend(&self, lanes: u16) {
-        self.lanes.fetch_max(usize::from(lanes), Ordering::Relaxed);
+    /// From now on, what others commit is news.
+    pub(super) async fn attend(&self) {
         let mut watcher = self.watcher.lock().await;
         if watcher.is_none() {
             *watcher = Watcher::open(&self.options).await;
         }
     }
 
-    /// Wakes everybody who waits, and whoever comes to wait next.
+    /// Wakes whoever waits, or comes to wait next.
     pub(super) fn announce(&self) {
-        let missing = self.lanes.load(Ordering::Relaxed).saturating_sub(self.permits.available_permits());
-        self.permits.add_permits(missing);
+        if self.permits.available_permits() == 0 {
+            self.permits.add_permits(1);
+        }
     }
 
     /// Waits for news, or for this long.
@@ -69,7 +67,7 @@ impl News {
         }
     }
 
-    /// Announces what others committed since the last look. One look serves all lanes.
+    /// Announces what others committed since the last look.
     async fn look(&self) {
         let Ok(mut watcher) = self.watcher.try_lock() else { return };
         let Some(open) = watcher.as_mut() else { return };

@@ -1,13 +1,17 @@
-//! The outbox on SQLite. One process relays, so there is one slot to lease; its lanes divide the keys among them.
+//! The outbox on SQLite. One process relays, so there is one slot to lease.
 
 mod append;
 mod backlog;
+mod desk;
+mod housekeeping;
 mod lease;
 mod row;
+mod verbatim;
 
 pub(super) use append::append;
 pub(super) use lease::Slot;
 pub(super) use row::time;
+pub(super) use verbatim::append_verbatim;
 
 use std::time::Duration;
 
@@ -20,20 +24,27 @@ use self::row::Unreadable;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{Event, EventId};
-use crate::store::{Backlog, Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, StoreError};
+use crate::store::{
+    Ask, Backlog, Horizon, Outbox, OutboxRow, PublishResult, RelayId, RowResult, SlotLease, StoreError,
+    Verbatim, Wanted,
+};
 
 impl Outbox for Sqlite {
     async fn append(&self, tx: &mut SqliteTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         tx.append(events).await
     }
 
+    async fn append_verbatim(&self, tx: &mut SqliteTx, messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        tx.append_verbatim(messages).await
+    }
+
     async fn backlog(&self) -> Result<Backlog, StoreError> {
         backlog::read(self.readers(), self.clock().now()).await
     }
 
-    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<usize, StoreError> {
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<Vec<SlotLease>, StoreError> {
         let now = self.clock().monotonic();
-        Ok(usize::from(self.shared.slot.take(relay, now, now.saturating_add(lease))))
+        Ok(self.shared.slot.take(relay, now, now.saturating_add(lease)).into_iter().collect())
     }
 
     async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
@@ -41,13 +52,15 @@ impl Outbox for Sqlite {
         Ok(())
     }
 
-    async fn claim(&self, relay: &RelayId, lane: Lane, limit: usize) -> Result<Vec<OutboxRow>, StoreError> {
-        if !self.shared.slot.is_held_by(relay) {
+    async fn claim(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
+        let lease = self.shared.slot.held_by(relay);
+        let known = |lease| ask.held.as_ref().is_none_or(|held| held.contains(&lease));
+        if !lease.is_some_and(known) {
             return Ok(Vec::new());
         }
-        self.shared.news.attend(lane.count).await;
+        self.shared.news.attend().await;
         loop {
-            let (rows, unreadable) = self.due(lane, limit).await?;
+            let (rows, unreadable) = self.due(&ask).await?;
             if unreadable.is_empty() {
                 return Ok(rows);
             }
@@ -71,7 +84,7 @@ impl Outbox for Sqlite {
         let settle = self.writer().run(|connection| {
             async move {
                 // Asked by whoever has the writer, so that no heir has marked anything yet.
-                if !shared.slot.is_held_by(&relay) {
+                if shared.slot.held_by(&relay).is_none() {
                     return Ok(0);
                 }
                 let published = mark_published(connection, published, now).await?;
@@ -82,18 +95,34 @@ impl Outbox for Sqlite {
         settle.await
     }
 
+    /// Writers take turns here, so what is visible is all there is.
+    async fn horizon(&self) -> Result<Horizon, StoreError> {
+        let position: i64 = sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM event_outbox")
+            .fetch_one(self.readers())
+            .await
+            .map_err(from_sqlite)?;
+        Ok(Horizon { position, at: self.clock().now(), writers: Vec::new() })
+    }
+
     async fn wait(&self, at_most: Duration) {
         self.shared.news.wait(at_most, self.clock()).await;
     }
 }
 
 impl Sqlite {
-    async fn due(&self, lane: Lane, limit: usize) -> Result<(Vec<OutboxRow>, Vec<Unreadable>), StoreError> {
+    async fn due(&self, ask: &Ask) -> Result<(Vec<OutboxRow>, Vec<Unreadable>), StoreError> {
+        let (after, times) = match ask.wanted {
+            Wanted::New { after, .. } => (after, 0),
+            Wanted::Timed => (0, 1),
+            Wanted::All => (0, 2),
+        };
         let claimed = sqlx::query(CLAIM)
             .bind(self.clock().now().as_microsecond())
-            .bind(lane.count.max(1))
-            .bind(lane.index)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(after)
+            .bind(times)
+            .bind(i64::try_from(ask.limit).unwrap_or(i64::MAX))
+            .bind(json!(ask.in_hand).to_string())
+            .bind(json!(ask.without.iter().map(AsRef::<str>::as_ref).collect::<Vec<_>>()).to_string())
             .fetch_all(self.readers())
             .await
             .map_err(from_sqlite)?;
@@ -118,15 +147,18 @@ impl Sqlite {
     }
 }
 
-/// Due rows of one lane.
+/// Due rows: new ones (?3 = 0), those with a time of their own (1), or both (2).
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
-       target_queue, attempts
+       target_queue, attempts, verbatim, dead_letter_id
 FROM event_outbox AS due INDEXED BY event_outbox_waiting
 WHERE status IN ('pending', 'failed')
   AND available_at <= ?1
-  AND slot % ?2 = ?3
+  AND position > ?2
+  AND (?3 = 2 OR (available_at > 0) = ?3)
+  AND position NOT IN (SELECT value FROM json_each(?5))
+  AND ("key" IS NULL OR "key" NOT IN (SELECT value FROM json_each(?6)))
   AND NOT EXISTS (
         SELECT 1 FROM event_outbox AS head
         WHERE head."key" = due."key" AND head.position < due.position AND head.status IN ('failed', 'dead'))
@@ -161,10 +193,26 @@ async fn mark_failed(
             last_error = result.error
         FROM (SELECT value ->> 0 AS position, value ->> 1 AS error, value ->> 2 AS retry_at FROM json_each(?1)) AS result
         WHERE event_outbox.position = result.position AND +status IN ('pending', 'failed')";
+    // The replay of a dead letter that dies loses its key, so that it holds up no other, and its letter is open again.
+    const FREED: &str = "
+        UPDATE event_outbox SET ordering_key = ''
+        WHERE position IN (SELECT value ->> 0 FROM json_each(?1)) AND +status = 'dead' AND dead_letter_id IS NOT NULL";
+    const REOPENED: &str = "
+        UPDATE dead_letter SET status = 'open', resolved_at = NULL, replay_error = died.last_error
+        FROM (SELECT dead_letter_id, last_error FROM event_outbox
+              WHERE position IN (SELECT value ->> 0 FROM json_each(?1)) AND +status = 'dead') AS died
+        WHERE dead_letter.id = died.dead_letter_id AND dead_letter.status = 'replayed'";
     if failed.is_empty() {
         return Ok(0);
     }
-    update(connection, sqlx::query(SQL).bind(json!(failed).to_string())).await
+    let died = failed.iter().any(|result| result.get(2).is_none_or(serde_json::Value::is_null));
+    let failed = json!(failed).to_string();
+    let recorded = update(connection, sqlx::query(SQL).bind(&failed)).await?;
+    if died && recorded > 0 {
+        update(connection, sqlx::query(FREED).bind(&failed)).await?;
+        update(connection, sqlx::query(REOPENED).bind(&failed)).await?;
+    }
+    Ok(recorded)
 }
 
 async fn update(

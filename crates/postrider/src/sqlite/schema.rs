@@ -13,6 +13,11 @@ use crate::store::{Migration, MigrationState, StoreError, StoreErrorKind};
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0001_foundation.sql"),
     include_str!("../../../../migrations/sqlite/0002_broker.sql"),
+    include_str!("../../../../migrations/sqlite/0003_consumers.sql"),
+    include_str!("../../../../migrations/sqlite/0004_triage.sql"),
+    include_str!("../../../../migrations/sqlite/0005_outbox.sql"),
+    include_str!("../../../../migrations/sqlite/0006_topology.sql"),
+    include_str!("../../../../migrations/sqlite/0008_progress.sql"),
 ];
 
 /// Applies what is missing.

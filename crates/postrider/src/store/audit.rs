@@ -38,6 +38,8 @@ pub struct ConsumerCount {
     pub dead: u64,
     /// Of the rest, not yet published.
     pub unpublished: u64,
+    /// Of the rest, held behind an earlier event of their key.
+    pub held: u64,
     /// Of the rest, all published: at the broker, one hopes. How many.
     pub elsewhere: u64,
     /// Their ids, the oldest first, as many as were asked for.

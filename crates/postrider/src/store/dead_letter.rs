@@ -3,11 +3,12 @@
 use std::future::Future;
 
 use jiff::Timestamp;
-use sha2::{Digest as _, Sha256};
+use serde::{Deserialize, Serialize};
 
-use super::{Store, StoreError};
-use crate::broker::{Headers, Properties};
-use crate::envelope::{EventId, TenantId};
+use super::{LetterId, Store, StoreError};
+use crate::broker::{HeaderValue, Headers, Properties};
+use crate::dead_letter::header;
+use crate::envelope::{AggregateId, EventId, OrderingKey, TenantId};
 use crate::topology::{ConsumerName, QueueName};
 
 /// The table of dead letters.
@@ -15,12 +16,12 @@ pub trait DeadLetters: Store {
     /// Stores dead letters, each [`DeadLetter::key`] once: what a crash made the broker deliver again is stored already.
     fn collect(&self, letters: Vec<DeadLetter>) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The newest dead letters first.
+    /// The newest open dead letters first.
     fn dead_letters(&self, limit: usize) -> impl Future<Output = Result<Vec<DeadLetter>, StoreError>> + Send;
 }
 
-/// A message that nobody could handle.
-#[derive(Debug, Clone, PartialEq)]
+/// A message that nobody could handle. Its JSON is what is exported and imported: nothing of it is lost there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// Unique for this death; the same when the broker delivers it again.
     pub key: String,
@@ -30,6 +31,10 @@ pub struct DeadLetter {
     pub event_type: Option<String>,
     /// Whose it is.
     pub tenant: Option<TenantId>,
+    /// The entity it happened to.
+    pub aggregate_id: Option<AggregateId>,
+    /// What it keeps its order with, also when it is sent again.
+    pub ordering_key: Option<OrderingKey>,
     /// Who could not handle it.
     pub consumer: Option<ConsumerName>,
     /// The queue it was consumed from.
@@ -38,7 +43,8 @@ pub struct DeadLetter {
     pub exchange: String,
     /// The key it was first published with.
     pub routing_key: String,
-    /// One of the words of [`DeadReason`](crate::settlement::DeadReason).
+    /// One of the words of [`DeadReason`](crate::settlement::DeadReason), or of the broker:
+    /// [`BrokerDeath`](crate::dead_letter::BrokerDeath).
     pub reason: String,
     /// What went wrong, for people.
     pub error: String,
@@ -55,37 +61,36 @@ pub struct DeadLetter {
     /// Its headers.
     pub headers: Headers,
     /// Its body, byte for byte.
+    #[serde(with = "base64_body")]
     pub body: bytes::Bytes,
 }
 
 impl DeadLetter {
-    /// The same for what failed for the same reason: same queue, type, reason and error, numbers and ids left out.
-    pub fn fingerprint(&self) -> String {
-        let error = self.error_class.clone().unwrap_or_else(|| shape(&self.error));
-        let event_type = self.event_type.as_deref().unwrap_or("");
-        let text = [self.queue.as_str(), event_type, &self.reason, &error].join("\n");
-        let digest = Sha256::digest(text.as_bytes());
-        digest.iter().take(8).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+    /// The dead letter whose replay died here, by the mark that the replay bore.
+    pub fn replay_of(&self) -> Option<LetterId> {
+        let mark = self.headers.get(header::REPLAY_ID).and_then(HeaderValue::as_str)?;
+        mark.rsplit_once('/')?.1.parse().ok()
+    }
+
+    /// How often it was replayed before it died here.
+    pub fn replays(&self) -> u32 {
+        let count = self.headers.get(header::REPLAY_COUNT).and_then(HeaderValue::as_int);
+        count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
     }
 }
 
-/// The error without what differs from one event to the next: words with a digit in them.
-fn shape(error: &str) -> String {
-    let words = error.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    let has_digit = |word: &str| word.contains(|c: char| c.is_ascii_digit());
-    let mut plain: Vec<_> = words.map(|word| if has_digit(word) { "#" } else { word }).collect();
-    plain.dedup();
-    plain.join(" ")
-}
+/// Bytes as base64, which any JSON carries.
+mod base64_body {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
-#[cfg(test)]
-mod tests {
-    use super::shape;
+    pub(super) fn serialize<S: Serializer>(body: &bytes::Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64_STANDARD.encode(body))
+    }
 
-    #[test]
-    fn ids_and_numbers_do_not_tell_errors_apart() {
-        let one = shape("order 0199-ab3f not found after 12.5 s");
-        assert_eq!(one, shape("order 42 not found after 3 s"));
-        assert_ne!(one, shape("order 42 was paid after 3 s"));
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bytes::Bytes, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        BASE64_STANDARD.decode(text).map(Into::into).map_err(D::Error::custom)
     }
 }

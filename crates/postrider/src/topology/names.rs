@@ -23,6 +23,11 @@ text_newtype!(
     ConsumerName, "a consumer name", 1..=128
 );
 
+text_newtype!(
+    /// The name of a virtual host.
+    VhostName, "a virtual host", 1..=255
+);
+
 impl ExchangeName {
     /// The default exchange.
     pub fn default_exchange() -> Self {

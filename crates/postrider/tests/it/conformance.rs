@@ -2,5 +2,7 @@
 
 mod embedded;
 mod postgres;
+mod progress;
 mod rabbitmq;
+pub(crate) mod redis;
 mod sqlite;

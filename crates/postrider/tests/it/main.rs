@@ -3,7 +3,9 @@
 
 mod conformance;
 mod embedded;
+mod operator;
 mod postgres;
+mod progress;
 mod rabbitmq;
 mod redis;
 mod runtime;

@@ -3,21 +3,22 @@
 
 mod audit;
 mod connection;
+mod house;
 mod inbox;
 mod leases;
 mod migration;
 mod plain_insert;
 mod rows;
+mod tables;
 
 use std::time::Duration;
 
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::store::{Lane, OutboxRow, PublishResult, RelayId, RowResult, StoreErrorKind};
+use postrider::store::{Ask, OutboxRow, PublishResult, RelayId, RowResult, StoreErrorKind};
 use postrider::{Clock, Event, Outbox, Store};
 use postrider_testkit::servers::{TestDatabase, shared};
 
 const LEASE: Duration = Duration::from_secs(30);
-const ALL: Lane = Lane { index: 0, count: 1 };
 
 /// A migrated database of the test's own.
 async fn store() -> (Postgres, TestDatabase) {
@@ -54,7 +55,7 @@ async fn execute(postgres: &Postgres, sql: &'static str) -> Result<u64, sqlx::Er
 }
 
 async fn claim(postgres: &Postgres, relay: &RelayId) -> Vec<OutboxRow> {
-    postgres.claim(relay, ALL, 100).await.unwrap()
+    postgres.claim(relay, Ask::everything(100)).await.unwrap()
 }
 
 fn ids(rows: &[OutboxRow]) -> Vec<&str> {

@@ -11,7 +11,9 @@ mod consuming;
 mod cutting;
 mod declaring;
 mod losing;
+mod presets;
 mod publishing;
+mod routing;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -62,7 +64,7 @@ fn exchange_name(name: &str) -> ExchangeName {
 
 /// Exchange `events` (topic) and quorum queue `orders`, bound for `order.*`.
 fn orders() -> Topology {
-    let exchange = Exchange { name: exchange_name("events"), kind: ExchangeKind::Topic, alternate: None };
+    let exchange = Exchange::new(exchange_name("events"), ExchangeKind::Topic);
     let binding = Binding {
         exchange: exchange_name("events"),
         queue: queue_name("orders"),

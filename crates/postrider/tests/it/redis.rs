@@ -27,6 +27,9 @@ async fn what_is_wrong_is_said_without_the_password() {
     assert_eq!(nobody.kind, RedisErrorKind::Unavailable, "{nobody}");
     let nonsense = Redis::connect(quick("redis:s3cret@@@")).await.unwrap_err();
     assert_eq!(nonsense.kind, RedisErrorKind::Config, "{nonsense}");
+    let no_such_database = Redis::connect(quick(&format!("{url}/99"))).await.unwrap_err();
+    assert_eq!(no_such_database.kind, RedisErrorKind::Config, "{no_such_database}");
+    assert!(no_such_database.to_string().contains("REDIS_STATE_DB=0"), "{no_such_database}");
     for error in [wrong, nobody, nonsense] {
         assert!(!format!("{error:?} {error}").contains("s3cret"), "{error:?}");
     }

@@ -1,7 +1,12 @@
 //! Relay, consumer and collector together, the same scenarios on the embedded backend and on real servers.
 
+mod batches;
+mod controls;
+mod ordering;
+mod retrying;
 mod scenarios;
 mod stage;
+mod triage;
 
 use postrider_testkit::servers::shared;
 
@@ -9,41 +14,74 @@ use self::stage::Stage;
 
 /// One test per scenario and backend.
 macro_rules! scenarios {
-    ($($scenario:ident),* $(,)?) => {
+    ($($area:ident: [$($scenario:ident),* $(,)?])*) => {
         mod embedded {
-            $(
+            $($(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $scenario() {
                     let folder = tempfile::tempdir().unwrap();
                     let stage = super::Stage::embedded(&folder.path().join("events.db")).await;
-                    super::scenarios::$scenario(stage).await;
+                    super::$area::$scenario(stage).await;
                 }
-            )*
+            )*)*
         }
 
         mod servers {
-            $(
+            $($(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $scenario() {
                     let shared = super::shared().unwrap();
                     let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
                     let stage = super::Stage::servers(&database.url, &vhost.amqp_url).await;
-                    super::scenarios::$scenario(stage).await;
+                    super::$area::$scenario(stage).await;
                 }
-            )*
+            )*)*
         }
     };
 }
 
 scenarios!(
-    ten_retries_mean_eleven_calls_and_a_dead_letter_that_tells_why,
-    a_rejected_event_is_not_tried_again,
-    a_panic_and_a_slow_handler_fail_their_attempt_alone,
-    what_is_no_event_or_nobodys_becomes_a_dead_letter,
-    a_duplicate_is_absorbed_and_a_conflict_is_told,
-    a_deferred_event_comes_again_as_the_same_attempt,
-    a_failed_handler_leaves_no_effect,
-    stopping_finishes_what_was_begun,
-    an_unroutable_event_fails_alone_and_is_dead_in_the_end,
-    follow_up_events_commit_with_the_effects,
+    scenarios: [
+        ten_retries_mean_eleven_calls_and_a_dead_letter_that_tells_why,
+        a_rejected_event_is_not_tried_again,
+        a_panic_and_a_slow_handler_fail_their_attempt_alone,
+        what_is_no_event_or_nobodys_becomes_a_dead_letter,
+        a_duplicate_is_absorbed_and_a_conflict_is_told,
+        a_deferred_event_comes_again_as_the_same_attempt,
+        a_failed_handler_leaves_no_effect,
+        stopping_finishes_what_was_begun,
+        an_unroutable_event_fails_alone_and_is_dead_in_the_end,
+        follow_up_events_commit_with_the_effects,
+    ]
+    retrying: [
+        each_status_of_the_event_bus_table_is_settled_as_it_says,
+        the_seeds_own_table_retries_every_4xx,
+        the_flow_of_the_ratatoskr_seed,
+        a_kind_of_failure_has_retries_of_its_own,
+        retry_after_is_waited_for_in_steps,
+        a_delayed_event_is_not_handled_early,
+        a_message_without_a_time_is_delayed_from_its_first_receipt,
+        a_delay_that_cannot_be_read_is_a_dead_letter,
+        a_dead_letter_moved_back_by_hand_begins_anew,
+        an_endless_error_is_cut_and_headers_of_every_type_survive,
+    ]
+    ordering: [
+        events_of_a_key_keep_their_order_across_retries,
+        two_processes_keep_the_order,
+        a_dead_head_lets_its_key_go_on,
+        a_dead_head_parks_its_key_until_it_is_released,
+        a_replayed_head_ends_the_parking,
+        a_deferred_head_holds_its_key,
+        events_without_a_key_are_held_by_nobody,
+    ]
+    controls: [
+        a_paused_consumer_takes_nothing_until_it_is_resumed,
+        the_breaker_saves_the_retries_of_everybody,
+        a_rate_limit_is_kept,
+    ]
+    batches: [
+        a_batch_is_applied_together_and_each_event_once,
+        one_bad_event_never_fails_its_neighbours,
+        batches_keep_the_order_of_a_key,
+    ]
 );

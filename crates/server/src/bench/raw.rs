@@ -26,6 +26,12 @@ pub(crate) trait Raw: Send {
     fn queue(&self) -> &QueueName;
     /// Publishes with confirms and says how long it took.
     async fn publish(&mut self, messages: Vec<Message>, clock: &Clock) -> anyhow::Result<Duration>;
+    /// Publishes one after the other, each when the one before is confirmed, and says how long each took.
+    async fn publish_one_by_one(
+        &mut self,
+        messages: Vec<Message>,
+        clock: &Clock,
+    ) -> anyhow::Result<Vec<Duration>>;
     /// Empties the queue.
     async fn empty(&mut self) -> anyhow::Result<()>;
 }
@@ -87,6 +93,18 @@ impl Raw for RabbitRaw {
         Ok(clock.since(start))
     }
 
+    async fn publish_one_by_one(
+        &mut self,
+        messages: Vec<Message>,
+        clock: &Clock,
+    ) -> anyhow::Result<Vec<Duration>> {
+        let mut took = Vec::with_capacity(messages.len());
+        for message in messages {
+            took.push(self.publish(vec![message], clock).await?);
+        }
+        Ok(took)
+    }
+
     async fn empty(&mut self) -> anyhow::Result<()> {
         self.channel.queue_purge(self.queue.as_str().into(), QueuePurgeOptions::default()).await?;
         Ok(())
@@ -145,6 +163,18 @@ impl Raw for EmbeddedRaw {
             anyhow::ensure!(answers.iter().all(|answer| *answer == Published::Confirmed), "not confirmed");
         }
         Ok(clock.since(start))
+    }
+
+    async fn publish_one_by_one(
+        &mut self,
+        messages: Vec<Message>,
+        clock: &Clock,
+    ) -> anyhow::Result<Vec<Duration>> {
+        let mut took = Vec::with_capacity(messages.len());
+        for message in messages {
+            took.push(self.publish(vec![message], clock).await?);
+        }
+        Ok(took)
     }
 
     /// The file is thrown away afterwards.

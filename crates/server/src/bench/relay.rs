@@ -10,23 +10,31 @@ use postrider::topology::{Queue, QueueName, Topology};
 use postrider::{Broker, Clock, Event, Payload, WireFormat};
 use tokio_util::sync::CancellationToken;
 
-use super::{Figure, Load, Raw, per_second};
+use super::{Figure, Load, Naive, Raw, per_second};
 
 /// Events per transaction while the outbox is filled.
 const CHUNK: usize = 1000;
 
-/// Measures the rounds, raw and relay in turn.
+/// Against what the relay is measured.
+pub(crate) struct Rival<'a> {
+    /// The broker alone.
+    pub(crate) raw: &'a mut dyn Raw,
+    /// What somebody would write in an afternoon.
+    pub(crate) naive: Option<&'a Naive>,
+}
+
+/// Measures the rounds, raw, naive and relay in turn. One hot key is measured against one message at a time.
 pub(crate) async fn relay_over_raw<S: Backend>(
     store: &S,
     broker: &Arc<dyn Broker>,
-    raw: &mut dyn Raw,
+    rival: &mut Rival<'_>,
     clock: &Clock,
     load: Load,
-    backend: String,
-) -> anyhow::Result<Figure> {
-    let queue = raw.queue().clone();
+    backend: &str,
+) -> anyhow::Result<Vec<Figure>> {
+    let queue = rival.raw.queue().clone();
     broker.declare(&Topology::default().queue(Queue::quorum(queue.clone()))).await?;
-    let mut rounds = Vec::new();
+    let (mut relay_rounds, mut naive_rounds) = (Vec::new(), Vec::new());
     for round in 1..=load.rounds {
         let messages = (0..load.events)
             .map(|number| {
@@ -34,19 +42,38 @@ pub(crate) async fn relay_over_raw<S: Backend>(
                 Ok(wire::encode(&envelope, WireFormat::Envelope, 0))
             })
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let raw_took = raw.publish(messages, clock).await?;
-        raw.empty().await?;
+        let raw_took = if load.keys == 1 {
+            rival.raw.publish_one_by_one(messages, clock).await?.iter().sum()
+        } else {
+            rival.raw.publish(messages, clock).await?
+        };
+        rival.raw.empty().await?;
+        let limit = per_second(load.events, raw_took);
+        if let Some(naive) = rival.naive {
+            naive.fill(load).await?;
+            naive_rounds.push((per_second(load.events, naive.drain(clock).await?), limit));
+            rival.raw.empty().await?;
+        }
         fill(store, load, &queue).await?;
-        let relay_took = drain(store, broker, clock, load.events).await?;
-        raw.empty().await?;
-        let (rate, limit) = (per_second(load.events, relay_took), per_second(load.events, raw_took));
+        let rate = per_second(load.events, drain(store, broker, clock, load.events).await?);
+        rival.raw.empty().await?;
         eprintln!("round {round}: raw {limit:.0}/s, relay {rate:.0}/s");
-        rounds.push((rate, limit));
+        relay_rounds.push((rate, limit));
     }
-    Figure::median("relay over raw confirms", backend, rounds).ok_or_else(|| anyhow::anyhow!("no rounds"))
+    let keys = match load.keys {
+        0 => "no keys".to_owned(),
+        1 => "one hot key, over one message at a time".to_owned(),
+        keys => format!("{keys} keys"),
+    };
+    let figures = [
+        Figure::median(format!("relay over raw confirms, {keys}"), backend, "/s", relay_rounds),
+        Figure::median("naive poller over raw confirms", backend, "/s", naive_rounds),
+    ];
+    Ok(figures.into_iter().flatten().collect())
 }
 
-fn event(number: usize, load: Load, queue: &QueueName) -> anyhow::Result<Event> {
+/// One event of the load.
+pub(super) fn event(number: usize, load: Load, queue: &QueueName) -> anyhow::Result<Event> {
     let filling = "x".repeat(load.bytes.saturating_sub(32));
     let payload = Payload::json(&serde_json::json!({ "number": number, "filling": filling }))?;
     let mut event = Event::new("bench.item.made")?.payload(payload);

@@ -1,7 +1,7 @@
 //! `postrider db`: the database schema, made when somebody says so and never before.
 
 use clap::{Args, Subcommand};
-use postrider::store::{Migration, MigrationState};
+use postrider::store::{Migration, MigrationState, RelayId};
 use serde::Serialize;
 
 use super::Context;
@@ -25,6 +25,16 @@ enum What {
         /// Say what would be applied, and apply nothing
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Take over an outbox table that is there already: additive columns, no long lock, its own INSERTs go on
+    #[command(
+        after_help = "The table needs the columns of the usual outbox: id, group_id, subsidiary_id, aggregate_type, \
+        aggregate_id,\nevent_type, payload (jsonb), status, available_at, attempts, created_at. Stop its old publisher first, \
+        then name it\nunder [[outbox.table]] so that `serve` relays it. May be repeated."
+    )]
+    Adopt {
+        /// table, or schema.table
+        table: String,
     },
     /// List the migrations and whether the database has them; exit code 3 if one is missing
     Status,
@@ -55,8 +65,25 @@ impl OnStore for Db<'_> {
                         .collect::<Vec<_>>(),
                 )
             }
+            What::Adopt { table } => {
+                wired.store.check().await?;
+                let rows = wired.store.adopt_outbox(&table).await?;
+                self.context.output.note(&format!(
+                    "{table} is an outbox now; {rows} events that were in it have their places. Name it under [[outbox.table]]"
+                ));
+                Ok(Exit::Ok)
+            }
             What::Migrate { dry_run: false } => {
                 let applied = wired.store.apply_migrations().await?;
+                let worker = RelayId::of_process(&self.context.clock);
+                let house = super::serve::house(&self.context.config);
+                wired.store.keep_house(&worker, &house).await?;
+                for table in &self.context.config.settings.outbox.table {
+                    if wired.store.create_outbox(&table.name).await? {
+                        self.context.output.note(&format!("made the outbox {}", table.name));
+                    }
+                    wired.store.outbox(&table.name)?.keep_house(&worker, &house).await?;
+                }
                 if applied.is_empty() {
                     self.context.output.note("the schema is up to date; nothing was changed");
                 }

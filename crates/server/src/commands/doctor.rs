@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use postrider::broker::{Broker, BrokerErrorKind};
+use postrider::rabbitmq::management::ManagementError;
 use postrider::store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 
@@ -135,6 +136,7 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
         Ok(()) => {
             report.ok("broker", "answers");
             examine_queues(broker.as_ref(), context, report).await;
+            examine_management(context, report).await;
         }
         Err(error) => report.fail("broker", error.to_string()),
     }
@@ -143,7 +145,14 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
 
 /// Which queues of the configuration the broker has. Asks for each, declares none.
 async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Report) {
-    let queues = &context.config.own.topology.queues;
+    let layout = &context.config.own.layout;
+    let queues = &layout.topology.queues;
+    if queues.len() == layout.unroutable.len() {
+        return report.warn(
+            "topology",
+            "no [[queue]] is configured; unless other services bind queues, nothing is routed",
+        );
+    }
     let mut missing = Vec::new();
     for queue in queues {
         match broker.depth(&queue.name).await {
@@ -153,10 +162,6 @@ async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Rep
         }
     }
     match (queues.len(), missing.len()) {
-        (0, _) => report.warn(
-            "topology",
-            "no [[queue]] is configured; unless other services bind queues, nothing is routed",
-        ),
         (all, 0) => report.ok("topology", format!("all {all} queues are there")),
         (all, _) => {
             let names = missing.join(", ");
@@ -168,6 +173,33 @@ async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Rep
                 ),
             );
         }
+    }
+}
+
+/// What AMQP cannot tell: the version, and whether policies can be set. Everything works without it, less safely.
+async fn examine_management(context: &Context, report: &mut Report) {
+    let operator = match wiring::operator(context, None) {
+        Ok(Some(operator)) => operator,
+        Ok(None) => return,
+        Err(error) => return report.fail("management", error.to_string()),
+    };
+    let api = operator.management();
+    let looked = async { Ok::<_, ManagementError>((api.overview().await?, api.whoami().await?)) };
+    match looked.await {
+        Ok((overview, me)) => {
+            let detail =
+                format!("RabbitMQ {} at {} answers to {}", overview.rabbitmq_version, api.places(), me.name);
+            if me.may_set_policies() {
+                report.ok("management", format!("{detail}, who may set policies"));
+            } else {
+                report.warn(
+                    "management",
+                    format!("{detail}, who may not set policies; give it the tag `policymaker`, or have somebody else apply"),
+                );
+            }
+        }
+        Err(error) => report
+            .warn("management", format!("{error}; without it policies are not set, and drift is not seen")),
     }
 }
 

@@ -13,7 +13,6 @@ use serde_json::value::RawValue;
 
 use super::Context;
 use crate::api::append;
-use crate::config::OwnTopology;
 use crate::event_input::EventInput;
 use crate::exit::{Exit, usage};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
@@ -160,21 +159,28 @@ fn too_large(bytes: &str, max: usize) -> anyhow::Error {
     ))
 }
 
-/// An event that no queue of the configuration wants is kept as failed until one does.
+/// An event that no queue of the configuration wants becomes a dead letter where the exchange has an alternate, and is kept
+/// as failed where it has none.
 fn warn_unroutable(event: &Event, context: &Context) {
-    let OwnTopology { topology, exchange, .. } = &context.config.own;
-    let exchange = event.exchange.as_ref().unwrap_or(exchange);
-    if topology.route(exchange, &RoutingKey::from(&event.event_type)).is_empty() {
+    let layout = &context.config.own.layout;
+    let exchange = event.exchange.as_ref().unwrap_or(&layout.exchange);
+    let told = layout.topology.explain(exchange, &RoutingKey::from(&event.event_type));
+    let wanted = told.queues.iter().any(|queue| queue.through == *exchange);
+    if !wanted {
+        let otherwise = match told.queues.first() {
+            Some(caught) => format!("it goes to {}, as a dead letter", caught.queue),
+            None => "the relay cannot publish it".to_owned(),
+        };
         context.output.note(&format!(
             "warning: no [[queue]] of the configuration is bound to {exchange} for {}; unless another service binds one, \
-             the relay cannot publish it",
+             {otherwise}",
             event.event_type
         ));
     }
 }
 
 fn show(event: Event, context: &Context) -> anyhow::Result<Exit> {
-    let exchange = event.exchange.clone().unwrap_or_else(|| context.config.own.exchange.clone());
+    let exchange = event.exchange.clone().unwrap_or_else(|| context.config.own.layout.exchange.clone());
     let envelope: Envelope = event.into_envelope(&context.clock);
     let shown = serde_json::json!({
         "dry_run": true,

@@ -3,6 +3,7 @@
 //! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
 
 mod api_task;
+mod progress_task;
 mod signals;
 
 use std::sync::Arc;
@@ -12,13 +13,15 @@ use clap::{Args, ValueEnum};
 use postrider::broker::Broker;
 use postrider::relay::{Backoff, RelayConfig};
 use postrider::runtime::{Running, Runtime, StartError};
+use postrider::store::{Archive, HouseRules, PartitionSpan};
+use postrider::topology::ExchangeName;
 use tokio_util::sync::CancellationToken;
 
 use self::api_task::ApiTask;
 use self::signals::{Signal, Signals};
 use super::Context;
 use crate::api::metrics;
-use crate::config::Config;
+use crate::config::{ArchiveChoice, Config, OutboxTable, PartitionChoice};
 use crate::exit::Exit;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -44,14 +47,16 @@ pub(crate) struct ServeArgs {
 enum Role {
     /// Outbox to broker
     Relay,
-    /// Dead letters to their table
+    /// Dead letters to their table, operations on them, and the rules of [[triage.rule]]
     Collector,
     /// HTTP
     Api,
+    /// Job progress to Redis
+    Progress,
 }
 
 impl Role {
-    const ALL: [Self; 3] = [Self::Relay, Self::Collector, Self::Api];
+    const ALL: [Self; 4] = [Self::Relay, Self::Collector, Self::Api, Self::Progress];
 }
 
 impl std::fmt::Display for Role {
@@ -60,6 +65,7 @@ impl std::fmt::Display for Role {
             Self::Relay => "relay",
             Self::Collector => "collector",
             Self::Api => "api",
+            Self::Progress => "progress",
         })
     }
 }
@@ -86,6 +92,9 @@ impl OnStore for Serve<'_> {
         } else {
             None
         };
+        if self.runs(Role::Progress) {
+            progress_task::start(&wired.store, context, &stop)?;
+        }
         let mut running = None;
         loop {
             tokio::select! {
@@ -138,10 +147,15 @@ impl Serve<'_> {
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
-                .topology(config.own.topology.clone())
-                .relay(relay);
+                .topology(config.own.layout.topology.clone())
+                .relay(relay)
+                .house(house(config));
+            for table in &config.settings.outbox.table {
+                runtime = runtime.outbox(store.outbox(&table.name)?, relay_of(config, table)?);
+            }
             if self.runs(Role::Collector) {
-                runtime = config.own.services.iter().cloned().fold(runtime, Runtime::collect);
+                runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);
+                runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule).operations();
             }
             match runtime.start().await {
                 Err(error) if may_pass(&error) => {
@@ -165,7 +179,8 @@ fn may_pass(error: &StartError) -> bool {
 fn relay(config: &Config) -> RelayConfig {
     let relay = &config.settings.relay;
     RelayConfig {
-        exchange: config.own.exchange.clone(),
+        exchange: config.own.layout.exchange.clone(),
+        formats: config.own.layout.formats.clone(),
         batch_size: usize::try_from(relay.batch_size).unwrap_or(usize::MAX),
         lanes: relay.lanes,
         poll_interval: Duration::from_millis(relay.poll_interval_ms),
@@ -179,6 +194,38 @@ fn relay(config: &Config) -> RelayConfig {
     }
 }
 
+/// The relay of another outbox table.
+fn relay_of(config: &Config, table: &OutboxTable) -> anyhow::Result<RelayConfig> {
+    let mut relay = relay(config);
+    if let Some(exchange) = &table.exchange {
+        relay.exchange = ExchangeName::new(exchange)?;
+    }
+    if let Some(format) = &table.format {
+        relay.format = format.parse()?;
+        relay.formats.remove(&relay.exchange);
+    }
+    Ok(relay)
+}
+
+/// How long the outbox keeps what is published.
+pub(crate) fn house(config: &Config) -> HouseRules {
+    let outbox = &config.settings.outbox;
+    HouseRules {
+        keep: Duration::from_hours(24 * u64::from(outbox.retention_days)),
+        archive: match outbox.archive {
+            ArchiveChoice::None => Archive::Nowhere,
+            ArchiveChoice::Table => Archive::Table,
+            ArchiveChoice::Files => Archive::Files(outbox.archive_dir.clone()),
+        },
+        partition: match outbox.partition {
+            PartitionChoice::Day => PartitionSpan::Day,
+            PartitionChoice::Week => PartitionSpan::Week,
+            PartitionChoice::Month => PartitionSpan::Month,
+        },
+        ahead: outbox.partitions_ahead,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,5 +236,7 @@ mod tests {
         let ours = relay(&Config::load(&Flags::default(), &Environment::default()).unwrap());
         let theirs = RelayConfig { exchange: ours.exchange.clone(), ..RelayConfig::default() };
         assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        let config = Config::load(&Flags::default(), &Environment::default()).unwrap();
+        assert_eq!(house(&config), HouseRules::default());
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use postrider::topology::VhostName;
 use url::Url;
 
 use super::secret::Secret;
@@ -23,6 +24,11 @@ pub(crate) enum Backends {
         /// RabbitMQ.
         broker: Server,
     },
+    /// RabbitMQ without a database, which is enough to work on its topology.
+    BrokerAlone {
+        /// RabbitMQ.
+        broker: Server,
+    },
 }
 
 /// A server: how to reach it, and how to speak of it.
@@ -35,10 +41,15 @@ pub(crate) struct Server {
 }
 
 impl Backends {
-    /// The choice, or the setting that stands in its way and why.
-    pub(super) fn of(settings: &Settings) -> Result<Self, (&'static str, String)> {
+    /// The choice, or the setting that stands in its way and why. A topology that is made for a virtual host is where the
+    /// connection goes, whatever else it says.
+    pub(super) fn of(
+        settings: &Settings,
+        vhost: Option<&VhostName>,
+        broker_alone: bool,
+    ) -> Result<Self, (&'static str, String)> {
         let database = database(settings)?;
-        let broker = broker(settings)?;
+        let broker = broker(settings, vhost)?;
         match (database, broker) {
             (None, None) => Ok(Self::Embedded { path: settings.store.path.clone() }),
             (Some(database), Some(broker)) => Ok(Self::Networked { database, broker }),
@@ -48,6 +59,7 @@ impl Backends {
                  or leave out the database to use the embedded default"
                     .to_owned(),
             )),
+            (None, Some(broker)) if broker_alone => Ok(Self::BrokerAlone { broker }),
             (None, Some(_)) => Err((
                 "broker",
                 "RabbitMQ goes together with PostgreSQL, and no database is set; set DATABASE_URL (store.url), \
@@ -65,6 +77,7 @@ impl fmt::Display for Backends {
             Self::Networked { database, broker } => {
                 write!(f, "PostgreSQL at {} with RabbitMQ at {}", database.shown, broker.shown)
             }
+            Self::BrokerAlone { broker } => write!(f, "RabbitMQ at {}", broker.shown),
         }
     }
 }
@@ -80,13 +93,16 @@ fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String
 }
 
 /// RabbitMQ, if a url or a host is set. There is no default user and no default password.
-fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
+fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Server>, (&'static str, String)> {
     let broker = &settings.broker;
     if let Some(text) = broker.url.get() {
         // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
         let nodes = text.replace(",amqp", "\namqp");
         let nodes = nodes.lines().map(|node| {
-            let url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            let mut url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            if let Some(vhost) = vhost {
+                set_vhost(&mut url, vhost.as_str());
+            }
             with_credentials("broker.url", url, settings)
         });
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
@@ -99,9 +115,43 @@ fn broker(settings: &Settings) -> Result<Option<Server>, (&'static str, String)>
     }
     let text = format!("amqp://{}:{}", broker.host, broker.port);
     let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
-    // The path of an AMQP url is the virtual host, in which `/` is written %2f.
-    url.set_path(&broker.vhost.replace('%', "%25").replace('/', "%2f"));
+    set_vhost(&mut url, vhost.map_or(&broker.vhost, VhostName::as_str));
     with_credentials("broker.host", url, settings).map(Some)
+}
+
+/// The path of an AMQP url is the virtual host, in which `/` is written %2f.
+fn set_vhost(url: &mut Url, vhost: &str) {
+    url.set_path(&vhost.replace('%', "%25").replace('/', "%2f"));
+}
+
+/// RabbitMQ's management API: where the settings say, else where it is by default beside the broker; as the broker's user,
+/// unless the settings name another.
+pub(super) fn management(settings: &Settings, broker: &Server) -> Result<Server, (&'static str, String)> {
+    let broker_url = broker.url.get().unwrap_or_default().split(',').next().unwrap_or_default();
+    let broker_url = parse("broker.url", broker_url, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+    let given = settings.broker.management_url.get();
+    let texts: Vec<String> = if let Some(text) = given {
+        text.split(',').map(|url| url.trim().to_owned()).collect()
+    } else {
+        let (scheme, port) = if broker_url.scheme() == "amqps" { ("https", 15671) } else { ("http", 15672) };
+        vec![format!("{scheme}://{}:{port}", broker_url.host_str().unwrap_or_default())]
+    };
+    let mut servers = Vec::new();
+    for text in texts {
+        let mut url = parse("broker.management_url", &text, &["http", "https"], "http://host:15672")?;
+        if url.username().is_empty() {
+            let password = broker_url.password().map(str::to_owned);
+            let set =
+                url.set_username(broker_url.username()).and_then(|()| url.set_password(password.as_deref()));
+            set.map_err(|()| {
+                ("broker.management_url", "this url cannot carry a user; name a host in it".to_owned())
+            })?;
+        }
+        servers.push(server(url));
+    }
+    let urls: Vec<_> = servers.iter().filter_map(|server| server.url.get()).collect();
+    let shown: Vec<_> = servers.iter().map(|server| server.shown.as_str()).collect();
+    Ok(Server { url: Secret::new(urls.join(",")), shown: shown.join(",") })
 }
 
 fn with_credentials(

@@ -56,6 +56,26 @@ impl Environment {
         self.0.get("NO_COLOR").is_some_and(|value| !value.is_empty())
     }
 
+    /// The editor that this person wants.
+    pub(crate) fn editor(&self) -> Option<String> {
+        let named =
+            ["VISUAL", "EDITOR"].iter().find_map(|name| self.0.get(*name).filter(|value| !value.is_empty()));
+        named.cloned()
+    }
+
+    /// Who is at the keyboard, for the audit log.
+    pub(crate) fn actor(&self) -> String {
+        let named =
+            ["USER", "LOGNAME"].iter().find_map(|name| self.0.get(*name).filter(|value| !value.is_empty()));
+        named.map_or_else(|| "cli".to_owned(), |user| format!("cli:{user}"))
+    }
+
+    /// Who is at the keyboard, as far as the system says.
+    pub(crate) fn user(&self) -> String {
+        let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| self.0.get(name));
+        named.filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| "unknown".to_owned())
+    }
+
     /// What the environment sets: first the names that others use too, then our own, which win.
     pub(super) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
         let mut all = Vec::new();
@@ -118,8 +138,19 @@ fn port_alone(value: String) -> String {
 
 /// `RELAY_BATCH_SIZE` begins like a setting but has one underscore where two belong.
 fn misspelt(name: &str) -> Option<(&str, &str)> {
-    const SECTIONS: [&str; 10] =
-        ["STORE", "BROKER", "REDIS", "OUTBOX", "RELAY", "LIMITS", "HTTP", "LOG", "SHUTDOWN", "MIGRATION"];
+    const SECTIONS: [&str; 11] = [
+        "PROGRESS",
+        "STORE",
+        "BROKER",
+        "REDIS",
+        "OUTBOX",
+        "RELAY",
+        "LIMITS",
+        "HTTP",
+        "LOG",
+        "SHUTDOWN",
+        "MIGRATION",
+    ];
     name.split_once('_').filter(|(section, _)| SECTIONS.contains(section))
 }
 

@@ -74,6 +74,11 @@ impl<'a> Layers<'a> {
         self.read().map_err(|error| wrong(error.message().to_owned()))
     }
 
+    /// Whether somebody gave a setting a value.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+
     /// Where a setting has its value from.
     pub(super) fn origin(&self, key: &str) -> String {
         let exact = self.origins.get(key);

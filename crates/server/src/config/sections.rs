@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::consumer::ConsumerShort;
 use super::secret::Secret;
-use super::topology::{ConsumerShort, ExchangeShort, QueueShort};
+use super::topology::{ExchangeForm, QueueForm, TopologySection};
+use super::triage::Triage;
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Deserialize)]
@@ -21,6 +23,7 @@ pub(crate) struct Settings {
     pub(crate) redis: Redis,
     pub(crate) outbox: Outbox,
     pub(crate) relay: Relay,
+    pub(crate) progress: Progress,
     pub(crate) limits: Limits,
     pub(crate) http: Http,
     pub(crate) log: Log,
@@ -30,9 +33,11 @@ pub(crate) struct Settings {
         reason = "read once `postrider migration` exists; the seed's variable is accepted already"
     )]
     pub(crate) migration: Migration,
-    pub(crate) exchange: Vec<ExchangeShort>,
-    pub(crate) queue: Vec<QueueShort>,
+    pub(crate) topology: TopologySection,
+    pub(crate) exchange: Vec<ExchangeForm>,
+    pub(crate) queue: Vec<QueueForm>,
     pub(crate) consumer: Vec<ConsumerShort>,
+    pub(crate) triage: Triage,
 }
 
 /// Where events are committed.
@@ -56,10 +61,6 @@ pub(crate) struct Broker {
     pub(crate) vhost: String,
     pub(crate) user: String,
     pub(crate) password: Secret,
-    #[allow(
-        dead_code,
-        reason = "read once `postrider topology drift` exists; the variable is accepted already"
-    )]
     pub(crate) management_url: Secret,
     pub(crate) tls: Certificates,
     pub(crate) connect_timeout_ms: u64,
@@ -115,6 +116,47 @@ fn given(path: &std::path::Path) -> Option<PathBuf> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outbox {
     pub(crate) exchange: String,
+    pub(crate) retention_days: u32,
+    pub(crate) archive: ArchiveChoice,
+    pub(crate) archive_dir: PathBuf,
+    pub(crate) partition: PartitionChoice,
+    pub(crate) partitions_ahead: u16,
+    pub(crate) table: Vec<OutboxTable>,
+}
+
+/// An outbox table beside the default one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutboxTable {
+    pub(crate) name: String,
+    /// Where its events go; absent: where those of the default outbox go.
+    pub(crate) exchange: Option<String>,
+    /// How they are written; absent: as envelopes.
+    pub(crate) format: Option<String>,
+}
+
+/// Where events go that are older than the outbox keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ArchiveChoice {
+    /// They are removed.
+    None,
+    /// Into a table.
+    Table,
+    /// Into files.
+    Files,
+}
+
+/// How much time a partition of the outbox spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PartitionChoice {
+    /// A day.
+    Day,
+    /// A week.
+    Week,
+    /// A month.
+    Month,
 }
 
 /// Outbox to broker.
@@ -128,6 +170,31 @@ pub(crate) struct Relay {
     pub(crate) max_attempts: u32,
     pub(crate) backoff_base_ms: u64,
     pub(crate) backoff_max_ms: u64,
+}
+
+/// How far jobs have come.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Progress {
+    #[allow(dead_code, reason = "read once jobs can be made over HTTP; the library takes it with each job")]
+    pub(crate) completed: String,
+    pub(crate) key_prefix: String,
+    pub(crate) ttl_days: u32,
+    pub(crate) poll_interval_ms: u64,
+    pub(crate) memory_alert_percent: u8,
+    pub(crate) keep_items_days: u32,
+}
+
+impl Progress {
+    /// How long a job stays in Redis after its last change.
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_hours(u64::from(self.ttl_days) * 24)
+    }
+
+    /// How long the items of a finished job are remembered.
+    pub(crate) fn keep_items(&self) -> Duration {
+        Duration::from_hours(u64::from(self.keep_items_days) * 24)
+    }
 }
 
 /// What an event may be.
@@ -232,6 +299,24 @@ impl Settings {
         rule("relay.backoff_base_ms", relay.backoff_base_ms >= 1, "must be at least 1");
         let ordered = relay.backoff_max_ms >= relay.backoff_base_ms;
         rule("relay.backoff_max_ms", ordered, "must be at least relay.backoff_base_ms");
+        let progress = &self.progress;
+        let word = postrider::EventType::new(&progress.completed).is_ok();
+        rule("progress.completed", word, "must be an event type such as job.completed");
+        let prefix = !progress.key_prefix.is_empty() && !progress.key_prefix.contains(['{', '}']);
+        rule("progress.key_prefix", prefix, "must be some text without braces");
+        rule("progress.ttl_days", (1..=3_650).contains(&progress.ttl_days), "must be from 1 to 3650");
+        rule(
+            "progress.poll_interval_ms",
+            (1..=60_000).contains(&progress.poll_interval_ms),
+            "must be from 1 to 60000",
+        );
+        let percent = (1..=100).contains(&progress.memory_alert_percent);
+        rule("progress.memory_alert_percent", percent, "must be from 1 to 100");
+        rule(
+            "progress.keep_items_days",
+            (1..=3_650).contains(&progress.keep_items_days),
+            "must be from 1 to 3650",
+        );
         let payload = self.limits.max_payload_bytes;
         rule("limits.max_payload_bytes", (1..=16 << 20).contains(&payload), "must be from 1 to 16777216");
         rule("limits.max_depth", (1..=128).contains(&self.limits.max_depth), "must be from 1 to 128");

@@ -8,7 +8,7 @@ fn load(file: &str, environment: impl Into<Environment>) -> Result<Config, Confi
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("postrider.toml");
     fs::write(&path, file).unwrap();
-    let flags = Flags { file: Some(path.clone()), values: Vec::new() };
+    let flags = Flags { file: Some(path.clone()), values: Vec::new(), broker_alone: false };
     let shorten = |mut error: ConfigError| {
         error.origin = error.origin.replace(&path.display().to_string(), "postrider.toml");
         error
@@ -36,12 +36,38 @@ fn the_default_file_has_every_setting_with_a_sentence_and_nothing_else() {
 #[test]
 fn the_examples_in_the_default_file_work() {
     let (_, examples) = DEFAULTS.split_once("# Your own topology, in short form:\n#\n").unwrap();
-    let uncommented = examples.lines().map(|line| line.strip_prefix("# ").unwrap_or(""));
-    let text = uncommented.collect::<Vec<_>>().join("\n");
-    let config = load(&text, []).unwrap();
-    let names: Vec<_> = config.own.topology.queues.iter().map(|queue| queue.name.as_str()).collect();
-    assert_eq!(names, ["billing", "billing.wait.5s", "billing.wait.1m", "billing.wait.15m", "billing.dlq"]);
+    let (short, long) = examples.split_once("#\n# Everything else is derived").unwrap();
+    let (_, long) = long.split_once("#\n").unwrap();
+    let uncommented = |text: &str| {
+        let lines = text.lines().map(|line| line.strip_prefix("# ").unwrap_or(""));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let names = |config: &Config| {
+        let queues = config.own.layout.topology.queues.iter();
+        queues.map(|queue| queue.name.to_string()).collect::<Vec<_>>()
+    };
+    let config = load(&uncommented(short), []).unwrap();
+    assert_eq!(
+        names(&config),
+        [
+            "billing",
+            "billing.wait.1s",
+            "billing.wait.5s",
+            "billing.wait.1m",
+            "billing.wait.15m",
+            "billing.dlq",
+            "postrider.events.unroutable",
+            "shop.events.unroutable"
+        ]
+    );
     assert_eq!(config.own.consumers[0].name.as_str(), "invoicing");
+    let config = load(&uncommented(long), []).unwrap();
+    assert_eq!(names(&config), ["mail", "mail.failed", "mail.later", "postrider.events.unroutable"]);
+    let mail = &config.own.layout.topology.queues[0];
+    assert_eq!(mail.policy.delivery_limit, Some(postrider::topology::DeliveryLimit::Times(5)));
+    assert!(mail.policy.safe_dead_lettering);
+    assert_eq!(mail.arguments.len(), 3);
+    assert_eq!(config.own.layout.topology.doubts(), Vec::<String>::new());
 }
 
 #[test]
@@ -58,7 +84,11 @@ fn the_environment_wins_over_the_file_and_flags_over_both() {
     let config = load(file, environment).unwrap();
     assert_eq!((config.settings.relay.batch_size, config.settings.relay.lanes), (200, 2));
     assert_eq!(config.settings.relay.lease_ms, 10_000);
-    let flags = Flags { file: None, values: vec![("--log-level", "log.level", "trace".to_owned())] };
+    let flags = Flags {
+        file: None,
+        values: vec![("--log-level", "log.level", "trace".to_owned())],
+        broker_alone: false,
+    };
     assert_eq!(Config::load(&flags, &environment.into()).unwrap().settings.log.level, "trace");
 }
 
@@ -180,7 +210,8 @@ fn the_environment_is_checked_as_strictly() {
 
 #[test]
 fn a_file_that_was_named_must_be_there() {
-    let flags = Flags { file: Some("/nowhere/postrider.toml".into()), values: Vec::new() };
+    let flags =
+        Flags { file: Some("/nowhere/postrider.toml".into()), values: Vec::new(), broker_alone: false };
     let absent = Config::load(&flags, &Environment::default()).unwrap_err();
     assert!(
         absent.to_string().starts_with("/nowhere/postrider.toml: cannot read the configuration"),
@@ -194,4 +225,97 @@ fn a_reload_knows_what_changed_and_tells_no_secret() {
     let after = load("[broker]\npassword = 'b'\n[log]\nlevel = 'debug'", []).unwrap();
     assert_eq!(before.changed(&after), ["broker.password", "log.level"]);
     assert!(!format!("{after:?}").contains("\"b\""));
+}
+
+#[test]
+fn a_preset_brings_its_exchange_its_format_and_its_virtual_host() {
+    let servers = [("DATABASE_URL", "postgres://p@db/x"), ("RABBITMQ_URL", "amqp://u:p@mq:5672/%2f")];
+    let config = load("[topology]\npreset = 'fis'", servers).unwrap();
+    assert_eq!(config.own.layout.exchange.as_str(), "fis.events.exchange");
+    assert!(
+        config.backends.to_string().ends_with("RabbitMQ at amqp://u@mq:5672/%2ffis"),
+        "{}",
+        config.backends
+    );
+    let config = load("[topology]\npreset = 'fis'\n[outbox]\nexchange = 'fis.domain.exchange'", []).unwrap();
+    assert_eq!(config.own.layout.exchange.as_str(), "fis.domain.exchange");
+    let smap = load("[topology]\npreset = 'smap'", []).unwrap().own.layout;
+    assert_eq!(smap.format(&smap.exchange).as_str(), "smap");
+}
+
+#[test]
+fn a_queue_of_your_own_joins_a_preset() {
+    let file = "[topology]\npreset = 'holdco'\nset = { queues = 'notifications' }\n\
+        [[queue]]\nname = 'orders'\nbind = ['order.*']\n[[consumer]]\nname = 'mail'\nqueue = 'notifications'";
+    let own = load(file, []).unwrap().own;
+    let key = postrider::topology::RoutingKey::new("order.created").unwrap();
+    let reached: Vec<_> = own.layout.topology.route(&own.layout.exchange, &key);
+    assert_eq!(reached.iter().map(|queue| queue.as_str()).collect::<Vec<_>>(), ["notifications", "orders"]);
+    assert_eq!(own.layout.services.len(), 2);
+    assert_eq!(own.consumers[0].service.name().as_str(), "notifications");
+}
+
+#[test]
+fn strict_is_what_is_written_and_no_more() {
+    let file = "[topology]\nstrict = true\n[[queue]]\nname = 'orders'\nbind = ['order.*']";
+    let layout = load(file, []).unwrap().own.layout;
+    assert_eq!(layout.topology.policies(true), []);
+    assert_eq!(layout.topology.exchanges.len(), 1);
+    assert!(layout.collected().is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_a_topology_is_said() {
+    for (file, said) in [
+        (
+            "[topology]\npreset = 'fiss'",
+            "topology.preset: there is no preset \"fiss\"; there are fis, event-bus",
+        ),
+        ("[topology]\npreset = 'event-bus'", "preset event-bus needs service"),
+        ("[topology]\nset = { a = 'b' }", "a is set, but no topology.preset is named"),
+        (
+            "[topology]\npreset = 'fis'\nset = { retries = 3 }",
+            "no parameter \"retries\"; it has vhost, strict",
+        ),
+        ("[[exchange]]\nname = 'a'\nalternate = 'b'", "a has the alternate b, which is not declared"),
+        (
+            "[[queue]]\nname = 'q'\ndead_letter = { exchange = 'nope' }",
+            "q sends dead letters to \"nope\", which no [[exchange]] declares",
+        ),
+        ("[[queue]]\nname = 'q'\ndelivery_limit = -1", "a delivery limit is a whole number or \"unlimited\""),
+        (
+            "[[queue]]\nname = 'q'\narguments = { x-message-ttl = 5 }",
+            "q has x-message-ttl among its arguments; it has a setting of its own",
+        ),
+    ] {
+        let problem = problem(file);
+        assert!(problem.contains(said), "{file:?} said {problem:?}");
+    }
+}
+
+#[test]
+fn what_is_rendered_reads_back_as_it_was() {
+    let presets = [
+        "preset = 'fis'",
+        "preset = 'event-bus'\nset = { service = ['wms-cincout', 'noprefix'] }",
+        "preset = 'ratatoskr'\nset = { retry_delay_ms = 1500, keys = 'a.*,b.#', queue = 'odd \"name\"' }",
+        "preset = 'smap'",
+        "preset = 'holdco'\nset = { queues = 'orders.consumer,erp.sync,own:a.b+c.*' }",
+    ];
+    let files = presets.iter().flat_map(|preset| {
+        ["false", "true"].map(|strict| format!("[topology]\n{preset}\nstrict = {strict}"))
+    });
+    let own =
+        "[[queue]]\nname = 'q'\nbind = ['a.*']\nmax_length = 5\nprefetch = 7\nsingle_active_consumer = true";
+    for file in files.chain([own.to_owned()]) {
+        let sorted = |text: &str| {
+            let mut layout = load(text, []).unwrap().own.layout;
+            layout.topology.bindings.sort_by_key(|binding| format!("{binding:?}"));
+            layout
+        };
+        let first = sorted(&file);
+        let rendered = to_toml(&first);
+        let again = sorted(&rendered);
+        assert_eq!(again, first, "{rendered}");
+    }
 }

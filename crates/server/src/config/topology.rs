@@ -1,236 +1,219 @@
-//! A topology in the short form of the configuration, and the whole one it stands for.
+//! The topology that the configuration stands for: a preset, your own exchanges and queues, or both.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+mod forms;
+mod render;
 
-use postrider::envelope::wire::{Identity, Place};
-use postrider::settlement::RetryPolicy;
+pub(crate) use forms::{ExchangeForm, QueueForm};
+pub(crate) use render::to_toml;
+
+use std::collections::{BTreeMap, BTreeSet};
+
 use postrider::store::Registration;
 use postrider::topology::{
-    BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, QueueKind, QueueName, ServiceQueue,
-    Topology,
+    BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, Layout, Preset, Queue, QueueName,
+    QueuePolicy, Topology, VhostName,
 };
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 
 use super::sections::Settings;
 
-/// `[[exchange]]`
+/// `[topology]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ExchangeShort {
-    name: ExchangeName,
-    #[serde(default)]
-    kind: ExchangeWord,
-    alternate: Option<ExchangeName>,
+pub(crate) struct TopologySection {
+    preset: String,
+    strict: bool,
+    vhost: String,
+    collect: bool,
+    set: BTreeMap<String, SetForm>,
 }
 
-/// `[[queue]]`
+/// One value of a preset's parameter, or several.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct QueueShort {
-    name: QueueName,
-    #[serde(default)]
-    bind: Vec<BindShort>,
-    #[serde(default)]
-    retry: RetryShort,
-    #[serde(default)]
-    kind: QueueWord,
-    #[serde(default)]
-    single_active_consumer: bool,
-    #[serde(default)]
-    identity: IdentityShort,
+#[serde(untagged)]
+enum SetForm {
+    Flag(bool),
+    Number(i64),
+    Text(String),
+    Several(Vec<String>),
 }
 
-/// Where foreign producers put identity: `/pointer` into the body, `message_id`, or a header.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct IdentityShort {
-    event_id: Vec<String>,
-    tenant: Vec<String>,
-    event_type: Vec<String>,
-    aggregate_id: Vec<String>,
-}
-
-impl From<&IdentityShort> for Identity {
-    fn from(short: &IdentityShort) -> Self {
-        let places = |places: &[String]| places.iter().map(|place| Place::parse(place)).collect();
-        Self {
-            event_id: places(&short.event_id),
-            tenant: places(&short.tenant),
-            event_type: places(&short.event_type),
-            aggregate_id: places(&short.aggregate_id),
-        }
-    }
-}
-
-/// `[[consumer]]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ConsumerShort {
-    name: ConsumerName,
-    queue: Option<QueueName>,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ExchangeWord {
-    #[default]
-    Topic,
-    Fanout,
-    Direct,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum QueueWord {
-    #[default]
-    Quorum,
-    Classic,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RetryShort {
-    #[serde(default = "max_retries")]
-    max_retries: u32,
-    #[serde(default = "delays")]
-    delays: Vec<Delay>,
-}
-
-/// A time such as `5s`, `1m 30s` or `2h`.
-#[derive(Debug, Clone, Copy)]
-struct Delay(Duration);
-
-/// `"exchange:key"`, `"key"` of the outbox's own exchange, or both in a table.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BindTable {
-    exchange: Option<ExchangeName>,
-    key: BindingKey,
-}
-
-#[derive(Debug, Clone)]
-struct BindShort(BindTable);
-
-fn max_retries() -> u32 {
-    RetryPolicy::default().max_retries
-}
-
-fn delays() -> Vec<Delay> {
-    RetryPolicy::default().delays.into_iter().map(Delay).collect()
-}
-
-impl Default for RetryShort {
-    fn default() -> Self {
-        Self { max_retries: max_retries(), delays: delays() }
-    }
-}
-
-impl<'de> Deserialize<'de> for Delay {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wrong =
-            || D::Error::custom("a delay is text with a unit, such as \"500ms\", \"5s\", \"15m\" or \"2h\"");
-        let toml::Value::String(text) = toml::Value::deserialize(deserializer)? else { return Err(wrong()) };
-        let delay = text.parse::<jiff::SignedDuration>().map_err(|_| wrong())?;
-        Duration::try_from(delay).map(Self).map_err(|_| wrong())
-    }
-}
-
-impl<'de> Deserialize<'de> for BindShort {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match toml::Value::deserialize(deserializer)? {
-            toml::Value::String(text) => {
-                let (exchange, key) = match text.split_once(':') {
-                    Some((exchange, key)) => {
-                        (Some(ExchangeName::new(exchange).map_err(D::Error::custom)?), key)
-                    }
-                    None => (None, text.as_str()),
-                };
-                Ok(Self(BindTable { exchange, key: BindingKey::new(key).map_err(D::Error::custom)? }))
-            }
-            toml::Value::Table(table) => {
-                table.try_into().map(Self).map_err(|e| D::Error::custom(e.message()))
-            }
-            _ => Err(D::Error::custom("a binding is \"exchange:key\" or { exchange = \"…\", key = \"…\" }")),
-        }
-    }
-}
+/// A setting that cannot be used, and why.
+type Wrong = (&'static str, String);
 
 /// The topology that the settings stand for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnTopology {
-    /// Everything to declare.
-    pub(crate) topology: Topology,
-    /// The queues that are consumed, each with its ladder and its dead-letter queue.
-    pub(crate) services: Vec<ServiceQueue>,
+    /// Everything to declare, and what goes with it.
+    pub(crate) layout: Layout,
     /// The consumers that are named, as the store would know them had they registered themselves.
     pub(crate) consumers: Vec<Registration>,
-    /// The exchange of events that name no other.
-    pub(crate) exchange: ExchangeName,
 }
 
 impl OwnTopology {
-    /// Writes the short form out. An error names the setting and what is wrong with it.
-    pub(super) fn of(settings: &Settings) -> Result<Self, (&'static str, String)> {
+    /// Writes the settings out. An error names the setting and what is wrong with it.
+    ///
+    /// `chosen`: somebody set `outbox.exchange`, so that a preset's own does not replace it.
+    pub(super) fn of(settings: &Settings, chosen: bool) -> Result<Self, Wrong> {
+        let preset = settings.topology.preset_layout()?;
         let exchange =
             ExchangeName::new(&settings.outbox.exchange).map_err(|e| ("outbox.exchange", e.to_string()))?;
+        let exchange = match &preset {
+            Some(preset) if !chosen => preset.exchange.clone(),
+            _ => exchange,
+        };
         if exchange.is_default() {
             return Err(("outbox.exchange", "must name an exchange".to_owned()));
         }
-        let mut exchanges: Vec<_> = settings.exchange.iter().map(ExchangeShort::whole).collect();
-        if !exchanges.iter().any(|other| other.name == exchange) {
-            exchanges
-                .insert(0, Exchange { name: exchange.clone(), kind: ExchangeKind::Topic, alternate: None });
+        let mut layout = added(settings, preset, exchange)?;
+        layout.collect &= settings.topology.collect && !settings.topology.strict;
+        if !settings.topology.vhost.is_empty() {
+            let vhost = VhostName::new(&settings.topology.vhost);
+            layout.vhost = Some(vhost.map_err(|error| ("topology.vhost", error.to_string()))?);
         }
-        let services = settings.queue.iter().map(|queue| queue.whole(&exchange));
-        let services = services.collect::<Result<Vec<_>, _>>().map_err(|error| ("queue", error))?;
-        let consumers = consumers(settings)?;
-        let own = services.iter().fold(Topology { exchanges, ..Topology::default() }, Topology::service);
-        check(&own)?;
+        check(&layout.topology)?;
         let registration = |(name, queue): (ConsumerName, QueueName)| {
-            let service = services.iter().find(|service| *service.name() == queue)?.clone();
-            Some(Registration { name, service, topology: own.clone(), exchange: exchange.clone() })
+            let service = layout.services.iter().find(|service| *service.name() == queue)?.clone();
+            let (topology, exchange) = (layout.topology.clone(), layout.exchange.clone());
+            Some(Registration { name, service, topology, exchange })
         };
-        let consumers = consumers.into_iter().filter_map(registration).collect();
-        Ok(Self { topology: own, services, consumers, exchange })
+        let consumers = consumers(settings, &layout)?.into_iter().filter_map(registration).collect();
+        Ok(Self { layout, consumers })
     }
 }
 
-impl ExchangeShort {
-    fn whole(&self) -> Exchange {
-        let kind = match self.kind {
-            ExchangeWord::Topic => ExchangeKind::Topic,
-            ExchangeWord::Fanout => ExchangeKind::Fanout,
-            ExchangeWord::Direct => ExchangeKind::Direct,
-        };
-        Exchange { name: self.name.clone(), kind, alternate: self.alternate.clone() }
+impl TopologySection {
+    fn preset_layout(&self) -> Result<Option<Layout>, Wrong> {
+        if self.preset.is_empty() {
+            if let Some(name) = self.set.keys().next() {
+                return Err(("topology.set", format!("{name} is set, but no topology.preset is named")));
+            }
+            return Ok(None);
+        }
+        let preset = Preset::find(&self.preset).map_err(|error| ("topology.preset", error.to_string()))?;
+        let mut set: Vec<(String, String)> = Vec::new();
+        for (name, form) in &self.set {
+            let values = match form {
+                SetForm::Flag(value) => vec![value.to_string()],
+                SetForm::Number(value) => vec![value.to_string()],
+                SetForm::Text(value) => vec![value.clone()],
+                SetForm::Several(values) => values.clone(),
+            };
+            set.extend(values.into_iter().map(|value| (name.clone(), value)));
+        }
+        if self.strict && !self.set.contains_key("strict") {
+            set.push(("strict".to_owned(), "true".to_owned()));
+        }
+        preset.layout(&set).map(Some).map_err(|error| ("topology.set", error.to_string()))
     }
 }
 
-impl QueueShort {
-    fn whole(&self, own: &ExchangeName) -> Result<ServiceQueue, String> {
-        if self.retry.max_retries > 0 && self.retry.delays.is_empty() {
-            return Err(format!("{} retries without delays; give delays, or max_retries = 0", self.name));
-        }
-        let delays = self.retry.delays.iter().map(|delay| delay.0).collect();
-        let policy = RetryPolicy { max_retries: self.retry.max_retries, delays };
-        let mut service = ServiceQueue::new(self.name.as_str(), policy).map_err(|error| error.to_string())?;
-        service = service.kind(match self.kind {
-            QueueWord::Quorum => QueueKind::Quorum,
-            QueueWord::Classic => QueueKind::Classic,
-        });
-        service.queue.single_active_consumer = self.single_active_consumer;
-        service.identity = Identity::from(&self.identity);
-        for BindShort(bind) in &self.bind {
-            let exchange = bind.exchange.as_ref().unwrap_or(own);
-            service = service.bind(exchange, bind.key.as_str()).map_err(|error| error.to_string())?;
-        }
-        Ok(service)
+/// The preset with the exchanges and queues of the configuration added to it.
+fn added(settings: &Settings, preset: Option<Layout>, exchange: ExchangeName) -> Result<Layout, Wrong> {
+    let base = preset.unwrap_or_else(|| Layout::of(Topology::default(), Vec::new(), exchange.clone()));
+    let Layout { mut topology, mut services, mut formats, mut consuming, .. } = base.clone();
+    let strict = settings.topology.strict;
+    for form in &settings.exchange {
+        topology.exchanges.push(form.whole());
+        formats.extend(form.format.map(|format| (form.name.clone(), format)));
     }
+    if topology.find_exchange(&exchange).is_none() {
+        topology.exchanges.insert(0, Exchange::new(exchange.clone(), ExchangeKind::Topic));
+    }
+    let mut own = Vec::new();
+    for form in &settings.queue {
+        let whole = form.whole(&exchange).map_err(|error| ("queue", error))?;
+        consuming.extend(form.consuming().map(|consuming| (form.name.clone(), consuming)));
+        topology.queues.push(whole.queue.clone());
+        topology.bindings.extend(whole.bindings.iter().cloned());
+        own.push((form, whole));
+    }
+    let taken = |name: &QueueName| {
+        own.iter().any(|(form, whole)| {
+            form.consume
+                && (whole.dead_letter_queue == *name
+                    || whole.wait_queues.iter().any(|wait| wait.name == *name))
+        })
+    };
+    if let Some((form, _)) = own.iter().find(|(form, _)| form.consume && taken(&form.name)) {
+        let problem = format!(
+            "{} is declared twice: it is another queue's wait queue or dead-letter queue too",
+            form.name
+        );
+        return Err(("queue", problem));
+    }
+    // What is declared in words of its own goes before what a consumed queue brings along.
+    for (_, whole) in own.iter().filter(|(form, _)| form.consume) {
+        topology = topology.service(whole);
+    }
+    // A preset has decided for its exchanges already.
+    let decided = base.topology.find_exchange(&exchange).is_some()
+        || settings.exchange.iter().any(|form| form.name == exchange);
+    if !strict && !decided {
+        catch_unroutable(&mut topology, &exchange)?;
+    }
+    for form in &settings.exchange {
+        match &form.alternate {
+            Some(alternate) => set_alternate(&mut topology, &form.name, alternate),
+            None if strict || form.whole().alternate.is_some() => {}
+            None if topology.find_exchange(&form.name).is_some_and(|e| e.kind == ExchangeKind::Fanout) => {}
+            None => catch_unroutable(&mut topology, &form.name)?,
+        }
+    }
+    if strict {
+        // What a consumed queue brings along says nothing that was not written.
+        let written = |name: &QueueName| settings.queue.iter().any(|form| form.name == *name);
+        let derived = topology.queues.iter_mut().filter(|queue| !written(&queue.name));
+        derived.for_each(|queue| queue.policy = QueuePolicy::default());
+    } else {
+        topology = protect(topology, &own.iter().map(|(form, _)| *form).collect::<Vec<_>>(), &base);
+    }
+    services.extend(own.into_iter().filter(|(form, _)| form.consume).map(|(_, whole)| whole));
+    let layout = Layout::of(topology, services, exchange);
+    Ok(Layout { formats, consuming, vhost: base.vhost, collect: base.collect, ..layout })
+}
+
+/// Derives the policies of what the configuration adds, where it does not give them itself.
+fn protect(topology: Topology, forms: &[&QueueForm], base: &Layout) -> Topology {
+    let mut protected = topology.clone().protected();
+    for (queue, before) in protected.queues.iter_mut().zip(topology.queues) {
+        let given = forms.iter().any(|form| form.name == queue.name && !form.is_protected());
+        if given || base.topology.find_queue(&queue.name).is_some() {
+            *queue = before;
+        }
+    }
+    protected
+}
+
+fn set_alternate(topology: &mut Topology, of: &ExchangeName, alternate: &ExchangeName) {
+    let alternate = Some(alternate.clone()).filter(|name| !name.is_default());
+    let exchanges = topology.exchanges.iter_mut().filter(|exchange| exchange.name == *of);
+    exchanges.for_each(|exchange| exchange.policy.alternate.clone_from(&alternate));
+}
+
+/// A fanout and a queue `NAME.unroutable` for what no binding wants.
+fn catch_unroutable(topology: &mut Topology, of: &ExchangeName) -> Result<(), Wrong> {
+    let name = format!("{of}.unroutable");
+    let wrong = |error: postrider::InvalidText| {
+        (
+            "exchange",
+            format!("{error}; its name is made of {of}: give {of} an alternate, or alternate = \"\""),
+        )
+    };
+    let (through, into) = (ExchangeName::new(&name).map_err(wrong)?, QueueName::new(&name).map_err(wrong)?);
+    if topology.find_exchange(&through).is_none() {
+        topology.exchanges.push(Exchange::new(through.clone(), ExchangeKind::Fanout));
+    }
+    if topology.find_queue(&into).is_none() {
+        topology.queues.push(Queue { safe_dead_lettering: false, ..Queue::quorum(into.clone()) });
+        *topology = std::mem::take(topology).bind(through.clone(), into, BindingKey::new("").map_err(wrong)?);
+    }
+    set_alternate(topology, of, &through);
+    Ok(())
 }
 
 /// The consumers that are named, each with its queue: the one of its own name, unless it says another.
-fn consumers(settings: &Settings) -> Result<Vec<(ConsumerName, QueueName)>, (&'static str, String)> {
+fn consumers(settings: &Settings, layout: &Layout) -> Result<Vec<(ConsumerName, QueueName)>, Wrong> {
     let wrong = |error: String| ("consumer", error);
     let mut all = Vec::new();
     for consumer in &settings.consumer {
@@ -238,9 +221,11 @@ fn consumers(settings: &Settings) -> Result<Vec<(ConsumerName, QueueName)>, (&'s
             Some(queue) => queue.clone(),
             None => QueueName::new(consumer.name.as_str()).map_err(|error| wrong(error.to_string()))?,
         };
-        if !settings.queue.iter().any(|known| known.name == queue) {
+        if !layout.services.iter().any(|known| *known.name() == queue) {
             return Err(wrong(format!("{} consumes {queue}, which no [[queue]] declares", consumer.name)));
         }
+        // Checked here, and used by who runs consumers by configuration.
+        consumer.config().map_err(wrong)?;
         all.push((consumer.name.clone(), queue));
     }
     let mut names = BTreeSet::new();
@@ -251,7 +236,7 @@ fn consumers(settings: &Settings) -> Result<Vec<(ConsumerName, QueueName)>, (&'s
 }
 
 /// Every name once, and nothing that leads nowhere.
-fn check(topology: &Topology) -> Result<(), (&'static str, String)> {
+fn check(topology: &Topology) -> Result<(), Wrong> {
     let mut exchanges = BTreeSet::new();
     for exchange in &topology.exchanges {
         if exchange.name.is_default() || exchange.name.as_str().starts_with("amq.") {
@@ -265,7 +250,7 @@ fn check(topology: &Topology) -> Result<(), (&'static str, String)> {
         }
     }
     for exchange in &topology.exchanges {
-        if let Some(alternate) = exchange.alternate.as_ref().filter(|name| !exchanges.contains(name)) {
+        if let Some(alternate) = exchange.effective_alternate().filter(|name| !exchanges.contains(name)) {
             return Err((
                 "exchange",
                 format!("{} has the alternate {alternate}, which is not declared", exchange.name),
@@ -274,10 +259,20 @@ fn check(topology: &Topology) -> Result<(), (&'static str, String)> {
     }
     let mut queues = BTreeSet::new();
     if let Some(twice) = topology.queues.iter().find(|queue| !queues.insert(&queue.name)) {
-        return Err((
-            "queue",
-            format!("{} is declared twice (NAME.wait.… and NAME.dlq are taken too)", twice.name),
-        ));
+        return Err(("queue", format!("{} is declared twice", twice.name)));
+    }
+    for queue in &topology.queues {
+        if let Some(argument) = queue.arguments.keys().find(|name| OWN_WORDS.contains(&name.as_str())) {
+            let problem =
+                format!("{} has {argument} among its arguments; it has a setting of its own", queue.name);
+            return Err(("queue", problem));
+        }
+        let target = queue.effective_dead_letter().map(|target| &target.exchange);
+        if let Some(nowhere) = target.filter(|name| !name.is_default() && !exchanges.contains(name)) {
+            let problem =
+                format!("{} sends dead letters to {nowhere:?}, which no [[exchange]] declares", queue.name);
+            return Err(("queue", problem));
+        }
     }
     match topology.bindings.iter().find(|binding| !exchanges.contains(&binding.exchange)) {
         Some(binding) => {
@@ -290,3 +285,13 @@ fn check(topology: &Topology) -> Result<(), (&'static str, String)> {
         None => Ok(()),
     }
 }
+
+/// Arguments that are settings of a queue; given twice they could disagree.
+const OWN_WORDS: [&str; 6] = [
+    "x-queue-type",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-single-active-consumer",
+];

@@ -125,10 +125,7 @@ pub(super) fn open<S: ShopStore>(
     seed: u64,
 ) -> Result<Runtime<S>, InvalidText> {
     let exchange = ExchangeName::new("demo.shop.events")?;
-    let quick = RetryPolicy {
-        max_retries: 10,
-        delays: vec![Duration::from_millis(200), Duration::from_millis(500), Duration::from_secs(1)],
-    };
+    let quick = RetryPolicy::ladder(10, [200, 500, 1000].map(Duration::from_millis));
     let queue = |name: &str, key: &str| {
         ServiceQueue::new(format!("demo.{name}"), quick.clone())?.bind(&exchange, key)
     };

@@ -67,7 +67,9 @@ fn the_doctor_finds_a_fresh_folder_healthy() {
     folder.write("postrider.toml", QUEUES);
     let ran = folder.run(&["doctor"]).assert(0, "SQLite 3");
     assert!(
-        ran.out.contains("3 of 3 queues are not there: billing, billing.wait.5s, billing.dlq"),
+        ran.out.contains(
+            "4 of 4 queues are not there: billing, billing.wait.5s, billing.dlq, postrider.events.unroutable"
+        ),
         "{ran:?}"
     );
 }
@@ -116,7 +118,7 @@ fn serve_publishes_what_was_committed_and_stops_in_order() {
         (&report["consumers"][0]["committed"], &report["consumers"][0]["waiting"]),
         (&2.into(), &2.into())
     );
-    folder.run(&["doctor"]).assert(0, "all 3 queues are there");
+    folder.run(&["doctor"]).assert(0, "all 4 queues are there");
     folder.run(&["serve"]).assert(4, "serves this file already");
 
     serving.signal(Signal::TERM);

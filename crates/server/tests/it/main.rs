@@ -2,8 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad_input;
+mod consumers;
 mod demo;
 mod embedded;
 mod http;
 mod networked;
 mod process;
+mod progress;
+mod topology;
+mod topology_live;
+mod triage;

@@ -46,7 +46,7 @@ async fn serve_publishes_on_real_servers() {
     assert_eq!(status, 202);
     serving.wait_for_metric("postrider_relay_published_total 2");
     assert_eq!(serving.http("GET", "/v1/health", &[], "").0, 200);
-    folder.run(&["doctor"]).assert(0, "all 3 queues are there");
+    folder.run(&["doctor"]).assert(0, "all 4 queues are there");
     let report = folder.run(&["audit", "--json"]).assert(0, "").json();
     assert_eq!(
         (&report["consumers"][0]["committed"], &report["consumers"][0]["waiting"]),

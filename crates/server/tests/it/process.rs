@@ -37,6 +37,10 @@ impl Folder {
         self
     }
 
+    pub(crate) fn path(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.folder.path().join(name), text).unwrap();
     }

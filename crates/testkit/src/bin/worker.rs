@@ -1,5 +1,5 @@
 //! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…]`: a process for
-//! tests to kill.
+//! tests to kill. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use postrider::embedded::EmbeddedBroker;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::{Broker, Clock};
 use postrider_testkit::effects::Effects;
-use postrider_testkit::worker::{self, Role, Watched};
+use postrider_testkit::worker::fault::{Fault, Faulty};
+use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, trouble};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -18,31 +19,65 @@ async fn main() -> Result<()> {
         .init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // `triage FILE STEP …`: the file says that the handler is mended, the step is where the process dies; `-` for nowhere.
+    if let ["triage", mended, step, backend @ ..] = words.as_slice() {
+        let die_at = if *step == "-" { None } else { Some(step.parse()?) };
+        return run(Work::Plain(Role::Triage(mended.into()), die_at), backend).await;
+    }
     let (role, backend) = words.split_first().map_or(("", &[][..]), |(role, rest)| (*role, rest));
-    let role = match role {
-        "relay" => Role::Relay,
-        "consumers" => Role::Consumers,
-        "both" => Role::Both,
-        other => bail!("the role is relay, consumers or both, not {other:?}"),
+    let (role, fault) = match role.split_once('@') {
+        Some((role, fault)) => (role, Some(fault.parse::<Fault>()?)),
+        None => (role, None),
     };
+    let wanted = match role {
+        "trouble" => Work::Trouble(fault),
+        "relay" => Work::Plain(Role::Relay, None),
+        "consumers" => Work::Plain(Role::Consumers, None),
+        "both" => Work::Plain(Role::Both, None),
+        other => bail!("the role is relay, consumers, both, trouble or triage, not {other:?}"),
+    };
+    run(wanted, backend).await
+}
+
+async fn run(wanted: Work, backend: &[&str]) -> Result<()> {
     let clock = Clock::system();
     match backend {
         ["sqlite", path] => {
             let store = Sqlite::open(SqliteConfig::new(*path), clock.clone()).await?;
             let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
-            work(store, broker, clock, role).await
+            work(store, broker, clock, wanted).await
         }
         ["servers", database, rabbitmq] => {
             let store = worker::connect_postgres(database, &clock).await?;
             let broker = worker::connect_rabbitmq(rabbitmq, &clock).await?;
-            work(store, broker, clock, role).await
+            work(store, broker, clock, wanted).await
         }
         _ => bail!("after the role comes: sqlite PATH, or servers DATABASE_URL RABBITMQ_URL"),
     }
 }
 
-async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, role: Role) -> Result<()> {
-    let running = worker::start(store, Arc::new(Watched(broker)), clock, role).await?;
+/// What is to be done.
+enum Work {
+    /// A role, and where the process dies, if anywhere.
+    Plain(Role, Option<DieAt>),
+    Trouble(Option<Fault>),
+}
+
+async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
+    let running = match work {
+        Work::Plain(role, die_at) => {
+            let broker: Arc<dyn Broker> = match die_at {
+                Some(at) => Arc::new(Dying::new(broker, at)),
+                None => broker,
+            };
+            worker::start(store, Arc::new(Watched(broker)), clock, role).await?
+        }
+        Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
+        Work::Trouble(Some(fault)) => {
+            let broker = Arc::new(Faulty(broker, fault.clone()));
+            trouble::start(store, broker, clock, Some(fault)).await?
+        }
+    };
     // Works until it is killed.
     std::future::pending::<()>().await;
     running.stop(std::time::Duration::from_secs(1)).await;

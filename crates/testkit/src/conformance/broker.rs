@@ -8,6 +8,7 @@ mod dead_lettering;
 mod declaring;
 mod delivering;
 mod listener;
+mod policies;
 mod publishing;
 mod routing;
 
@@ -18,6 +19,7 @@ pub use dead_lettering::*;
 pub use declaring::*;
 pub use delivering::*;
 pub use listener::Listener;
+pub use policies::*;
 pub use publishing::*;
 pub use routing::*;
 
@@ -35,6 +37,12 @@ use postrider::topology::{
 pub trait BrokerFixture: Send + Sync {
     /// A broker on this world. A case that asks again has closed the one before, or crashed it.
     fn broker(&self) -> impl Future<Output = Arc<dyn Broker>> + Send;
+}
+
+/// One on which policies can be set.
+pub trait PolicedFixture: BrokerFixture {
+    /// Declares a topology and puts its policies in force, as whoever operates the broker would.
+    fn apply(&self, broker: &dyn Broker, topology: &Topology) -> impl Future<Output = ()> + Send;
 }
 
 pub(super) fn exchange(name: &str) -> ExchangeName {

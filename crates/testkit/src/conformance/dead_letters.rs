@@ -10,13 +10,15 @@ use postrider::topology::{ConsumerName, QueueName};
 use super::store::{StoreFixture, id};
 
 /// A dead letter of the `n`th second, with nothing in it that may be absent.
-fn bare(key: &str, n: i64) -> DeadLetter {
+pub(super) fn bare(key: &str, n: i64) -> DeadLetter {
     let at = Timestamp::from_microsecond(1_763_200_000_000_000 + n * 1_000_000).unwrap();
     DeadLetter {
         key: key.to_owned(),
         event_id: None,
         event_type: None,
         tenant: None,
+        aggregate_id: None,
+        ordering_key: None,
         consumer: None,
         queue: QueueName::new("mail").unwrap(),
         exchange: String::new(),
@@ -34,7 +36,7 @@ fn bare(key: &str, n: i64) -> DeadLetter {
 }
 
 /// The same with everything in it.
-fn whole(key: &str, n: i64) -> DeadLetter {
+pub(super) fn whole(key: &str, n: i64) -> DeadLetter {
     DeadLetter {
         event_id: Some(id("evt_987654321")),
         event_type: Some("shop.order.placed".to_owned()),

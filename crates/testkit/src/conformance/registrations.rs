@@ -11,7 +11,7 @@ use super::store::StoreFixture;
 
 fn registration(name: &str, queue: &str) -> Registration {
     let shop = exchange("shop");
-    let retry = RetryPolicy { max_retries: 3, delays: [300, 60_000].map(Duration::from_millis).to_vec() };
+    let retry = RetryPolicy::ladder(3, [300, 60_000].map(Duration::from_millis)).jitter(10);
     let mut service = ServiceQueue::new(queue, retry).unwrap().bind(&shop, "order.#").unwrap();
     service.queue.single_active_consumer = true;
     let service = service.kind(QueueKind::Classic);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use postrider::store::{
-    Backend, Lane, Outbox, OutboxRow, PublishResult, RelayId, RowResult, Store, StoreError,
+    Ask, Backend, Outbox, OutboxRow, PublishResult, RelayId, RowResult, Store, StoreError,
 };
 use postrider::{Clock, Event, EventId};
 
@@ -32,9 +32,6 @@ pub trait StoreFixture: Send + Sync {
     fn effects(&self) -> impl Future<Output = Vec<(String, EventId)>> + Send;
 }
 
-/// The lane of a relay that has only one.
-pub(super) const WHOLE: Lane = Lane { index: 0, count: 1 };
-
 /// Longer than any case.
 pub(super) const LEASE: Duration = Duration::from_mins(5);
 
@@ -50,7 +47,10 @@ impl<S: Backend> Desk<S> {
     pub(super) async fn open<F: StoreFixture<Store = S>>(fixture: &F) -> Self {
         let store = fixture.store().await;
         let desk = Self { store, relay: relay("desk"), clock: Clock::system() };
-        assert!(desk.store.lease(&desk.relay, LEASE).await.unwrap() > 0, "a relay alone holds every slot");
+        assert!(
+            !desk.store.lease(&desk.relay, LEASE).await.unwrap().is_empty(),
+            "a relay alone holds every slot"
+        );
         desk
     }
 
@@ -64,7 +64,7 @@ impl<S: Backend> Desk<S> {
 
     /// Everything that is due now.
     pub(super) async fn claim(&self) -> Vec<OutboxRow> {
-        self.store.claim(&self.relay, WHOLE, 100_000).await.unwrap()
+        self.store.claim(&self.relay, Ask::everything(100_000)).await.unwrap()
     }
 
     /// Waits until as many rows as these are due, and expects them to be these.
@@ -256,7 +256,7 @@ pub async fn leases_end_after_a_crash<F: StoreFixture + Crash>(fixture: &F) {
     let successor = relay("successor");
     let rows = until("the successor's turn", async || {
         store.lease(&successor, LEASE).await.unwrap();
-        Some(store.claim(&successor, WHOLE, 10).await.unwrap()).filter(|rows| !rows.is_empty())
+        Some(store.claim(&successor, Ask::everything(10)).await.unwrap()).filter(|rows| !rows.is_empty())
     })
     .await;
     assert_eq!(due(&rows), ["one"]);

@@ -1,10 +1,17 @@
 //! What the tests ask of RabbitMQ's management API.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
+use postrider::topology::BrokerPolicy;
 use serde_json::{Value, json};
 use url::form_urlencoded::byte_serialize;
 
 use super::http;
+use super::wait::Patience;
+
+/// How long a policy may take to be in force.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Creates a vhost in which `guest` may do everything.
 pub(crate) async fn create_vhost(base: &str, name: &str) -> Result<()> {
@@ -17,6 +24,47 @@ pub(crate) async fn create_vhost(base: &str, name: &str) -> Result<()> {
 /// Deletes a vhost with everything in it. One that does not exist is fine.
 pub(crate) async fn delete_vhost(base: &str, name: &str) -> Result<()> {
     change("DELETE", base, &format!("/api/vhosts/{}", encode(name)), None).await
+}
+
+/// Sets policies, and waits until every one of them is in force.
+pub(crate) async fn set_policies(base: &str, vhost: &str, policies: &[BrokerPolicy]) -> Result<()> {
+    let vhost = encode(vhost);
+    for policy in policies {
+        let body = json!({
+            "pattern": policy.pattern,
+            "apply-to": policy.applies_to.as_str(),
+            "definition": policy.definition,
+        });
+        let name = encode(&policy.name);
+        change("PUT", base, &format!("/api/policies/{vhost}/{name}"), Some(&body)).await?;
+    }
+    for policy in policies {
+        let patience = Patience::new(format!("policy {}", policy.name), LIMIT);
+        let path = format!("/api/{}/{vhost}", policy.applies_to.as_str());
+        while !list(base, &path).await?.iter().any(|object| object["policy"] == policy.name.as_str()) {
+            patience.pause().await?;
+        }
+    }
+    Ok(())
+}
+
+/// The objects of a vhost: `exchanges`, `queues` or `bindings`, as the management API lists them.
+pub(crate) async fn objects(base: &str, vhost: &str, what: &str) -> Result<Vec<Value>> {
+    list(base, &format!("/api/{what}/{}", encode(vhost))).await
+}
+
+/// The first part of the server's version.
+pub(crate) async fn major_version(base: &str) -> Result<u32> {
+    let response = http::request("GET", base, "/api/overview", None).await?;
+    let overview: Value = serde_json::from_slice(&response.body)?;
+    let version = overview["rabbitmq_version"].as_str().context("the management API told no version")?;
+    Ok(version.split('.').next().unwrap_or_default().parse()?)
+}
+
+async fn list(base: &str, path: &str) -> Result<Vec<Value>> {
+    let response = http::request("GET", base, path, None).await?;
+    ensure!(response.status == 200, "GET {path} was answered {}", response.status);
+    Ok(serde_json::from_slice(&response.body)?)
 }
 
 /// How many nodes of the cluster run, as this node sees it.

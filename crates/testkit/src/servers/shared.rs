@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use postrider::topology::Topology;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use url::Url;
 
@@ -138,6 +139,18 @@ pub struct TestVhost {
 }
 
 impl TestVhost {
+    /// Puts the policies of a topology in force, as an operator would.
+    pub async fn set_policies(&self, topology: &Topology) -> Result<()> {
+        let limits_by_itself = management::major_version(&self.management_url).await? >= 4;
+        let policies = topology.policies(limits_by_itself);
+        management::set_policies(&self.management_url, &self.name, &policies).await
+    }
+
+    /// What there is: `exchanges`, `queues`, `bindings` or `policies`, as the management API lists them.
+    pub async fn objects(&self, what: &str) -> Result<Vec<serde_json::Value>> {
+        management::objects(&self.management_url, &self.name, what).await
+    }
+
     /// Deletes the vhost with everything in it, and says whether that worked.
     pub async fn close(mut self) -> Result<()> {
         self.open = false;

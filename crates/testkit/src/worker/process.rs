@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -91,11 +92,36 @@ impl WorkerProcess {
         hands.with_context(|| format!("the worker ended; its last line was {:?}", self.last_line()))
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// kill -9, then reads what it still said: what it had in its hands when it died.
     pub async fn kill(mut self) -> Result<Hands> {
         self.child.kill().await?;
         let _ = (&mut self.reading).await;
         Ok(*self.hands.borrow())
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> Result<std::process::ExitStatus> {
+        Ok(self.child.wait().await?)
+    }
+
+    /// Stops it in the middle of whatever it does; it does not notice until it is resumed.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        Ok(kill_process(id.context("the worker has ended")?, signal)?)
     }
 
     fn last_line(&self) -> String {

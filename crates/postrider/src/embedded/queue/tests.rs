@@ -13,7 +13,15 @@ fn entry(seq: i64) -> Entry {
         exchange: ExchangeName::default_exchange(),
         routing_key: RoutingKey::new("q").unwrap(),
     };
-    Entry { seq, row: seq, shared: false, expires_at: None, redelivered: false, content: Arc::new(content) }
+    Entry {
+        seq,
+        row: seq,
+        shared: false,
+        expires_at: None,
+        redelivered: false,
+        returned: 0,
+        content: Arc::new(content),
+    }
 }
 
 fn join(queue: &mut QueueState, number: u64, prefetch: usize) {

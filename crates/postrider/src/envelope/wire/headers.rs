@@ -39,6 +39,14 @@ pub mod names {
     pub const TRACESTATE: &str = "tracestate";
     /// Attempt − 1, set when a delivery is retried.
     pub const RETRY_COUNT: &str = "x-retry-count";
+    /// Set on a message that waits in several steps: not before this time.
+    pub const DUE_AT: &str = "x-due-at";
+    /// A producer's wish: not before this time, RFC 3339 or milliseconds since 1970.
+    pub const PROCESS_AFTER: &str = "x-process-after";
+    /// A producer's wish, as a header or a member of the payload: not before so many milliseconds after the event occurred.
+    pub const PROCESS_AFTER_DELAY_MS: &str = "processAfterDelayMs";
+    /// When a message without a time of its own was first received, set when it is retried or deferred.
+    pub const FIRST_RECEIVED_AT: &str = "x-first-received-at";
     /// The exchange of the first publish, set when a delivery is retried or dead-lettered.
     pub const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
     /// The key of the first publish, set when a delivery is retried or dead-lettered.

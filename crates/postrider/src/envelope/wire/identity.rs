@@ -41,6 +41,15 @@ impl Place {
         }
     }
 
+    /// As config writes it.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::MessageId => "message_id",
+            Self::Body(pointer) => pointer,
+            Self::Header(name) => name,
+        }
+    }
+
     fn find(&self, message: &Message, body: Option<&Value>) -> Option<String> {
         let found = match self {
             Self::MessageId => message.properties.message_id.clone(),

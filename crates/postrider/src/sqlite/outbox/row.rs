@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use crate::envelope::{Envelope, EventType, Payload, Tenant, TraceContext};
-use crate::store::{OutboxRow, RowId};
+use crate::store::{LetterId, OutboxRow, RowId, read_head};
 use crate::text::InvalidText;
 
 type ReadError = Box<dyn std::error::Error + Send + Sync>;
@@ -36,8 +36,15 @@ fn read_row(row: &SqliteRow, position: i64) -> Result<OutboxRow, ReadError> {
         correlation_id: parse(row, 14)?,
         trace: TraceContext { traceparent: row.try_get(15)?, tracestate: row.try_get(16)? },
     };
+    let verbatim = match row.try_get::<Option<&[u8]>, _>(21)? {
+        Some(head) => Some(read_head(head, envelope.payload.bytes().clone())?),
+        None => None,
+    };
     Ok(OutboxRow {
+        verbatim,
+        dead_letter: row.try_get::<Option<i64>, _>(22)?.map(LetterId),
         row: RowId { position, created_at },
+        slot: 0,
         envelope,
         exchange: parse(row, 17)?,
         routing_key: parse(row, 18)?,

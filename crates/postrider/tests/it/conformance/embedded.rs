@@ -5,8 +5,9 @@ use std::sync::Arc;
 use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::embedded::EmbeddedBroker;
+use postrider::topology::Topology;
 use postrider_testkit::conformance::Crash;
-use postrider_testkit::conformance::broker::BrokerFixture;
+use postrider_testkit::conformance::broker::{BrokerFixture, PolicedFixture};
 use postrider_testkit::conformance::store::StoreFixture as _;
 use tokio::sync::Mutex;
 
@@ -38,6 +39,13 @@ impl BrokerFixture for Process {
             *current = Some(EmbeddedBroker::open(self.file.store().await, Clock::system()).await.unwrap());
         }
         Arc::new(current.clone().unwrap())
+    }
+}
+
+impl PolicedFixture for Process {
+    /// The embedded broker takes policies from what is declared.
+    async fn apply(&self, broker: &dyn Broker, topology: &Topology) {
+        broker.declare(topology).await.unwrap();
     }
 }
 

@@ -30,13 +30,13 @@ async fn effects(store: &Postgres) -> Vec<(String, EventId)> {
     rows.into_iter().map(|(consumer, event)| (consumer, EventId::new(event).unwrap())).collect()
 }
 
-struct Database {
+pub(super) struct Database {
     store: Postgres,
     _ends_with_the_case: TestDatabase,
 }
 
 impl Database {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let database = shared().unwrap().database().await.unwrap();
         Self { store: connect(&database.url).await, _ends_with_the_case: database }
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::topology::Topology;
 use postrider::{Broker, Clock};
 use postrider_testkit::conformance::Crash;
-use postrider_testkit::conformance::broker::BrokerFixture;
+use postrider_testkit::conformance::broker::{BrokerFixture, PolicedFixture};
 use postrider_testkit::servers::{self, RabbitVersion, TestVhost, shared};
 
 mod packaged {
@@ -39,6 +40,13 @@ impl Vhost {
 impl BrokerFixture for Vhost {
     async fn broker(&self) -> Arc<dyn Broker> {
         connect(&self.0.amqp_url).await
+    }
+}
+
+impl PolicedFixture for Vhost {
+    async fn apply(&self, broker: &dyn Broker, topology: &Topology) {
+        broker.declare(topology).await.unwrap();
+        self.0.set_policies(topology).await.unwrap();
     }
 }
 

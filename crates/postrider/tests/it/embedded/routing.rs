@@ -59,7 +59,7 @@ async fn an_alternate_exchange_takes_what_no_binding_wants() {
         .bind(exchange("shop"), name("orders"), binding("order.#"))
         .bind(exchange("rest"), name("rest"), binding(""));
     let alternate = Some(exchange("rest"));
-    topology.exchanges.push(Exchange { name: exchange("shop"), kind: ExchangeKind::Topic, alternate });
+    topology.exchanges.push(Exchange { alternate, ..Exchange::new(exchange("shop"), ExchangeKind::Topic) });
     let post = Post::with(&topology).await;
     assert_eq!(post.publish("shop", "order.created", "wanted").await, Published::Confirmed);
     assert_eq!(post.publish("shop", "cart.emptied", "unwanted").await, Published::Confirmed);

@@ -42,6 +42,8 @@ fn letter(id: &str, queue: &str) -> DeadLetter {
         event_id: Some(EventId::new(id).unwrap()),
         event_type: None,
         tenant: None,
+        aggregate_id: None,
+        ordering_key: None,
         consumer: None,
         queue: QueueName::new(queue).unwrap(),
         exchange: String::new(),

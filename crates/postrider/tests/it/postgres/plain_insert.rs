@@ -19,7 +19,7 @@ async fn a_plain_insert_is_claimed_as_the_event_it_describes() {
     .await
     .unwrap();
     let a = relay("a");
-    assert_eq!(postgres.lease(&a, LEASE).await.unwrap(), 64);
+    assert_eq!(postgres.lease(&a, LEASE).await.unwrap().len(), 64);
     let rows = claim(&postgres, &a).await;
     let envelope = &rows[0].envelope;
     assert_eq!(envelope.id.as_str(), "evt_1");

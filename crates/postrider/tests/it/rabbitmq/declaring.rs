@@ -12,14 +12,9 @@ postrider_testkit::on_each_rabbitmq!(
 
 fn everything() -> Topology {
     let mut topology = orders();
-    topology.exchanges.push(Exchange {
-        name: exchange_name("unrouted"),
-        kind: ExchangeKind::Fanout,
-        alternate: None,
-    });
+    topology.exchanges.push(Exchange::new(exchange_name("unrouted"), ExchangeKind::Fanout));
     topology.exchanges[0].alternate = Some(exchange_name("unrouted"));
     topology.queues.push(Queue {
-        name: queue_name("orders.wait"),
         kind: QueueKind::Classic,
         message_ttl: Some(Duration::from_millis(1500)),
         dead_letter: Some(DeadLetterTarget {
@@ -28,6 +23,7 @@ fn everything() -> Topology {
         }),
         single_active_consumer: true,
         safe_dead_lettering: false,
+        ..Queue::quorum(queue_name("orders.wait"))
     });
     topology.bindings.push(Binding {
         exchange: exchange_name("unrouted"),

@@ -120,11 +120,7 @@ async fn what_rabbitmq_will_not_take_is_refused_alone(version: RabbitVersion) {
     let broker = connect(&server.amqp_url().replace("guest:guest", "narrow:narrow")).await;
     let admin = connect(&server.amqp_url()).await;
     let mut topology = orders();
-    topology.exchanges.push(Exchange {
-        name: exchange_name("closed"),
-        kind: ExchangeKind::Fanout,
-        alternate: None,
-    });
+    topology.exchanges.push(Exchange::new(exchange_name("closed"), ExchangeKind::Fanout));
     admin.declare(&topology).await.unwrap();
 
     let mut too_large = event("large", "events", "order.created");

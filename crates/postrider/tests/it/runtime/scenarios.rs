@@ -107,7 +107,7 @@ pub(super) async fn a_duplicate_is_absorbed_and_a_conflict_is_told<S: Effects>(s
 }
 
 pub(super) async fn a_deferred_event_comes_again_as_the_same_attempt<S: Effects>(mut stage: Stage<S>) {
-    stage.retry = RetryPolicy { max_retries: 0, delays: vec![Duration::from_millis(50)] };
+    stage.retry = RetryPolicy::fixed(0, Duration::from_millis(50));
     let (clock, early) = (stage.clock.clone(), Arc::new(AtomicBool::new(true)));
     let running = stage
         .start(move |_| {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postrider::audit::Account;
 use postrider::broker::{Message, Outgoing};
 use postrider::consumer::ConsumerConfig;
@@ -17,7 +18,7 @@ use postrider::runtime::{Running, Runtime};
 use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::DeadLetter;
-use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, QueueName, ServiceQueue};
+use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, QueueName, ServiceQueue};
 use postrider::{Broker, Clock, Event, EventId, Failure, Incoming};
 use postrider_testkit::effects::Effects;
 
@@ -38,8 +39,14 @@ pub(super) struct Stage<S> {
     pub(super) retry: RetryPolicy,
     pub(super) handler_limit: Duration,
     pub(super) max_attempts: u32,
+    /// Whether the queue keeps order per key.
+    pub(super) order: Option<OnDead>,
+    /// How the consumer works; the handler's limit is apart.
+    pub(super) config: ConsumerConfig,
     /// Which attempts of which events the handler was called for.
     pub(super) calls: Arc<Mutex<Vec<(EventId, u32)>>>,
+    /// When.
+    pub(super) times: Arc<Mutex<Vec<Timestamp>>>,
 }
 
 impl Stage<Sqlite> {
@@ -68,10 +75,13 @@ impl<S: Effects> Stage<S> {
             store,
             broker,
             clock,
-            retry: RetryPolicy { max_retries: 10, delays: vec![Duration::from_millis(50)] },
+            retry: RetryPolicy::fixed(10, Duration::from_millis(50)),
             handler_limit: Duration::from_secs(30),
             max_attempts: 10,
+            order: None,
+            config: ConsumerConfig { poll_interval: Duration::from_millis(50), ..ConsumerConfig::default() },
             calls: Arc::default(),
+            times: Arc::default(),
         }
     }
 
@@ -81,10 +91,13 @@ impl<S: Effects> Stage<S> {
         J: Fn(&Incoming) -> Result<Vec<Event>, Failure> + Clone + Send + Sync + 'static,
     {
         let (store, calls) = (self.store.clone(), self.calls.clone());
+        let (clock, times) = (self.clock.clone(), self.times.clone());
         let handler = handler_fn::<S, _>(move |tx, event| {
             let (store, calls, judge) = (store.clone(), calls.clone(), judge.clone());
+            let (clock, times) = (clock.clone(), times.clone());
             Box::pin(async move {
                 calls.lock().unwrap().push((event.envelope.id.clone(), event.attempt));
+                times.lock().unwrap().push(clock.now());
                 store.insert_effect(tx, event.consumer.as_str(), &event.envelope.id).await?;
                 if event.attempt == 1
                     && event.envelope.aggregate_id.as_ref().is_some_and(|id| id.as_str() == HANGS)
@@ -96,20 +109,23 @@ impl<S: Effects> Stage<S> {
                 Ok(())
             })
         });
+        self.start_with(Registry::new().on("order.placed", handler)).await
+    }
+
+    /// Starts a relay and the consumer with handlers of its own.
+    pub(super) async fn start_with(&self, handlers: Registry<S>) -> Running<S> {
         let exchange = ExchangeName::new("events").unwrap();
-        let service =
+        let mut service =
             ServiceQueue::new(CONSUMER, self.retry.clone()).unwrap().bind(&exchange, "order.#").unwrap();
-        let config = ConsumerConfig { handler_limit: self.handler_limit, ..ConsumerConfig::default() };
+        if let Some(on_dead) = self.order {
+            service = service.ordered(on_dead);
+        }
+        let config = ConsumerConfig { handler_limit: self.handler_limit, ..self.config.clone() };
         let relay = RelayConfig { max_attempts: self.max_attempts, lanes: 2, ..RelayConfig::default() };
         Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
             .relay(Some(relay))
             .exchange(exchange, ExchangeKind::Topic)
-            .consumer_with(
-                ConsumerName::new(CONSUMER).unwrap(),
-                service,
-                Registry::new().on("order.placed", handler),
-                config,
-            )
+            .consumer_with(ConsumerName::new(CONSUMER).unwrap(), service, handlers, config)
             .start()
             .await
             .unwrap()
@@ -158,6 +174,11 @@ impl<S: Effects> Stage<S> {
     /// How often the handler was called.
     pub(super) fn calls(&self) -> Vec<(EventId, u32)> {
         self.calls.lock().unwrap().clone()
+    }
+
+    /// The attempts at one event, in the order of the calls.
+    pub(super) fn attempts(&self, id: &EventId) -> Vec<u32> {
+        self.calls().into_iter().filter(|(other, _)| other == id).map(|(_, attempt)| attempt).collect()
     }
 
     pub(super) async fn until(&self, mut so: impl AsyncFnMut() -> bool) {

@@ -132,7 +132,7 @@ pub async fn topology_survives_a_crash(fixture: &(impl BrokerFixture + Crash)) {
         .bind(exchange("rest"), queue("rest"), pattern(""))
         .bind(exchange("shop"), queue("orders"), pattern("order.*"));
     let alternate = Some(exchange("rest"));
-    topology.exchanges.push(Exchange { name: exchange("shop"), kind: ExchangeKind::Topic, alternate });
+    topology.exchanges.push(Exchange { alternate, ..Exchange::new(exchange("shop"), ExchangeKind::Topic) });
     broker.declare(&topology).await.unwrap();
     fixture.restart().await;
 

@@ -53,9 +53,8 @@ pub async fn an_exchange_with_other_settings_is_a_mismatch(fixture: &impl Broker
     let fanout = Topology::default().exchange(exchange("shop"), ExchangeKind::Fanout);
     expect_mismatch(&*broker, &fanout, "shop").await;
     let alternate = Exchange {
-        name: exchange("shop"),
-        kind: ExchangeKind::Topic,
         alternate: Some(exchange("shop.rest")),
+        ..Exchange::new(exchange("shop"), ExchangeKind::Topic)
     };
     let mut rerouted = Topology::default().exchange(exchange("shop.rest"), ExchangeKind::Fanout);
     rerouted.exchanges.push(alternate);

@@ -140,9 +140,8 @@ pub async fn unwanted_messages_take_the_alternate_exchange(fixture: &impl Broker
         .bind(exchange("rest"), queue("rest"), pattern("lost.and.found"));
     for (name, alternate) in [("money", "rest"), ("shop", "money")] {
         topology.exchanges.push(Exchange {
-            name: exchange(name),
-            kind: ExchangeKind::Topic,
             alternate: Some(exchange(alternate)),
+            ..Exchange::new(exchange(name), ExchangeKind::Topic)
         });
     }
     broker.declare(&topology).await.unwrap();

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use postrider::Event;
-use postrider::store::{Lane, Outbox, OutboxRow, RelayId, Store};
+use postrider::store::{Ask, Outbox, OutboxRow, PublishResult, RelayId, Store, Wanted};
 
-use super::super::store::{Desk, LEASE, StoreFixture, WHOLE, due, free, keyed, relay};
+use super::super::store::{Desk, LEASE, StoreFixture, due, free, keyed, relay};
 use super::super::{PATIENCE, soon, until};
 
 /// Which is the order in which they were appended.
@@ -32,7 +32,7 @@ pub async fn a_claim_takes_no_more_than_its_limit<F: StoreFixture>(fixture: &F) 
     desk.commit(names.iter().map(|name| keyed(name, "order-1"))).await;
     desk.expect_due(&names).await;
     for some in names.chunks(7) {
-        let rows = desk.store.claim(&desk.relay, WHOLE, 7).await.unwrap();
+        let rows = desk.store.claim(&desk.relay, Ask::everything(7)).await.unwrap();
         assert_eq!(due(&rows), some);
         desk.publish(&rows).await;
     }
@@ -54,10 +54,10 @@ pub async fn nothing_is_claimed_without_a_lease<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.commit([free("one"), keyed("two", "order-1")]).await;
     desk.expect_due(["one", "two"]).await;
-    assert!(desk.store.claim(&relay("stranger"), WHOLE, 10).await.unwrap().is_empty());
+    assert!(desk.store.claim(&relay("stranger"), Ask::everything(10)).await.unwrap().is_empty());
     desk.store.release(&desk.relay).await.unwrap();
     assert!(desk.claim().await.is_empty(), "it gave its lease back");
-    assert!(desk.store.lease(&desk.relay, LEASE).await.unwrap() > 0);
+    assert!(!desk.store.lease(&desk.relay, LEASE).await.unwrap().is_empty());
     desk.expect_due(["one", "two"]).await;
 }
 
@@ -87,20 +87,56 @@ fn assert_divided(shares: &[Vec<OutboxRow>], count: usize) {
     assert_eq!(ids.len(), count);
 }
 
-/// Between them, the lanes have every row once.
-pub async fn lanes_divide_rows_and_keep_keys_together<F: StoreFixture>(fixture: &F) {
+/// So a relay goes on claiming while it publishes.
+pub async fn what_is_in_hand_is_left_out<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
-    let count = desk.commit(mixed()).await.len();
-    until("all rows", async || (desk.claim().await.len() == count).then_some(())).await;
-    for lanes in [1, 2, 4, 7] {
-        let mut shares = Vec::new();
-        for index in 0..lanes {
-            shares.push(desk.store.claim(&desk.relay, Lane { index, count: lanes }, 1_000).await.unwrap());
-        }
-        assert_divided(&shares, count);
-        let busy = shares.iter().filter(|share| !share.is_empty()).count();
-        assert!(busy > usize::from(lanes) / 2, "only {busy} of {lanes} lanes have work");
-    }
+    desk.commit([keyed("one", "a"), free("two"), keyed("three", "a"), keyed("four", "b")]).await;
+    let rows = desk.expect_due(["one", "two", "three", "four"]).await;
+    let ask = Ask { in_hand: vec![rows[0].row.position, rows[1].row.position], ..Ask::everything(10) };
+    assert_eq!(due(&desk.store.claim(&desk.relay, ask).await.unwrap()), ["three", "four"]);
+    let without = rows[0].envelope.ordering_key.clone().into_iter().collect();
+    let ask = Ask { without, ..Ask::everything(10) };
+    assert_eq!(due(&desk.store.claim(&desk.relay, ask).await.unwrap()), ["two", "four"]);
+}
+
+/// New rows come by position, from where the relay asks; those with a time of their own come by themselves.
+pub async fn new_and_timed_rows_are_asked_for_apart<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let before = desk.after(Duration::ZERO);
+    desk.commit([free("one"), free("two"), keyed("three", "a")]).await;
+    let rows = desk.expect_due(["one", "two", "three"]).await;
+    let failed = PublishResult::Failed { error: "no queue".into(), retry_at: Some(before) };
+    desk.settle(&rows[1..2], &failed).await;
+    let claim = async |wanted| {
+        let ask = Ask { wanted, ..Ask::everything(10) };
+        due(&desk.store.claim(&desk.relay, ask).await.unwrap())
+    };
+    let since = Some(before - Duration::from_hours(1));
+    assert_eq!(claim(Wanted::New { after: 0, since }).await, ["one", "three"]);
+    assert_eq!(claim(Wanted::New { after: rows[0].row.position, since: None }).await, ["three"]);
+    until("the retry", async || Some(claim(Wanted::Timed).await).filter(|ids| ids == &["two"])).await;
+}
+
+/// Once those who write have ended, nothing appears before it any more.
+pub async fn a_horizon_names_those_who_may_still_commit_before_it<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([free("one")]).await;
+    let first = desk.expect_due(["one"]).await;
+    let mut slow = desk.store.begin().await.unwrap();
+    desk.store.append(&mut slow, vec![free("slow")]).await.unwrap();
+    let horizon = desk.store.horizon().await.unwrap();
+    assert!(horizon.position >= first[0].row.position);
+    desk.store.commit(slow).await.unwrap();
+    let rows = desk.expect_due(["one", "slow"]).await;
+    let later = desk.store.horizon().await.unwrap();
+    assert!(later.position >= rows[1].row.position);
+    let announced =
+        !horizon.writers.is_empty() && !later.writers.iter().any(|one| horizon.writers.contains(one));
+    assert!(
+        announced || rows[1].row.position > horizon.position,
+        "{horizon:?} does not cover {:?}",
+        rows[1].row
+    );
 }
 
 /// Between them, the relays have every row once, whoever came first.
@@ -116,7 +152,7 @@ pub async fn relays_side_by_side_divide_the_rows<F: StoreFixture>(fixture: &F) {
         }
         let mut shares = Vec::new();
         for relay in &relays {
-            shares.push(desk.store.claim(relay, WHOLE, 1_000).await.unwrap());
+            shares.push(desk.store.claim(relay, Ask::everything(1_000)).await.unwrap());
         }
         (shares.iter().map(Vec::len).sum::<usize>() >= count).then_some(shares)
     })
@@ -203,4 +239,21 @@ pub async fn waiting_ends_by_itself<F: StoreFixture>(fixture: &F) {
     for _ in 0..3 {
         soon("the end of the wait", desk.store.wait(Duration::from_millis(200))).await;
     }
+}
+
+/// A relay that was given a slot a moment ago must not take rows from its middle.
+pub async fn only_the_slots_that_the_relay_knows_of_are_claimed<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([keyed("one", "a")]).await;
+    desk.expect_due(["one"]).await;
+    let held = desk.store.lease(&desk.relay, LEASE).await.unwrap();
+    let claim = async |held: Vec<postrider::store::SlotLease>| {
+        let ask = Ask { held: Some(held), ..Ask::everything(10) };
+        due(&desk.store.claim(&desk.relay, ask).await.unwrap())
+    };
+    assert_eq!(claim(held.clone()).await, ["one"]);
+    assert!(claim(Vec::new()).await.is_empty());
+    let earlier =
+        held.into_iter().map(|lease| postrider::store::SlotLease { epoch: lease.epoch - 1, ..lease });
+    assert!(claim(earlier.collect()).await.is_empty(), "it changed hands since");
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postrider::store::{Outbox, PublishResult, RowResult};
+use postrider::store::{Ask, Outbox, PublishResult, RowResult};
 
-use super::super::store::{Desk, LEASE, StoreFixture, WHOLE, due, free, keyed, relay};
+use super::super::store::{Desk, LEASE, StoreFixture, due, free, keyed, relay};
 use super::super::until;
 
 fn failed(retry_at: jiff::Timestamp) -> PublishResult {
@@ -98,7 +98,7 @@ pub async fn a_blocked_key_does_not_starve_others<F: StoreFixture>(fixture: &F) 
     desk.commit([keyed("one", "order-1"), free("two")]).await;
     let rows = until("all rows", async || Some(desk.claim().await).filter(|rows| rows.len() == 302)).await;
     desk.settle(&rows[..1], &failed(desk.after(Duration::from_hours(1)))).await;
-    let rows = desk.store.claim(&desk.relay, WHOLE, 5).await.unwrap();
+    let rows = desk.store.claim(&desk.relay, Ask::everything(5)).await.unwrap();
     assert_eq!(due(&rows), ["one", "two"]);
 }
 
@@ -135,7 +135,7 @@ pub async fn a_relay_that_lost_its_lease_cannot_mark<F: StoreFixture>(fixture: &
     // As if it had been paused until its lease was over.
     desk.store.release(&desk.relay).await.unwrap();
     let heir = Desk { store: desk.store.clone(), relay: relay("heir"), clock: desk.clock.clone() };
-    assert!(heir.store.lease(&heir.relay, LEASE).await.unwrap() > 0);
+    assert!(!heir.store.lease(&heir.relay, LEASE).await.unwrap().is_empty());
     heir.expect_due(["one", "two"]).await;
     let results =
         rows.iter().map(|row| RowResult { row: row.row, result: PublishResult::Published }).collect();

@@ -1,0 +1,119 @@
+//! Deliveries under which the process may have died: marked before they are handled, and handled alone if a crash left a
+//! mark.
+//!
+//! When a process dies, every delivery in its hands comes again, and nobody knows which of them was at fault. The first time
+//! they are handled side by side as ever, each with a mark in the store that goes when it is settled. If the process dies
+//! again, those with a mark are handled one at a time, with nothing beside them in this process, so that the next crash is the fault of
+//! the one. After [`max_crashes`](super::ConsumerConfig::max_crashes) marks it is a dead letter, and the marks stay: a process
+//! that dies so soon may leave copies of the event behind, which would take it down again.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
+use tokio_util::sync::CancellationToken;
+
+use super::arrived::Arrived;
+use super::{Consumer, lock};
+use crate::dead_letter;
+use crate::settlement::Outcome;
+use crate::store::{ConsumerStore, StoreError, StoreErrorKind};
+
+/// The right to handle a delivery now: beside others, or alone.
+pub(super) enum Turn<'a> {
+    #[expect(dead_code, reason = "held for its drop")]
+    Beside(RwLockReadGuard<'a, ()>),
+    #[expect(dead_code, reason = "held for its drop")]
+    Alone(RwLockWriteGuard<'a, ()>),
+}
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// Waits for the right to handle a delivery, and marks it if the process may have died under it before. The outcome, if
+    /// it did so too often; nothing at all when it was told to stop.
+    pub(super) async fn turn(
+        &self,
+        arrived: &Arrived,
+        stop: &CancellationToken,
+    ) -> Option<Result<Turn<'_>, Outcome>> {
+        let mark = self.crash_mark(arrived);
+        let Some(mark) = mark else { return Some(Ok(Turn::Beside(self.alone.read().await))) };
+        let times = self.surely(stop, || self.store.unfinished(&self.name, &mark)).await?;
+        if times >= self.config.max_crashes {
+            return Some(Err(Outcome::Crashed { times }));
+        }
+        let turn = match times {
+            0 => Turn::Beside(self.alone.read().await),
+            _ => Turn::Alone(self.alone.write().await),
+        };
+        self.surely(stop, || self.store.begun(&self.name, &mark)).await?;
+        Some(Ok(turn))
+    }
+
+    /// Takes the mark of a settled delivery away. Where that fails it stays: a mark too many is found again when the same
+    /// event is delivered again, and does no harm before.
+    pub(super) async fn over(&self, arrived: &Arrived) {
+        let Some(mark) = self.crash_mark(arrived) else { return };
+        match self.store.ended(&self.name, &mark).await {
+            Ok(()) => _ = lock(&self.marked).remove(&mark),
+            Err(error) => {
+                tracing::warn!(consumer = %self.name, %mark, %error, "a crash mark could not be taken away");
+            }
+        }
+    }
+
+    /// Whether a crash left a mark on it.
+    pub(super) fn is_marked(&self, arrived: &Arrived) -> bool {
+        self.crash_mark(arrived).is_some()
+    }
+
+    /// Looks which events are marked. A store that cannot be asked changes nothing.
+    pub(super) async fn look_for_marks(&self) {
+        if self.config.max_crashes == 0 {
+            return;
+        }
+        if let Ok(marks) = self.store.crash_marks(&self.name).await {
+            *lock(&self.marked) = marks.into_iter().collect();
+        }
+    }
+
+    /// The name of a delivery's mark, if the process may have died under it before.
+    fn crash_mark(&self, arrived: &Arrived) -> Option<String> {
+        if self.config.max_crashes == 0 {
+            return None;
+        }
+        let event = arrived.event_id()?;
+        let mark = match arrived.delivery.message.header(dead_letter::header::REPLAY_ID) {
+            Some(replay) => format!("{event} replayed by {replay}"),
+            None => event.to_string(),
+        };
+        (arrived.suspect() || lock(&self.marked).contains(&mark)).then_some(mark)
+    }
+
+    /// Asks the store until it answers. Nothing when told to stop before that.
+    pub(super) async fn surely<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        stop: &CancellationToken,
+        ask: impl Fn() -> F,
+    ) -> Option<T> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            match ask().await {
+                Ok(answer) => return Some(answer),
+                Err(error) if error.kind == StoreErrorKind::Contended => self.pace().contended(),
+                Err(error) => {
+                    if error.is_transient() {
+                        tracing::debug!(consumer = %self.name, %error, "the store failed; it is asked again");
+                    } else {
+                        tracing::error!(consumer = %self.name, %error, "the store refuses what a consumer needs; trying on");
+                    }
+                    let now = self.clock.monotonic();
+                    self.with_breaker(|breaker| breaker.store_away(now));
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = self.clock.sleep(pause) => pause = (pause * 2).min(Duration::from_secs(5)),
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Order per key: the deliveries of one key go one after the other, and while one of them waits, the rest are held.
+//!
+//! The events of a key take one of two ways. While nothing of the key is held they are handled as they come, in a lane of
+//! their own. Once one of them has to wait, it becomes the head of its key in the table of held events, those that follow
+//! are put behind it and acked, and all of them are handled from there (see `release`), until the key has no rows left.
+//! An event leaves the table in the transaction that applies it, so whoever finds no rows may go on.
+//!
+//! A crash between holding and acking brings the delivery again, and holding it again changes nothing. Two processes that
+//! both believe to be the active one can only repeat what the other did: the inbox knows, and the rows say who is next.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::arrived::Arrived;
+use super::attempt::Tried;
+use super::desk::Desk;
+use super::settle::{Fate, error_of};
+use super::{Consumer, lock};
+use crate::broker::Message;
+use crate::dead_letter;
+use crate::envelope::OrderingKey;
+use crate::settlement::Outcome;
+use crate::store::{ConsumerStore, HeldEvent, HeldState};
+
+/// Deliveries that go one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Lane {
+    /// Those of one key.
+    Key(OrderingKey),
+    /// All of an ordered queue with batch handlers: its batches go one after the other.
+    All,
+}
+
+/// What a lane does next: one delivery, or several that share a batch of the handler with this number.
+struct Run {
+    batch: Option<usize>,
+    arrived: Vec<Arrived>,
+}
+
+impl<S: ConsumerStore> Desk<S> {
+    /// The lane of a delivery, if it has to keep to one.
+    pub(super) fn lane_of(&self, arrived: &Arrived) -> Option<Lane> {
+        self.consumer.service.order?;
+        if self.consumer.registry.largest_batch().is_some() {
+            return Some(Lane::All);
+        }
+        arrived.key().cloned().map(Lane::Key)
+    }
+
+    /// Puts a delivery at the end of its lane. Gives it back if the lane is empty.
+    pub(super) fn queue_behind(&self, lane: &Lane, arrived: Arrived) -> Option<Arrived> {
+        match lock(&self.lanes).get_mut(lane) {
+            Some(waiting) => {
+                waiting.push_back(arrived);
+                None
+            }
+            None => Some(arrived),
+        }
+    }
+
+    /// Works until the lane is empty. Told to stop, it leaves the rest to the broker.
+    pub(super) async fn run_lane(self: Arc<Self>, lane: Lane) {
+        while let Some(run) = self.next_run(&lane) {
+            self.in_order(run).await;
+        }
+    }
+
+    fn next_run(&self, lane: &Lane) -> Option<Run> {
+        let mut lanes = lock(&self.lanes);
+        let over = self.stop.is_cancelled() || self.consumer.status.is_held_up();
+        let waiting = lanes.get_mut(lane)?;
+        let Some(first) = waiting.pop_front().filter(|_| !over) else {
+            lanes.remove(lane);
+            return None;
+        };
+        let batch = self.batchable(&first);
+        let mut arrived = vec![first];
+        if let Some((number, most)) = batch {
+            let fits = |next: &Arrived| self.batchable(next).is_some_and(|(other, _)| other == number);
+            while arrived.len() < most
+                && let Some(next) = waiting.pop_front_if(|next| fits(next))
+            {
+                arrived.push(next);
+            }
+        }
+        Some(Run { batch: batch.map(|(number, _)| number), arrived })
+    }
+
+    /// Holds those of a run whose key is held, and handles the others.
+    async fn in_order(&self, run: Run) {
+        let Some((ready, behind)) = self.part(run.arrived).await else { return };
+        if self.hold_behind(behind).await.is_none() {
+            return;
+        }
+        let ready = match run.batch.filter(|_| ready.len() > 1 && !ready.iter().any(|one| one.held)) {
+            Some(number) => match self.batch_in_order(number, ready).await {
+                Some(failed) => failed,
+                None => return,
+            },
+            None => ready,
+        };
+        self.one_by_one(ready).await;
+    }
+
+    /// Those that may be handled now, and those that have to be held. Nothing when told to stop.
+    async fn part(&self, run: Vec<Arrived>) -> Option<(Vec<Arrived>, Vec<Arrived>)> {
+        let consumer = &self.consumer;
+        let keys: HashSet<_> = run.iter().filter_map(Arrived::key).cloned().collect();
+        let keys: Vec<_> = keys.into_iter().collect();
+        let heads = if keys.is_empty() {
+            std::collections::HashMap::new()
+        } else {
+            consumer.surely(&self.stop, || consumer.store.held_heads(&consumer.name, &keys)).await?
+        };
+        let (mut ready, mut behind) = (Vec::new(), Vec::new());
+        for mut arrived in run {
+            match arrived.key().and_then(|key| heads.get(key)) {
+                None => ready.push(arrived),
+                // The dead letter that its key is parked behind was replayed: this is what the key waits for.
+                Some(head)
+                    if head.state == HeldState::Parked && Some(&head.event_id) == arrived.event_id() =>
+                {
+                    arrived.held = true;
+                    ready.push(arrived);
+                }
+                Some(_) => behind.push(arrived),
+            }
+        }
+        Some((ready, behind))
+    }
+
+    /// A batch, in one transaction. Gives it back if it failed.
+    async fn batch_in_order(&self, number: usize, batch: Vec<Arrived>) -> Option<Vec<Arrived>> {
+        match self.try_batch(number, &batch).await? {
+            Tried::Failed(_) => Some(batch),
+            Tried::Done(outcomes) => {
+                for (arrived, outcome) in batch.into_iter().zip(outcomes) {
+                    self.consumer.carry_out(&arrived, &outcome, &self.stop).await?;
+                    self.ack(arrived).await;
+                }
+                None
+            }
+        }
+    }
+
+    /// Each in a transaction of its own. What follows one that waits is held.
+    async fn one_by_one(&self, ready: Vec<Arrived>) {
+        let (mut blocked, mut behind) = (HashSet::new(), Vec::new());
+        for arrived in ready {
+            if arrived.key().is_some_and(|key| blocked.contains(key)) {
+                behind.push(arrived);
+                continue;
+            }
+            let Some(fate) = self.consumer.deliver(&arrived, &self.stop).await else { return };
+            if fate == Fate::Waits {
+                blocked.extend(arrived.key().cloned());
+            }
+            self.ack(arrived).await;
+        }
+        self.hold_behind(behind).await;
+    }
+
+    /// Holds deliveries and acks them. Nothing when told to stop before.
+    async fn hold_behind(&self, behind: Vec<Arrived>) -> Option<()> {
+        if behind.is_empty() {
+            return Some(());
+        }
+        let consumer = &self.consumer;
+        let events: Vec<_> = behind.iter().filter_map(held_event).collect();
+        consumer.surely(&self.stop, || consumer.store.hold(&consumer.name, events.clone())).await?;
+        consumer.status.held.fetch_add(behind.len() as u64, Ordering::Relaxed);
+        metrics::counter!("postrider_consumer_held_total", "consumer" => consumer.name.to_string())
+            .increment(behind.len() as u64);
+        for arrived in behind {
+            self.ack(arrived).await;
+        }
+        consumer.released.notify_one();
+        Some(())
+    }
+}
+
+/// A delivery as the table of held events keeps it, due at once.
+fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
+    let mut message = arrived.delivery.message.clone();
+    dead_letter::remember_origin(&mut message, &arrived.delivery);
+    Some(HeldEvent {
+        event_id: arrived.event_id()?.clone(),
+        key: arrived.key()?.clone(),
+        state: HeldState::Waiting,
+        attempt: arrived.attempt,
+        delay: Duration::ZERO,
+        error: String::new(),
+        exchange: arrived.delivery.exchange.clone(),
+        routing_key: arrived.delivery.routing_key.clone(),
+        message,
+    })
+}
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// Makes an event the head of its key, until its next attempt.
+    pub(super) async fn wait_in_order(
+        &self,
+        arrived: &Arrived,
+        outcome: &Outcome,
+        message: Message,
+        delay: Duration,
+        stop: &CancellationToken,
+    ) -> Option<Fate> {
+        let retried = matches!(outcome, Outcome::Failed(failure) if !failure.is_deferred());
+        let attempt = arrived.attempt + u32::from(retried);
+        let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
+        let event = HeldEvent { attempt, delay, error, message, ..held_event(arrived)? };
+        self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
+        self.released.notify_one();
+        Some(Fate::Waits)
+    }
+
+    /// Parks the key of an event that is a dead letter now.
+    pub(super) async fn park(
+        &self,
+        arrived: &Arrived,
+        outcome: &Outcome,
+        stop: &CancellationToken,
+    ) -> Option<Fate> {
+        let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
+        let event = HeldEvent { state: HeldState::Parked, error, ..held_event(arrived)? };
+        self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
+        Some(Fate::Waits)
+    }
+
+    /// Lets an event go that is a dead letter now, so that those behind it go on.
+    pub(super) async fn forget(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
+        let event = arrived.event_id()?;
+        let forgetting = || async {
+            let mut tx = self.store.begin().await?;
+            self.store.let_go(&mut tx, &self.name, event).await?;
+            self.store.commit(tx).await
+        };
+        self.surely(stop, forgetting).await?;
+        Some(Fate::Done)
+    }
+}

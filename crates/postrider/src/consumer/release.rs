@@ -1,0 +1,77 @@
+//! Handles held events, key by key, each when it is due and its turn has come.
+//!
+//! Every process that runs the consumer does this, also one whose subscription is not the active one: leases on the heads
+//! share them out. A crash leaves the lease to run out, and the event to the next who looks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Consumer;
+use super::breaker::BreakerState;
+use crate::store::{ConsumerStore, HeldEvent};
+
+/// A lease outlasts the longest attempt by so much.
+const GRACE: Duration = Duration::from_secs(5);
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// Works until told to stop, then lets the attempts in progress finish.
+    pub(super) async fn release_held(self: Arc<Self>, ended: CancellationToken) {
+        let owner = self.clock.new_id().to_string();
+        let mut in_hand = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = ended.cancelled() => break,
+                () = self.status.free() => {}
+            }
+            for event in self.claim(&owner, in_hand.len()).await {
+                let (this, ended) = (self.clone(), ended.clone());
+                in_hand.spawn(async move {
+                    this.keep_to_the_rate().await;
+                    let arrived = this.read_held(event);
+                    this.deliver(&arrived, &ended).await;
+                });
+            }
+            tokio::select! {
+                () = ended.cancelled() => break,
+                // The next of the same key may be due.
+                Some(_done) = in_hand.join_next() => {}
+                () = self.released.notified() => {}
+                () = self.clock.sleep(self.config.poll_interval) => {}
+            }
+        }
+        while in_hand.join_next().await.is_some() {}
+    }
+
+    /// Claims what is due, as much as there is room for. While the breaker is half open, one at a time.
+    async fn claim(&self, owner: &str, in_hand: usize) -> Vec<HeldEvent> {
+        let most = if self.status.breaker() == BreakerState::HalfOpen {
+            1
+        } else {
+            self.config.concurrency.min.max(1)
+        };
+        let room = most.saturating_sub(in_hand);
+        if room == 0 {
+            return Vec::new();
+        }
+        let lease = self.config.handler_limit + GRACE;
+        let claimed = self.store.claim_held(&self.name, owner, lease, room).await;
+        let released = match &claimed {
+            Ok(claimed) if claimed.is_empty() => self.store.release_discarded(&self.name).await.map(|_| ()),
+            _ => Ok(()),
+        };
+        match (claimed, released) {
+            (Ok(claimed), Ok(())) => claimed,
+            (Ok(claimed), Err(error)) => {
+                tracing::debug!(consumer = %self.name, %error, "parked keys could not be looked at; trying again");
+                claimed
+            }
+            (Err(error), _) => {
+                tracing::warn!(consumer = %self.name, %error, "held events could not be claimed; trying again");
+                Vec::new()
+            }
+        }
+    }
+}

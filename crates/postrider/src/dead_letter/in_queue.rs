@@ -1,0 +1,193 @@
+//! Dead letters that are not collected: looked at and moved where they lie, in their own queue.
+//!
+//! Looking takes messages without settling them and gives them back. Every look counts as a delivery, and a broker with a
+//! delivery limit drops what was delivered too often, so looking stops before that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{header as mark, replay, story};
+use crate::broker::{
+    Broker, BrokerError, BrokerErrorKind, HeaderValue, Outgoing, Published, Receipt, Verdict,
+};
+use crate::clock::Clock;
+use crate::store::{DeadLetter, LetterFilter};
+use crate::topology::{QueueName, ServiceQueue};
+
+/// Messages held at a time.
+const MOST: u16 = 10_000;
+/// A queue that gives nothing for so long has no more for us: the rest is in other hands.
+const QUIET: Duration = Duration::from_secs(2);
+/// RabbitMQ 4 drops a message at the 21st delivery by default.
+const MOST_LOOKS: i64 = 15;
+
+/// What was done to dead letters in their queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Sent again, or discarded.
+    pub moved: u64,
+    /// That fit the filter and were given back, because they could not be sent.
+    pub failed: u64,
+    /// Not wanted, and given back.
+    pub left: u64,
+}
+
+/// Where dead letters go from their queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// Back to the queue they came from, or to another.
+    Replay {
+        /// Another one.
+        to: Option<QueueName>,
+    },
+    /// Nowhere.
+    Discard,
+}
+
+/// The dead letters in a queue, the oldest first. They stay where they are.
+pub async fn look(
+    broker: &Arc<dyn Broker>,
+    clock: &Clock,
+    service: &ServiceQueue,
+    filter: &LetterFilter,
+    limit: usize,
+) -> Result<Vec<DeadLetter>, BrokerError> {
+    let mut found = Vec::new();
+    let mut hand = Hand::open(broker, clock, service).await?;
+    while found.len() < limit
+        && let Some(taken) = hand.next().await?
+    {
+        found.extend(taken.into_iter().map(|(letter, _)| letter).filter(|letter| fits(filter, letter)));
+    }
+    found.truncate(limit);
+    // Dropping the subscription gives everything back.
+    Ok(found)
+}
+
+/// Moves what fits out of the queue: published with confirm first, then acked. A crash in between leaves a message in both
+/// places, and the inbox knows the one that was applied.
+pub async fn take_away(
+    broker: &Arc<dyn Broker>,
+    clock: &Clock,
+    service: &ServiceQueue,
+    filter: &LetterFilter,
+    limit: u64,
+    way: &Way,
+) -> Result<Moved, BrokerError> {
+    let mut moved = Moved::default();
+    let mut hand = Hand::open(broker, clock, service).await?;
+    while moved.moved < limit
+        && let Some(taken) = hand.next().await?
+    {
+        let mut gone = Vec::new();
+        for (letter, receipt) in taken {
+            if !fits(filter, &letter) || moved.moved >= limit {
+                moved.left += 1;
+            } else if send(broker, clock, &letter, way).await {
+                moved.moved += 1;
+                gone.push((receipt, Verdict::Ack));
+            } else {
+                moved.failed += 1;
+            }
+        }
+        hand.settler.settle(gone).await?;
+    }
+    Ok(moved)
+}
+
+async fn send(broker: &Arc<dyn Broker>, clock: &Clock, letter: &DeadLetter, way: &Way) -> bool {
+    let Way::Replay { to } = way else { return true };
+    let mut message = replay::alive(letter);
+    message.headers.insert(mark::REPLAY_ID.to_owned(), clock.new_id().to_string().into());
+    message.headers.insert(mark::REPLAY_COUNT.to_owned(), letter.replays().saturating_add(1).into());
+    let queue = to.as_ref().unwrap_or(&letter.queue);
+    let answer = broker.publish(vec![Outgoing::to_queue(queue, message)]).await.pop();
+    match answer {
+        Some(Published::Confirmed) => true,
+        Some(Published::Returned(why) | Published::Refused(why) | Published::Unknown(why)) => {
+            tracing::warn!(%queue, %why, "a dead letter could not be sent again; it stays in its queue");
+            false
+        }
+        None => false,
+    }
+}
+
+/// Messages taken and not settled.
+struct Hand<'a> {
+    subscription: Box<dyn crate::broker::Subscription>,
+    settler: Box<dyn crate::broker::Settler>,
+    service: &'a ServiceQueue,
+    clock: &'a Clock,
+    /// How many there were to begin with, less what was taken.
+    more: u64,
+}
+
+impl<'a> Hand<'a> {
+    async fn open(
+        broker: &Arc<dyn Broker>,
+        clock: &'a Clock,
+        service: &'a ServiceQueue,
+    ) -> Result<Self, BrokerError> {
+        let queue = &service.dead_letter_queue;
+        let more = broker.depth(queue).await?.min(u64::from(MOST));
+        let prefetch = u16::try_from(more).unwrap_or(MOST).max(1);
+        let subscription = broker.subscribe(queue, prefetch).await?;
+        let settler = subscription.settler();
+        Ok(Self { subscription, settler, service, clock, more })
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<(DeadLetter, Receipt)>>, BrokerError> {
+        if self.more == 0 {
+            return Ok(None);
+        }
+        let taken = tokio::select! {
+            taken = self.subscription.next(500) => taken?,
+            () = self.clock.sleep(QUIET) => return Ok(None),
+        };
+        self.more = self.more.saturating_sub(taken.len() as u64);
+        let letters = taken.into_iter().map(|delivery| {
+            let looks = delivery.message.headers.get("x-delivery-count").and_then(HeaderValue::as_int);
+            if looks.unwrap_or(0) >= MOST_LOOKS {
+                return Err(looked_too_often(&self.service.dead_letter_queue));
+            }
+            let letter = story::letter(&delivery, self.service, self.clock.now(), self.clock.new_id());
+            Ok((letter, delivery.receipt))
+        });
+        letters.collect::<Result<_, _>>().map(Some)
+    }
+}
+
+fn looked_too_often(queue: &QueueName) -> BrokerError {
+    let text = format!(
+        "a dead letter in {queue} was looked at {MOST_LOOKS} times, and each look counts towards the delivery limit at which \
+         the broker drops it; nothing was changed. Raise the limit of {queue} by a policy (delivery-limit), or let it be \
+         collected (collect = true)"
+    );
+    BrokerError::new(BrokerErrorKind::Denied, text)
+}
+
+/// Whether a letter fits a filter: the same as the store's, for what is in no store.
+fn fits(filter: &LetterFilter, letter: &DeadLetter) -> bool {
+    fn is<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+        wanted.is_none() || wanted == found
+    }
+    let text = |text: &String| {
+        let error = letter.error.to_lowercase().contains(&text.to_lowercase());
+        error || letter.body.windows(text.len().max(1)).any(|part| part == text.as_bytes())
+    };
+    is(filter.consumer.as_ref(), letter.consumer.as_ref())
+        && is(filter.queue.as_ref(), Some(&letter.queue))
+        && is(filter.event_type.as_ref(), letter.event_type.as_ref())
+        && is(filter.event_id.as_ref(), letter.event_id.as_ref())
+        && is(filter.reason.as_ref(), Some(&letter.reason))
+        && is(filter.error_class.as_ref(), letter.error_class.as_ref())
+        && is(filter.tenant.as_ref(), letter.tenant.as_ref())
+        && is(filter.aggregate_id.as_ref(), letter.aggregate_id.as_ref())
+        && filter.fingerprint.as_ref().is_none_or(|wanted| *wanted == letter.fingerprint())
+        && filter.since.is_none_or(|since| letter.dead_at >= since)
+        && filter.until.is_none_or(|until| letter.dead_at < until)
+        && filter.min_attempts.is_none_or(|least| letter.attempts >= least)
+        && filter.max_attempts.is_none_or(|most| letter.attempts <= most)
+        && filter.max_replays.is_none_or(|most| letter.replays() <= most)
+        && filter.text.as_ref().is_none_or(text)
+}

@@ -1,0 +1,327 @@
+//! A dead letter read from the message that died: what our own marks tell, else what the broker's do.
+//!
+//! Others may have made it: a foreign consumer that rejected, or the broker itself. Then the story is in `x-death` and, on newer
+//! servers, in `x-first-death-*` and `x-last-death-*`; every version of RabbitMQ and the embedded broker write at least the
+//! first.
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::header as mark;
+use crate::broker::{Delivery, HeaderValue, Message};
+use crate::envelope::wire::{self, header};
+use crate::settlement::DeadReason;
+use crate::store::DeadLetter;
+use crate::topology::{ConsumerName, QueueName, ServiceQueue};
+
+/// A key longer than this is hashed: no index takes a text of any length.
+const LONGEST_KEY: usize = 200;
+
+/// Why a broker dead-lettered a message by itself, or for a foreign consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BrokerDeath {
+    /// A consumer rejected it.
+    Rejected,
+    /// Its time was over.
+    Expired,
+    /// It was delivered too often.
+    DeliveryLimit,
+    /// The queue was full.
+    MaxLength,
+}
+
+impl BrokerDeath {
+    /// The word for it, in tables and on pages. `rejected` alone is what our own handlers say.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "foreign_rejected",
+            Self::Expired => "expired",
+            Self::DeliveryLimit => "delivery_limit",
+            Self::MaxLength => "maxlen",
+        }
+    }
+
+    fn from_broker(word: &str) -> Option<Self> {
+        match word {
+            "rejected" => Some(Self::Rejected),
+            "expired" => Some(Self::Expired),
+            "delivery_limit" | "delivery-limit" => Some(Self::DeliveryLimit),
+            "maxlen" => Some(Self::MaxLength),
+            _ => None,
+        }
+    }
+}
+
+/// One entry of `x-death`.
+struct BrokerEntry<'a> {
+    reason: &'a str,
+    queue: Option<&'a str>,
+    exchange: Option<&'a str>,
+    key: Option<&'a str>,
+    count: i64,
+    /// Whole seconds: when it died so for the first time.
+    at: Option<Timestamp>,
+}
+
+/// The newest death that a broker wrote down.
+fn broker_death(message: &Message) -> Option<BrokerEntry<'_>> {
+    let HeaderValue::List(deaths) = message.headers.get("x-death")? else { return None };
+    let HeaderValue::Table(newest) = deaths.first()? else { return None };
+    let text = |name: &str| newest.get(name).and_then(HeaderValue::as_str);
+    let key = match newest.get("routing-keys") {
+        Some(HeaderValue::List(keys)) => keys.first().and_then(HeaderValue::as_str),
+        _ => None,
+    };
+    let at = match newest.get("time") {
+        Some(HeaderValue::Timestamp(seconds)) => {
+            i64::try_from(*seconds).ok().and_then(|at| Timestamp::from_second(at).ok())
+        }
+        _ => None,
+    };
+    let count = newest.get("count").and_then(HeaderValue::as_int).unwrap_or(1);
+    let reason = text("reason")?;
+    Some(BrokerEntry { reason, queue: text("queue"), exchange: text("exchange"), key, count, at })
+}
+
+/// Whether our consumer's marks tell of this death. A message that was brought back by hand bears the marks of an earlier one:
+/// then the broker's newer death counts. It is newer by its time, or, where our own ladder wrote into `x-death` meanwhile, by
+/// having come from the service queue itself.
+fn is_ours(message: &Message, service: &ServiceQueue) -> bool {
+    let Some(failed) = message.header(mark::LAST_FAILED_AT) else {
+        let marks = [mark::DEAD_REASON, mark::FINAL_RETRY_COUNT, mark::FINAL_ERROR];
+        return marks.iter().any(|mark| message.headers.contains_key(*mark));
+    };
+    let Some(death) = broker_death(message) else { return true };
+    if death.queue != Some(service.name().as_str()) {
+        return true;
+    }
+    let (Ok(failed), Some(died)) = (failed.parse::<Timestamp>(), death.at) else { return true };
+    died.as_second() <= failed.as_second()
+}
+
+/// Reads a dead letter from its delivery. `fresh` names a message that has no identity at all.
+pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid) -> DeadLetter {
+    let message = &delivery.message;
+    let read = wire::decode(message, &delivery.routing_key, &service.identity, now).ok();
+    let text = |name: &str| message.header(name).map(str::to_owned);
+    let ours = is_ours(message, service);
+    let death = broker_death(message).filter(|_| !ours);
+    let of_broker = |of: fn(&BrokerEntry<'_>) -> Option<String>| death.as_ref().and_then(of);
+
+    let routing_key = text(header::ORIGINAL_ROUTING_KEY)
+        .or_else(|| of_broker(|death| death.key.map(str::to_owned)))
+        .unwrap_or_else(|| delivery.routing_key.to_string());
+    let queue =
+        if ours { text(mark::ORIGINAL_QUEUE) } else { of_broker(|death| death.queue.map(str::to_owned)) };
+    let time = |name: &str| message.header(name).filter(|_| ours).and_then(|time| time.parse().ok());
+    let dead_at = time(mark::LAST_FAILED_AT).or(death.as_ref().and_then(|death| death.at)).unwrap_or(now);
+    let attempts = if ours {
+        let retries = message.headers.get(mark::FINAL_RETRY_COUNT).and_then(HeaderValue::as_int);
+        retries.unwrap_or(0).saturating_add(1)
+    } else {
+        let counted = message.headers.get("x-delivery-count").and_then(HeaderValue::as_int);
+        counted.or(death.as_ref().map(|death| death.count)).unwrap_or(1)
+    };
+    let mut letter = DeadLetter {
+        key: String::new(),
+        event_id: read.as_ref().map(|envelope| envelope.id.clone()),
+        event_type: read
+            .as_ref()
+            .map(|envelope| envelope.event_type.to_string())
+            .or(Some(routing_key.clone())),
+        tenant: read.as_ref().and_then(|envelope| envelope.tenant.group.clone()),
+        aggregate_id: read.as_ref().and_then(|envelope| envelope.aggregate_id.clone()),
+        ordering_key: read.as_ref().and_then(|envelope| envelope.ordering_key.clone()),
+        consumer: text(mark::CONSUMER).filter(|_| ours).and_then(|name| ConsumerName::new(name).ok()),
+        queue: queue.and_then(|queue| QueueName::new(queue).ok()).unwrap_or_else(|| service.name().clone()),
+        exchange: text(header::ORIGINAL_EXCHANGE)
+            .or_else(|| of_broker(|death| death.exchange.map(str::to_owned)))
+            .unwrap_or_else(|| delivery.exchange.to_string()),
+        routing_key,
+        reason: reason(delivery, service, ours, death.as_ref()),
+        error: text(mark::FINAL_ERROR).filter(|_| ours).unwrap_or_else(|| told(death.as_ref())),
+        error_class: text(mark::ERROR_CLASS).filter(|_| ours),
+        attempts: u32::try_from(attempts).unwrap_or(1),
+        first_failed_at: time(mark::FIRST_FAILED_AT).unwrap_or(dead_at),
+        dead_at,
+        properties: message.properties.clone(),
+        headers: message.headers.clone(),
+        body: message.body.clone(),
+    };
+    letter.key = key(&letter, message, service, ours, fresh);
+    letter
+}
+
+fn reason(
+    delivery: &Delivery,
+    service: &ServiceQueue,
+    ours: bool,
+    death: Option<&BrokerEntry<'_>>,
+) -> String {
+    let message = &delivery.message;
+    if let Some(reason) = message.header(mark::DEAD_REASON).filter(|_| ours) {
+        return reason.to_owned();
+    }
+    // A foreign consumer may follow the event-bus seed and say no more than that it gave up.
+    if ours && message.headers.contains_key(mark::FINAL_RETRY_COUNT) {
+        return DeadReason::RetriesExhausted.as_str().to_owned();
+    }
+    if let Some(death) = death.and_then(|death| BrokerDeath::from_broker(death.reason)) {
+        return death.as_str().to_owned();
+    }
+    // What never died and was published to another exchange than that of the dead letters came through an alternate exchange,
+    // which changes neither exchange nor key.
+    let published_here = delivery.exchange.is_default() || delivery.exchange == service.dead_letter.exchange;
+    if published_here || message.headers.contains_key("x-death") {
+        DeadReason::Foreign.as_str().to_owned()
+    } else {
+        DeadReason::Unroutable.as_str().to_owned()
+    }
+}
+
+/// What the broker's story says, for people.
+fn told(death: Option<&BrokerEntry<'_>>) -> String {
+    let Some(BrokerEntry { reason, queue, count, .. }) = death else { return String::new() };
+    let from = queue.unwrap_or("its queue");
+    match BrokerDeath::from_broker(reason) {
+        Some(BrokerDeath::Rejected) => format!("a consumer of {from} rejected it ({count} times)"),
+        Some(BrokerDeath::Expired) => format!("it waited in {from} longer than it may ({count} times)"),
+        Some(BrokerDeath::DeliveryLimit) => format!("it was delivered from {from} too often"),
+        Some(BrokerDeath::MaxLength) => format!("{from} was full"),
+        None => format!("the broker says {reason}, in {from}"),
+    }
+}
+
+/// What makes this death this one: the same when the broker delivers it again, and different for every other death.
+///
+/// A message without any id cannot be told from its twin, so each delivery of it is kept: at least once, and flagged by
+/// having no event id.
+fn key(letter: &DeadLetter, message: &Message, service: &ServiceQueue, ours: bool, fresh: Uuid) -> String {
+    let message_id = message.properties.message_id.as_deref();
+    if letter.event_id.is_none() && message_id.is_none() {
+        return format!("unidentified/{fresh}");
+    }
+    if let Some(id) = message.header(mark::DEAD_LETTER_ID).filter(|_| ours) {
+        return match (&letter.event_id, message_id) {
+            (None, Some(message_id)) => bounded(format!("{id}/{message_id}")),
+            _ => bounded(id.to_owned()),
+        };
+    }
+    let headers = serde_json::to_vec(&message.headers).unwrap_or_default();
+    let id = letter.event_id.as_ref().map_or("", AsRef::as_ref);
+    let parts = [service.dead_letter_queue.as_str(), message_id.unwrap_or(""), id];
+    let mut hash = Sha256::new();
+    for part in parts.map(str::as_bytes).into_iter().chain([&headers[..], &message.body]) {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hex(hash)
+}
+
+fn bounded(key: String) -> String {
+    if key.len() <= LONGEST_KEY { key } else { hex(Sha256::new_with_prefix(key)) }
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().fold(String::from("sha256:"), |key, byte| format!("{key}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Headers, Receipt};
+    use crate::settlement::RetryPolicy;
+    use crate::topology::{ExchangeName, RoutingKey};
+
+    const FRESH: Uuid = Uuid::nil();
+
+    fn dead(headers: &[(&str, HeaderValue)], id: Option<&str>) -> DeadLetter {
+        let mut message = Message { body: "{}".into(), ..Message::default() };
+        message.properties.message_id = id.map(str::to_owned);
+        message.headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let delivery = Delivery {
+            message,
+            exchange: ExchangeName::default_exchange(),
+            routing_key: RoutingKey::new("mail.dlq").unwrap(),
+            redelivered: false,
+            receipt: Receipt { epoch: 0, tag: 0 },
+        };
+        let service = ServiceQueue::new("mail", RetryPolicy::default()).unwrap();
+        letter(&delivery, &service, Timestamp::from_second(1_800_000_000).unwrap(), FRESH)
+    }
+
+    fn x_death(reason: &str, queue: &str, at: u64) -> (&'static str, HeaderValue) {
+        let entry: Headers = [
+            ("reason".to_owned(), reason.into()),
+            ("queue".to_owned(), queue.into()),
+            ("exchange".to_owned(), "shop".into()),
+            ("routing-keys".to_owned(), HeaderValue::List(vec!["order.placed".into()])),
+            ("count".to_owned(), HeaderValue::Int(3)),
+            ("time".to_owned(), HeaderValue::Timestamp(at)),
+        ]
+        .into();
+        ("x-death", HeaderValue::List(vec![HeaderValue::Table(entry)]))
+    }
+
+    #[test]
+    fn a_death_that_the_broker_made_is_told_by_the_broker() {
+        for (word, reason) in [
+            ("rejected", "foreign_rejected"),
+            ("expired", "expired"),
+            ("delivery_limit", "delivery_limit"),
+            ("maxlen", "maxlen"),
+            ("something new", "foreign"),
+        ] {
+            let letter = dead(&[x_death(word, "mail", 1_700_000_000)], Some("evt_1"));
+            assert_eq!((letter.reason.as_str(), letter.queue.as_str()), (reason, "mail"));
+            assert_eq!((letter.exchange.as_str(), letter.routing_key.as_str()), ("shop", "order.placed"));
+            assert_eq!(letter.dead_at.as_second(), 1_700_000_000);
+            assert!(letter.event_id.is_some());
+        }
+    }
+
+    #[test]
+    fn marks_of_an_earlier_death_do_not_hide_a_later_one() {
+        let marks = |failed: &str| {
+            [
+                (mark::LAST_FAILED_AT, failed.into()),
+                (mark::DEAD_REASON, "retries_exhausted".into()),
+                (mark::DEAD_LETTER_ID, "first".into()),
+                x_death("delivery_limit", "mail", 1_700_000_100),
+            ]
+        };
+        let brought_back = dead(&marks("2023-11-14T22:13:20Z"), Some("evt_1"));
+        assert_eq!(brought_back.reason, "delivery_limit");
+        assert_ne!(brought_back.key, "first");
+        let ours = dead(&marks("2023-11-14T22:30:00Z"), Some("evt_1"));
+        assert_eq!((ours.reason.as_str(), ours.key.as_str()), ("retries_exhausted", "first"));
+    }
+
+    #[test]
+    fn our_own_ladder_is_no_death_of_its_own() {
+        let marks = [
+            (mark::LAST_FAILED_AT, "2023-11-14T22:13:20Z".into()),
+            (mark::DEAD_REASON, "rejected".into()),
+            x_death("expired", "mail.wait.5s", 1_700_000_100),
+        ];
+        assert_eq!(dead(&marks, Some("evt_1")).reason, "rejected");
+    }
+
+    #[test]
+    fn twins_without_an_id_are_both_kept() {
+        let id = (mark::DEAD_LETTER_ID, "same".into());
+        let reason = (mark::DEAD_REASON, "malformed".into());
+        let letter = dead(&[id, reason], None);
+        assert_eq!((letter.key, letter.event_id), (format!("unidentified/{FRESH}"), None));
+    }
+
+    #[test]
+    fn a_key_of_any_length_fits_an_index() {
+        let marks = [
+            (mark::DEAD_LETTER_ID, HeaderValue::Text("x".repeat(100_000))),
+            (mark::DEAD_REASON, "rejected".into()),
+        ];
+        assert!(dead(&marks, Some("evt_1")).key.len() < LONGEST_KEY);
+    }
+}

@@ -1,0 +1,207 @@
+//! Operations on dead letters: sent again, or discarded.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Chunk, Work};
+use crate::broker::{Broker, BrokerErrorKind};
+use crate::clock::Clock;
+use crate::dead_letter::replay;
+use crate::settlement::DeadReason;
+use crate::store::{
+    Backend, LetterFilter, LetterId, LetterStatus, LogEntry, NewOperation, Operation, OperationKind,
+    Resolution, StoreError, StoreErrorKind, StoredLetter, Survey,
+};
+use crate::topology::QueueName;
+
+/// What is to be done, and to which letters: the filter of an operation, and how it works.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LetterPlan {
+    /// Which letters. Only open ones are ever touched.
+    pub filter: LetterFilter,
+    /// At most so many, those first that failed first: a canary.
+    pub limit: Option<u64>,
+    /// Another queue than the one each came from.
+    pub to_queue: Option<QueueName>,
+    /// Go on with the old count of attempts, instead of a fresh budget.
+    pub keep_count: bool,
+}
+
+/// What a plan comes to, before anything is changed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// What the filter matches now.
+    pub survey: Survey,
+    /// How many an operation would take.
+    pub total: u64,
+    /// How long that takes at its rate, at least.
+    pub takes: Option<Duration>,
+    /// Queues that do not exist: what is sent there comes back.
+    pub missing_queues: Vec<QueueName>,
+}
+
+/// Draws up a plan and changes nothing.
+pub async fn plan<S: Backend>(
+    store: &S,
+    broker: Option<&dyn Broker>,
+    plan: &LetterPlan,
+    rate: Option<f64>,
+) -> Result<Plan, StoreError> {
+    let survey = store.survey(&open(&plan.filter)).await?;
+    let total = plan.limit.map_or(survey.letters, |limit| survey.letters.min(limit));
+    let mut missing_queues = Vec::new();
+    if let Some(broker) = broker {
+        let own = survey.queues.iter().filter_map(|(queue, _)| QueueName::new(queue).ok());
+        let queues = plan.to_queue.as_ref().map_or_else(|| own.collect(), |queue| vec![queue.clone()]);
+        for queue in queues {
+            // Whether a broker that is away has the queue shows when the relay gets there.
+            let depth = broker.depth(&queue).await;
+            if depth.is_err_and(|error| error.kind == BrokerErrorKind::NotFound) {
+                missing_queues.push(queue);
+            }
+        }
+    }
+    Ok(Plan { survey, total, takes: rate.and_then(|rate| takes(total, rate)), missing_queues })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
+fn takes(total: u64, rate: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(total as f64 / rate).ok()
+}
+
+/// Freezes a plan as an operation, with who asked for it and why. Nothing if no letter matches.
+pub async fn start<S: Backend>(
+    store: &S,
+    clock: &Clock,
+    kind: OperationKind,
+    plan: &LetterPlan,
+    rate: Option<f64>,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<Option<Uuid>, StoreError> {
+    let mut tx = store.begin().await?;
+    let id = start_in(store, &mut tx, clock, kind, plan, rate, by, reason).await?;
+    match id {
+        Some(_) => store.commit(tx).await?,
+        None => store.rollback(tx).await?,
+    }
+    Ok(id)
+}
+
+/// The same in the caller's own transaction, which he rolls back when nothing matches.
+#[expect(clippy::too_many_arguments, reason = "each is one thing a person decides")]
+pub(crate) async fn start_in<S: Backend>(
+    store: &S,
+    tx: &mut S::Tx,
+    clock: &Clock,
+    kind: OperationKind,
+    plan: &LetterPlan,
+    rate: Option<f64>,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<Option<Uuid>, StoreError> {
+    let plan = LetterPlan { filter: open(&plan.filter), ..plan.clone() };
+    let operation = NewOperation {
+        id: clock.new_id(),
+        kind,
+        plan: serde_json::to_value(&plan).map_err(unwritable)?,
+        rate,
+        created_by: by.to_owned(),
+        reason: reason.map(str::to_owned),
+    };
+    store.create_operation(tx, &operation).await?;
+    let frozen = store.freeze(tx, operation.id, &plan.filter, plan.limit).await?;
+    Ok((frozen > 0).then_some(operation.id))
+}
+
+fn open(filter: &LetterFilter) -> LetterFilter {
+    LetterFilter { status: Some(LetterStatus::Open), ..filter.clone() }
+}
+
+fn unwritable(error: serde_json::Error) -> StoreError {
+    StoreError::new(StoreErrorKind::Other, "the plan of an operation cannot be written or read as JSON")
+        .because(error)
+}
+
+/// Sends dead letters again, or discards them: marked as resolved and appended to the outbox in one transaction, so that a
+/// letter is never both open and on its way. Letters that somebody else resolved meanwhile are skipped, and so are those that no
+/// queue wanted, unless the plan names one.
+#[derive(Debug, Clone)]
+pub struct LetterWork {
+    clock: Clock,
+}
+
+impl LetterWork {
+    /// The work of both kinds.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock }
+    }
+
+    async fn carry_out<S: Backend>(
+        &self,
+        store: &S,
+        tx: &mut S::Tx,
+        operation: &Operation,
+        items: Vec<String>,
+    ) -> Result<Chunk, StoreError> {
+        let plan: LetterPlan = serde_json::from_value(operation.plan.clone()).map_err(unwritable)?;
+        let ids: Vec<LetterId> = items.iter().filter_map(|item| item.parse().ok()).collect();
+        let mut letters = store.take_open(tx, &ids).await?;
+        if operation.kind == OperationKind::ReplayLetters && plan.to_queue.is_none() {
+            // What no queue wanted has none to go back to: it stays open until somebody names one.
+            letters.retain(|letter| letter.letter.reason != DeadReason::Unroutable.as_str());
+        }
+        let (status, action) = match operation.kind {
+            OperationKind::DiscardLetters => (LetterStatus::Discarded, "dead_letter.discarded"),
+            OperationKind::ReplayLetters | OperationKind::ReplayOutbox => {
+                (LetterStatus::Replayed, "dead_letter.replayed")
+            }
+        };
+        if status == LetterStatus::Replayed {
+            let messages = letters.iter().map(|letter| replay::again(letter, operation.id, &plan));
+            store.append_verbatim(tx, messages.collect::<Result<_, _>>()?).await?;
+        }
+        let resolved: Vec<Resolution> = letters
+            .iter()
+            .map(|letter| Resolution { letter: letter.summary.id, status, replaced_by: None })
+            .collect();
+        store.resolve(tx, operation.id, &resolved).await?;
+        store
+            .record(tx, letters.iter().map(|letter| self.entry(letter, operation, action)).collect())
+            .await?;
+        let done = letters.len() as u64;
+        Ok(Chunk { done, skipped: items.len() as u64 - done })
+    }
+
+    fn entry(&self, letter: &StoredLetter, operation: &Operation, action: &str) -> LogEntry {
+        let summary = &letter.summary;
+        LogEntry {
+            at: self.clock.now(),
+            actor: operation.created_by.clone(),
+            action: action.to_owned(),
+            subject: format!("dead_letter/{}", summary.id),
+            reason: operation.reason.clone(),
+            detail: Some(
+                json!({ "operation": operation.id, "event_id": summary.event_id, "queue": summary.queue }),
+            ),
+        }
+    }
+}
+
+impl<S: Backend> Work<S> for LetterWork {
+    fn chunk<'a>(
+        &'a self,
+        store: &'a S,
+        tx: &'a mut S::Tx,
+        operation: &'a Operation,
+        items: Vec<String>,
+    ) -> BoxFuture<'a, Result<Chunk, StoreError>> {
+        self.carry_out(store, tx, operation, items).boxed()
+    }
+}

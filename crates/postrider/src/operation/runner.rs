@@ -1,0 +1,201 @@
+//! Runs operations under a lease, one chunk a transaction.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::pace::Pace;
+use super::{Chunk, Work};
+use crate::clock::Clock;
+use crate::store::{
+    Claim, LogEntry, Operation, OperationEnd, OperationKind, Operations, RelayId, StoreError,
+};
+
+/// How a runner works.
+#[derive(Debug, Clone)]
+pub struct RunnerConfig {
+    /// How long others wait for a runner that is gone.
+    pub lease: Duration,
+    /// How often an idle runner looks for work.
+    pub poll_interval: Duration,
+}
+
+impl Default for RunnerConfig {
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(30), poll_interval: Duration::from_secs(1) }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All items are done.
+    Done,
+    /// Somebody cancelled it, or another process took it over.
+    TakenAway,
+    /// It was told to stop; the operation waits for whoever takes it up.
+    Detached,
+    /// It cannot go on; the operation says why.
+    Failed,
+}
+
+/// Runs operations on a store. Any number of them may, in any processes.
+pub struct Runner<S> {
+    store: S,
+    clock: Clock,
+    config: RunnerConfig,
+    id: String,
+}
+
+/// What one transaction came to.
+enum Step {
+    Took(usize),
+    Over,
+    TakenAway,
+}
+
+impl<S: Operations> Runner<S> {
+    /// A runner with a new name.
+    pub fn new(store: S, clock: Clock, config: RunnerConfig) -> Self {
+        let id = RelayId::of_process(&clock).to_string();
+        Self { store, clock, config, id }
+    }
+
+    /// Runs this operation, unless it is over or somebody else does. Waits out an outage of the store.
+    pub async fn run(
+        &self,
+        id: Uuid,
+        work: &dyn Work<S>,
+        stop: &CancellationToken,
+    ) -> Result<Option<Ended>, StoreError> {
+        match self.store.claim_operation(&Claim::This(id), &self.id, self.config.lease).await? {
+            Some(operation) => self.work_off(&operation, work, stop).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes up whatever waits, of the kinds it knows, until told to stop.
+    pub async fn serve(&self, kinds: &[(OperationKind, &dyn Work<S>)], stop: &CancellationToken) {
+        let claim = Claim::AnyOf(kinds.iter().map(|(kind, _)| *kind).collect());
+        while !stop.is_cancelled() {
+            let found = self.store.claim_operation(&claim, &self.id, self.config.lease).await;
+            let ran = match found {
+                Ok(None) => Ok(false),
+                Ok(Some(operation)) => {
+                    let work = kinds.iter().find(|(kind, _)| *kind == operation.kind);
+                    match work {
+                        Some((_, work)) => self.work_off(&operation, *work, stop).await.map(|_| true),
+                        None => Ok(false),
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            match ran {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) if error.is_transient() => {
+                    tracing::debug!(%error, "operations cannot be looked for; trying again");
+                }
+                Err(error) => tracing::warn!(%error, "operations cannot be run; trying again"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.clock.sleep(self.config.poll_interval) => {}
+            }
+        }
+    }
+
+    async fn work_off(
+        &self,
+        operation: &Operation,
+        work: &dyn Work<S>,
+        stop: &CancellationToken,
+    ) -> Result<Ended, StoreError> {
+        let pace = Pace::new(operation.rate);
+        let (mut most, mut pause) = (pace.chunk(), Duration::from_millis(100));
+        loop {
+            if stop.is_cancelled() {
+                self.store.release_operation(operation.id, &self.id).await?;
+                return Ok(Ended::Detached);
+            }
+            let started = self.clock.monotonic();
+            let wait = match self.step(operation, work, most).await {
+                Ok(Step::Took(items)) => {
+                    pause = Duration::from_millis(100);
+                    most = (most * 2).min(pace.chunk());
+                    pace.takes(items).saturating_sub(self.clock.since(started))
+                }
+                Ok(Step::Over) => return self.finish(operation, OperationEnd::Done).await,
+                Ok(Step::TakenAway) => return Ok(Ended::TakenAway),
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(operation = %operation.id, %error, "a chunk was not committed; it is done again");
+                    pause = (pause * 2).min(Duration::from_secs(5));
+                    pause
+                }
+                // One of its items is at fault: find it.
+                Err(error) if most > 1 => {
+                    tracing::debug!(operation = %operation.id, %error, "a chunk was refused; taking smaller ones");
+                    most = most.div_ceil(4).min(most - 1);
+                    Duration::ZERO
+                }
+                Err(error) => match self.pass_over(operation, &error).await {
+                    Ok(()) => Duration::ZERO,
+                    Err(second) if second.is_transient() => pause,
+                    Err(_) => return self.finish(operation, OperationEnd::Failed(error.to_string())).await,
+                },
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.clock.sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Items off the list, their work, the count: one transaction.
+    async fn step(&self, operation: &Operation, work: &dyn Work<S>, most: usize) -> Result<Step, StoreError> {
+        let mut tx = self.store.begin().await?;
+        let items = self.store.next_items(&mut tx, operation.id, &self.id, most, self.config.lease).await?;
+        let Some(items) = items else {
+            self.store.rollback(tx).await?;
+            return Ok(Step::TakenAway);
+        };
+        if items.is_empty() {
+            self.store.rollback(tx).await?;
+            return Ok(Step::Over);
+        }
+        let count = items.len();
+        let Chunk { done, skipped } = work.chunk(&self.store, &mut tx, operation, items).await?;
+        self.store.advance(&mut tx, operation.id, done, skipped).await?;
+        self.store.commit(tx).await?;
+        metrics::counter!("postrider_operation_items_total", "kind" => operation.kind.as_str())
+            .increment(done);
+        Ok(Step::Took(count))
+    }
+
+    /// Leaves one item as it is, and writes down why.
+    async fn pass_over(&self, operation: &Operation, error: &StoreError) -> Result<(), StoreError> {
+        let mut tx = self.store.begin().await?;
+        let items = self.store.next_items(&mut tx, operation.id, &self.id, 1, self.config.lease).await?;
+        for item in items.unwrap_or_default() {
+            tracing::error!(operation = %operation.id, item, %error, "an item was refused; it is left as it is");
+            let entry = LogEntry {
+                at: self.clock.now(),
+                actor: operation.created_by.clone(),
+                action: "operation.item_refused".to_owned(),
+                subject: format!("operation/{}", operation.id),
+                reason: operation.reason.clone(),
+                detail: Some(serde_json::json!({ "item": item, "error": error.to_string() })),
+            };
+            self.store.record(&mut tx, vec![entry]).await?;
+            self.store.advance(&mut tx, operation.id, 0, 1).await?;
+        }
+        self.store.commit(tx).await
+    }
+
+    async fn finish(&self, operation: &Operation, end: OperationEnd) -> Result<Ended, StoreError> {
+        let ended = if end == OperationEnd::Done { Ended::Done } else { Ended::Failed };
+        let ours = self.store.finish_operation(operation.id, &self.id, end).await?;
+        Ok(if ours { ended } else { Ended::TakenAway })
+    }
+}

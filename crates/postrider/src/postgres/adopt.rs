@@ -1,0 +1,175 @@
+//! Several outboxes in one database: making one, and taking over a table that is there already.
+
+use sqlx::{AssertSqlSafe, Executor as _};
+
+use super::error::failed;
+use super::{OutboxTable, Postgres};
+use crate::store::{Outboxes, StoreError, StoreErrorKind};
+
+/// What a table must have to be adopted, and of which types.
+const NEEDED: [(&str, &[&str]); 11] = [
+    ("id", &["uuid", "text", "character varying"]),
+    ("group_id", &["uuid", "text", "character varying"]),
+    ("subsidiary_id", &["uuid", "text", "character varying"]),
+    ("aggregate_type", &["text", "character varying"]),
+    ("aggregate_id", &["uuid", "text", "character varying"]),
+    ("event_type", &["text", "character varying"]),
+    ("payload", &["jsonb"]),
+    ("status", &["text", "character varying"]),
+    ("available_at", &["timestamp with time zone"]),
+    ("attempts", &["integer"]),
+    ("created_at", &["timestamp with time zone"]),
+];
+
+/// Each takes its lock for a moment only: no column has a default that would rewrite the table.
+const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE 1; \
+     CREATE TABLE IF NOT EXISTS {ids} (id text PRIMARY KEY, created_at timestamptz NOT NULL); \
+     ALTER TABLE {outbox} \
+         ADD COLUMN IF NOT EXISTS position bigint, ADD COLUMN IF NOT EXISTS body bytea, \
+         ADD COLUMN IF NOT EXISTS content_type text NOT NULL DEFAULT 'application/json', \
+         ADD COLUMN IF NOT EXISTS occurred_at timestamptz, ADD COLUMN IF NOT EXISTS ordering_key text, \
+         ADD COLUMN IF NOT EXISTS causation_id text, ADD COLUMN IF NOT EXISTS correlation_id text, \
+         ADD COLUMN IF NOT EXISTS traceparent text, ADD COLUMN IF NOT EXISTS tracestate text, \
+         ADD COLUMN IF NOT EXISTS headers jsonb, ADD COLUMN IF NOT EXISTS exchange text, \
+         ADD COLUMN IF NOT EXISTS routing_key text, ADD COLUMN IF NOT EXISTS target_queue text, \
+         ADD COLUMN IF NOT EXISTS published_at timestamptz, ADD COLUMN IF NOT EXISTS last_error text, \
+         ADD COLUMN IF NOT EXISTS event_id text, ADD COLUMN IF NOT EXISTS verbatim bytea, \
+         ADD COLUMN IF NOT EXISTS dead_letter_id bigint, \
+         ADD COLUMN IF NOT EXISTS key text, ADD COLUMN IF NOT EXISTS slot smallint; \
+     ALTER TABLE {outbox} ALTER COLUMN position SET DEFAULT nextval('{positions}')";
+
+/// What the project's own INSERT does not say is filled in before the row is written; relays are woken after.
+const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
+     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$ \
+     BEGIN \
+         NEW.position := COALESCE(NEW.position, nextval('{positions}')); \
+         NEW.occurred_at := COALESCE(NEW.occurred_at, NEW.created_at, now()); \
+         NEW.key := NULLIF(COALESCE(NEW.ordering_key, COALESCE(NEW.group_id::text || '/', '') || NEW.aggregate_type || '/' \
+             || NEW.aggregate_id::text), ''); \
+         NEW.slot := (hashtextextended(COALESCE(NEW.key, NEW.id::text), 0) & 63)::smallint; \
+         RETURN NEW; \
+     END $body$; \
+     CREATE OR REPLACE FUNCTION {wake}() RETURNS trigger \
+     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$ \
+     BEGIN \
+         IF pg_try_advisory_xact_lock(1886352244, 0) OR pg_try_advisory_xact_lock(1886352244, 1) THEN \
+             PERFORM pg_notify('postrider_outbox', ''); \
+         END IF; \
+         RETURN NULL; \
+     END $body$; \
+     DROP TRIGGER IF EXISTS postrider_fill ON {outbox}; \
+     CREATE TRIGGER postrider_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}(); \
+     DROP TRIGGER IF EXISTS postrider_wake ON {outbox}; \
+     CREATE TRIGGER postrider_wake AFTER INSERT ON {outbox} FOR EACH STATEMENT EXECUTE FUNCTION {wake}()";
+
+/// Rows that were there before get their places in the order they were written, some at a time.
+const BACKFILL: &str = "WITH old AS (SELECT ctid FROM {outbox} WHERE slot IS NULL ORDER BY created_at LIMIT 5000), \
+     placed AS (SELECT ctid, row_number() OVER () FROM old) \
+     UPDATE {outbox} o SET position = nextval('{positions}'), occurred_at = COALESCE(o.occurred_at, o.created_at), \
+         key = NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') || o.aggregate_type || '/' \
+             || o.aggregate_id::text), ''), \
+         slot = (hashtextextended(COALESCE(NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') \
+             || o.aggregate_type || '/' || o.aggregate_id::text), ''), o.id::text), 0) & 63)::smallint \
+     FROM placed WHERE o.ctid = placed.ctid";
+
+/// Built without holding writers up, one after the other.
+const INDEXES: [&str; 5] = [
+    "CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{table}_position_idx\" ON {outbox} (position, created_at)",
+    "CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{table}_new\" ON {outbox} (position) \
+         WHERE status = 'pending' AND available_at <= created_at",
+    "CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{table}_timed\" ON {outbox} (available_at) \
+         WHERE status IN ('pending', 'failed') AND available_at > created_at",
+    "CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{table}_failing\" ON {outbox} (slot, key, position) \
+         WHERE status IN ('failed', 'dead') AND key IS NOT NULL",
+    "CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{table}_unpublished\" ON {outbox} (status, available_at) \
+         WHERE status <> 'published'",
+];
+
+const REGISTER: &str = "WITH new AS ( \
+         INSERT INTO postrider.outbox (name, schema_name, table_name, partitioned) VALUES ({name}, $1, $2, false) \
+         ON CONFLICT DO NOTHING RETURNING name \
+     ) INSERT INTO postrider.outbox_slot (outbox, slot) SELECT name, generate_series(0, 63) FROM new";
+
+impl Outboxes for Postgres {
+    fn outbox(&self, name: &str) -> Result<Self, StoreError> {
+        Ok(self.with_outbox(parse(name)?))
+    }
+
+    async fn create_outbox(&self, name: &str) -> Result<bool, StoreError> {
+        let table = parse(name)?;
+        let create = sqlx::query_scalar("SELECT postrider.create_outbox($1, $2)")
+            .bind(table.schema().to_owned())
+            .bind(table.table().to_owned());
+        self.limited("making an outbox", create.fetch_one(self.pool())).await
+    }
+
+    async fn adopt_outbox(&self, name: &str) -> Result<u64, StoreError> {
+        let table = parse(name)?;
+        let fail = |cause| failed("adopting a table", &self.inner.place, cause);
+        self.check_shape(&table).await?;
+        let sql = |template: &str| statement(&table, template);
+        let mut connection = self.pool().acquire().await.map_err(fail)?;
+        // A lock that cannot be had soon is an error, not a queue of writers: the command is tried again.
+        connection.execute("SET lock_timeout = '2s'; SET statement_timeout = 0").await.map_err(fail)?;
+        let adopt = async {
+            connection.execute(sqlx::raw_sql(sql(COLUMNS))).await?;
+            connection.execute(sqlx::raw_sql(sql(TRIGGERS))).await?;
+            let mut placed = 0;
+            loop {
+                let step = sqlx::query(sql(BACKFILL)).execute(&mut *connection).await?.rows_affected();
+                placed += step;
+                if step == 0 {
+                    break;
+                }
+            }
+            for index in INDEXES {
+                connection.execute(sqlx::raw_sql(sql(index))).await?;
+            }
+            let register = sqlx::query(sql(REGISTER)).bind(table.schema()).bind(table.table());
+            register.execute(&mut *connection).await?;
+            Ok(placed)
+        };
+        let adopted = adopt.await.map_err(fail);
+        // The connection has settings that no other should meet.
+        let _closed = connection.close().await;
+        adopted
+    }
+}
+
+impl Postgres {
+    async fn check_shape(&self, table: &OutboxTable) -> Result<(), StoreError> {
+        let columns = sqlx::query_as::<_, (String, String)>(
+            "SELECT column_name::text, data_type::text FROM information_schema.columns \
+             WHERE table_schema = $1 AND table_name = $2",
+        )
+        .bind(table.schema().to_owned())
+        .bind(table.table().to_owned());
+        let columns = self.limited("reading the columns of a table", columns.fetch_all(self.pool())).await?;
+        let wrong: Vec<String> = NEEDED
+            .iter()
+            .filter_map(|(name, types)| match columns.iter().find(|(column, _)| column == name) {
+                None => Some(format!("it has no column {name}")),
+                Some((_, found)) if types.contains(&found.as_str()) => None,
+                Some((_, found)) => Some(format!("{name} is {found}, not {}", types.join(" or "))),
+            })
+            .collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let message = format!("{table} cannot be adopted; nothing was changed: {}", wrong.join("; "));
+        Err(StoreError::new(StoreErrorKind::Schema, message))
+    }
+}
+
+fn parse(name: &str) -> Result<OutboxTable, StoreError> {
+    OutboxTable::new(name).map_err(|error| StoreError::new(StoreErrorKind::Invalid, error.to_string()))
+}
+
+fn statement(table: &OutboxTable, template: &str) -> AssertSqlSafe<std::sync::Arc<str>> {
+    let (schema, name) = (table.schema(), table.table());
+    let filled = template
+        .replace("{table}", name)
+        .replace("{fill}", &format!("\"{schema}\".\"{name}_fill\""))
+        .replace("{wake}", &format!("\"{schema}\".\"{name}_wake\""));
+    table.statement(&filled).sql()
+}

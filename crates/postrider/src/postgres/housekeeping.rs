@@ -1,0 +1,352 @@
+//! Partitions of the outbox by time: made ahead, and ended when all in them is old and published.
+//!
+//! Writers are never held up. A new partition is made beside the outbox and attached, which locks only the default
+//! partition. An old one is detached, which needs the whole table for a moment: it gives up after [`PATIENCE`] and tries
+//! again in the next round. A detached table is the record of what is to be archived, so a crash forgets nothing.
+//! The default partition stays, as the net under writers: should nobody make partitions any more, nobody's INSERT fails.
+
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+
+use super::Postgres;
+use super::error::failed;
+use crate::archive::ArchiveFile;
+use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError, StoreErrorKind};
+
+/// How long to wait for a lock that others would wait behind.
+const PATIENCE: &str = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '250ms'";
+/// Rows that are archived or removed at a time.
+const STEP: i64 = 5_000;
+
+/// Takes or renews the duty. What nobody has done for ten minutes is anybody's.
+const DUTY: &str = "UPDATE postrider.outbox SET maintainer = $1, maintained_until = now() + interval '10 minutes' \
+     WHERE name = {name} AND (maintained_until IS NULL OR maintained_until < now() OR maintainer = $1) \
+     RETURNING partitioned";
+
+const DONE: &str =
+    "UPDATE postrider.outbox SET maintained_at = now(), maintained_until = NULL WHERE name = {name}";
+
+/// The partitions with their bounds; the default one has none.
+const PARTITIONS: &str = "SELECT c.relname::text AS name, \
+         (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \\(''([^'']+)''\\)'))[1]::timestamptz AS lower, \
+         (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \\(''([^'']+)''\\)'))[1]::timestamptz AS upper \
+     FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = '{outbox}'::regclass";
+
+/// Spans from now on that no partition covers yet.
+const MISSING: &str = "WITH there AS ({partitions}), wanted AS ( \
+         SELECT (date_trunc($1, now() AT TIME ZONE 'UTC') + k * ('1 ' || $1)::interval) AT TIME ZONE 'UTC' AS a, \
+                (date_trunc($1, now() AT TIME ZONE 'UTC') + (k + 1) * ('1 ' || $1)::interval) AT TIME ZONE 'UTC' AS b \
+         FROM generate_series($2, $3) k \
+     ) \
+     SELECT to_char(a AT TIME ZONE 'UTC', 'YYYYMMDD'), a::text, b::text FROM wanted \
+     WHERE NOT EXISTS (SELECT FROM there WHERE lower < b AND upper > a) ORDER BY a";
+
+/// Tables that were partitions once and are not archived yet.
+const DETACHED: &str = "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+     WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '_p[0-9]{8}$') \
+       AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) ORDER BY 1";
+
+impl Housekeeping for Postgres {
+    async fn keep_house(&self, worker: &RelayId, rules: &HouseRules) -> Result<Option<Kept>, StoreError> {
+        let fail = |cause| failed("looking after the outbox", &self.inner.place, cause);
+        let mut connection = self.pool().acquire().await.map_err(fail)?;
+        let duty = sqlx::query_scalar(self.table.statement(DUTY).sql()).bind(worker.as_str());
+        let Some(partitioned) = duty.fetch_optional(&mut *connection).await.map_err(fail)? else {
+            return Ok(None);
+        };
+        let mut round = Round { postgres: self, rules, kept: Kept::default(), connection: &mut connection };
+        if partitioned {
+            round.make_partitions().await?;
+            round.end_partitions().await?;
+            round.clear_away().await?;
+        }
+        round.remove_old_rows(partitioned).await?;
+        let kept = round.kept;
+        sqlx::query(self.table.statement(DONE).sql()).execute(&mut *connection).await.map_err(fail)?;
+        Ok(Some(kept))
+    }
+}
+
+/// One round of housekeeping on one connection.
+struct Round<'a> {
+    postgres: &'a Postgres,
+    rules: &'a HouseRules,
+    kept: Kept,
+    connection: &'a mut PgConnection,
+}
+
+impl Round<'_> {
+    async fn make_partitions(&mut self) -> Result<(), StoreError> {
+        let any = "SELECT EXISTS (SELECT FROM {default})";
+        let default_has_rows: bool =
+            sqlx::query_scalar(self.sql(any)).fetch_one(&mut *self.connection).await.map_err(self.fail())?;
+        // Where the default partition has rows of today, today stays with it.
+        let first = i32::from(default_has_rows);
+        let missing: Vec<(String, String, String)> =
+            sqlx::query_as(self.sql(&MISSING.replace("{partitions}", PARTITIONS)))
+                .bind(self.rules.partition.as_str())
+                .bind(first)
+                .bind(i32::from(self.rules.ahead))
+                .fetch_all(&mut *self.connection)
+                .await
+                .map_err(self.fail())?;
+        for (day, from, to) in missing {
+            let name = format!("{}_p{day}", self.postgres.table.table());
+            match self.make_partition(&name, &from, &to, default_has_rows).await {
+                Ok(()) => self.kept.partitions_made.push(name),
+                Err(error) => self.postpone(&format!("making {name}"), &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Made beside the outbox, then attached. A check on the default partition, proven without a lock, spares the attach a
+    /// look through all of its rows while it holds its lock.
+    async fn make_partition(
+        &mut self,
+        name: &str,
+        from: &str,
+        to: &str,
+        proof: bool,
+    ) -> Result<(), sqlx::Error> {
+        let range = [("{part}", name), ("{from}", from), ("{to}", to)];
+        if proof {
+            let prove = "ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition; \
+                ALTER TABLE {default} ADD CONSTRAINT no_row_of_next_partition \
+                CHECK (created_at < '{from}' OR created_at >= '{to}') NOT VALID";
+            self.patiently(&filled(prove, &range)).await?;
+            let validate = "ALTER TABLE {default} VALIDATE CONSTRAINT no_row_of_next_partition";
+            let validated = self.patiently(validate).await;
+            if validated.is_err() {
+                self.patiently("ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition")
+                    .await?;
+                return validated;
+            }
+        }
+        let attach = "CREATE TABLE {schema}.\"{part}\" (LIKE {outbox} INCLUDING DEFAULTS INCLUDING CONSTRAINTS \
+            INCLUDING GENERATED INCLUDING INDEXES); \
+            ALTER TABLE {outbox} ATTACH PARTITION {schema}.\"{part}\" FOR VALUES FROM ('{from}') TO ('{to}'); \
+            ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition";
+        self.patiently(&filled(attach, &range)).await
+    }
+
+    async fn end_partitions(&mut self) -> Result<(), StoreError> {
+        let old = format!("SELECT name FROM ({PARTITIONS}) p WHERE upper <= now() - $1 ORDER BY upper");
+        let old: Vec<String> = sqlx::query_scalar(self.sql(&old))
+            .bind(self.rules.keep)
+            .fetch_all(&mut *self.connection)
+            .await
+            .map_err(self.fail())?;
+        for name in old {
+            let waiting = filled(
+                "SELECT EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published')",
+                &[("{part}", &name)],
+            );
+            let waiting: bool = sqlx::query_scalar(self.sql(&waiting))
+                .fetch_one(&mut *self.connection)
+                .await
+                .map_err(self.fail())?;
+            if waiting {
+                tracing::warn!(partition = %name, "events in an old partition are not published; it stays until they are");
+                self.kept.partitions_kept.push(name);
+                continue;
+            }
+            let detach = "ALTER TABLE {outbox} DETACH PARTITION {schema}.\"{part}\"";
+            if let Err(error) = self.patiently(&filled(detach, &[("{part}", &name)])).await {
+                self.postpone(&format!("detaching {name}"), &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Archives and removes what is detached, of this round or of one that did not come to its end.
+    async fn clear_away(&mut self) -> Result<(), StoreError> {
+        let table = &self.postgres.table;
+        let detached: Vec<String> = sqlx::query_scalar(DETACHED)
+            .bind(table.schema())
+            .bind(table.table())
+            .fetch_all(&mut *self.connection)
+            .await
+            .map_err(self.fail())?;
+        for name in detached {
+            let part = [("{part}", name.as_str())];
+            let ids = "DELETE FROM {ids} i USING {schema}.\"{part}\" p WHERE i.id = p.id::text;";
+            let count: i64 =
+                sqlx::query_scalar(self.sql(&filled("SELECT count(*) FROM {schema}.\"{part}\"", &part)))
+                    .fetch_one(&mut *self.connection)
+                    .await
+                    .map_err(self.fail())?;
+            let end = match &self.rules.archive {
+                Archive::Nowhere => format!("{ids} DROP TABLE {{schema}}.\"{{part}}\""),
+                Archive::Files(folder) => {
+                    let folder = folder.clone();
+                    self.kept.archived += self.write_file(&folder, &name).await?;
+                    format!("{ids} DROP TABLE {{schema}}.\"{{part}}\"")
+                }
+                Archive::Table => {
+                    self.make_archive_table().await.map_err(self.fail())?;
+                    self.kept.archived += count.unsigned_abs();
+                    let from = "SELECT min(created_at)::text, (max(created_at) + interval '1 microsecond')::text \
+                                FROM {schema}.\"{part}\"";
+                    let (from, to): (Option<String>, Option<String>) =
+                        sqlx::query_as(self.sql(&filled(from, &part)))
+                            .fetch_one(&mut *self.connection)
+                            .await
+                            .map_err(self.fail())?;
+                    match (from, to) {
+                        (Some(from), Some(to)) => format!(
+                            "{ids} ALTER TABLE {{archive}} ATTACH PARTITION {{schema}}.\"{{part}}\" \
+                             FOR VALUES FROM ('{from}') TO ('{to}')"
+                        ),
+                        _ => "DROP TABLE {schema}.\"{part}\"".to_owned(),
+                    }
+                }
+            };
+            self.patiently(&filled(&end, &part)).await.map_err(self.fail())?;
+            self.kept.removed += count.unsigned_abs();
+            self.kept.partitions_ended.push(name);
+        }
+        Ok(())
+    }
+
+    async fn write_file(&mut self, folder: &std::path::Path, name: &str) -> Result<u64, StoreError> {
+        let select = "SELECT position, row_to_json(p)::text FROM {schema}.\"{part}\" p WHERE position > $1 \
+                      ORDER BY position LIMIT $2";
+        let select = filled(select, &[("{part}", name)]);
+        let mut file = ArchiveFile::create(folder, &format!("{}.{name}", self.postgres.table.schema()))
+            .map_err(|error| not_written(folder, &error))?;
+        let mut after = 0_i64;
+        loop {
+            let rows: Vec<(i64, String)> = sqlx::query_as(self.sql(&select))
+                .bind(after)
+                .bind(STEP)
+                .fetch_all(&mut *self.connection)
+                .await
+                .map_err(self.fail())?;
+            let Some((last, _)) = rows.last() else { break };
+            after = *last;
+            for (_, json) in &rows {
+                file.line(json).map_err(|error| not_written(folder, &error))?;
+            }
+        }
+        file.finish().map_err(|error| not_written(folder, &error))
+    }
+
+    /// Old published rows where there is no partition to end: in the default one, or in a table that has none.
+    async fn remove_old_rows(&mut self, partitioned: bool) -> Result<(), StoreError> {
+        let from = if partitioned { "{default}" } else { "{outbox}" };
+        if self.rules.archive == Archive::Table {
+            self.make_archive_table().await.map_err(self.fail())?;
+        }
+        loop {
+            let mut transaction = self.connection.begin().await.map_err(fail_of(self.postgres))?;
+            let take = format!(
+                "WITH gone AS (DELETE FROM {from} WHERE position IN (SELECT position FROM {from} \
+                     WHERE status = 'published' AND created_at < now() - $1 ORDER BY position LIMIT $2) RETURNING *), \
+                 ids AS (DELETE FROM {{ids}} WHERE id IN (SELECT id::text FROM gone)) \
+                 SELECT position, row_to_json(gone)::text FROM gone ORDER BY position"
+            );
+            let gone: Vec<(i64, String)> = sqlx::query_as(sql(self.postgres, &take))
+                .bind(self.rules.keep)
+                .bind(STEP)
+                .fetch_all(&mut *transaction)
+                .await
+                .map_err(fail_of(self.postgres))?;
+            let Some((first, _)) = gone.first() else {
+                return transaction.rollback().await.map_err(fail_of(self.postgres));
+            };
+            match &self.rules.archive {
+                Archive::Nowhere => {}
+                Archive::Files(folder) => {
+                    let name = format!("{}.from{first:020}", self.postgres.table);
+                    let written = ArchiveFile::create(folder, &name).and_then(|mut file| {
+                        gone.iter().try_for_each(|(_, json)| file.line(json))?;
+                        file.finish()
+                    });
+                    self.kept.archived += written.map_err(|error| not_written(folder, &error))?;
+                }
+                Archive::Table => {
+                    let rows: Vec<&str> = gone.iter().map(|(_, json)| json.as_str()).collect();
+                    let keep = format!(
+                        "INSERT INTO {{archive}} ({COLUMNS}) SELECT {COLUMNS} FROM unnest($1::text[]) json, \
+                         jsonb_populate_record(NULL::{{archive}}, json::jsonb)"
+                    );
+                    let keep = sqlx::query(sql(self.postgres, &keep)).bind(rows);
+                    self.kept.archived += keep
+                        .execute(&mut *transaction)
+                        .await
+                        .map_err(fail_of(self.postgres))?
+                        .rows_affected();
+                }
+            }
+            transaction.commit().await.map_err(fail_of(self.postgres))?;
+            self.kept.removed += gone.len() as u64;
+        }
+    }
+
+    /// The archive has the outbox's shape, so that old partitions move there without a copy.
+    async fn make_archive_table(&mut self) -> Result<(), sqlx::Error> {
+        self.patiently(
+            "CREATE TABLE IF NOT EXISTS {archive} (LIKE postrider.event_outbox INCLUDING CONSTRAINTS INCLUDING GENERATED \
+                 INCLUDING INDEXES) PARTITION BY RANGE (created_at); \
+             CREATE TABLE IF NOT EXISTS {archive_default} PARTITION OF {archive} DEFAULT",
+        )
+        .await
+    }
+
+    /// Runs statements in one transaction that does not keep others waiting for long.
+    async fn patiently(&mut self, statements: &str) -> Result<(), sqlx::Error> {
+        let statements = self.sql(statements);
+        let mut transaction = self.connection.begin().await?;
+        transaction.execute(PATIENCE).await?;
+        transaction.execute(sqlx::raw_sql(statements)).await?;
+        transaction.commit().await
+    }
+
+    fn postpone(&mut self, what: &str, error: &sqlx::Error) {
+        tracing::info!(%error, "{what} is tried again later");
+        self.kept.postponed.push(format!("{what}: {error}"));
+    }
+
+    fn sql(&self, template: &str) -> AssertSqlSafe<std::sync::Arc<str>> {
+        sql(self.postgres, template)
+    }
+
+    fn fail(&self) -> impl Fn(sqlx::Error) -> StoreError + use<> {
+        fail_of(self.postgres)
+    }
+}
+
+/// What a row has that is not computed.
+const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
+     content_type, status, available_at, attempts, created_at, occurred_at, ordering_key, causation_id, correlation_id, \
+     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error";
+
+fn filled(template: &str, values: &[(&str, &str)]) -> String {
+    values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value))
+}
+
+/// Every name in it was checked, or was read from the catalogue after it was made of such a name.
+fn sql(postgres: &Postgres, template: &str) -> AssertSqlSafe<std::sync::Arc<str>> {
+    let (schema, table) = (postgres.table.schema(), postgres.table.table());
+    let names = [
+        ("{schema}", format!("\"{schema}\"")),
+        ("{default}", format!("\"{schema}\".\"{table}_default\"")),
+        ("{archive}", format!("\"{schema}\".\"{table}_archive\"")),
+        ("{archive_default}", format!("\"{schema}\".\"{table}_archive_default\"")),
+    ];
+    let filled = names.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value));
+    postgres.table.statement(&filled).sql()
+}
+
+fn fail_of(postgres: &Postgres) -> impl Fn(sqlx::Error) -> StoreError + use<> {
+    let place = postgres.inner.place.clone();
+    move |cause| failed("looking after the outbox", &place, cause)
+}
+
+fn not_written(folder: &std::path::Path, error: &std::io::Error) -> StoreError {
+    let folder = folder.display();
+    let message = format!(
+        "the archive in {folder} cannot be written ({error}); nothing was removed, mend it and try again"
+    );
+    StoreError::new(StoreErrorKind::Unavailable, message)
+}

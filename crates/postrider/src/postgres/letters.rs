@@ -1,0 +1,228 @@
+//! Looking for dead letters on PostgreSQL, and resolving them.
+
+mod filter;
+mod groups;
+
+use sqlx::postgres::PgRow;
+use sqlx::{QueryBuilder, Row as _};
+use uuid::Uuid;
+
+use self::filter::Where;
+use super::dead_letter::{Unreadable, dead_letter, unreadable, whole};
+use super::{Postgres, PostgresTx};
+use crate::store::{
+    Cursor, GroupPage, GroupQuery, LetterFilter, LetterId, LetterPage, LetterQuery, LetterStatus,
+    LetterSummary, Resolution, SCANNED, StoreError, StoredLetter, Survey, Triage, Turn,
+};
+
+/// What a list shows of a letter. The column `told` is the beginning of its error.
+macro_rules! summary {
+    () => {
+        "id, event_id, event_type, group_id, aggregate_id, consumer_name, queue, reason, left(error, 300) AS told, \
+         error_class, fingerprint, attempts, first_failed_at, dead_at, status, resolved_at, operation_id::text AS operation, \
+         replay_of, replays, replaced_by, replay_error, octet_length(body) AS bytes"
+    };
+}
+pub(super) use summary;
+
+const ONE: &str = concat!("SELECT ", summary!(), ", ", whole!(), " FROM postrider.dead_letter WHERE id = $1");
+
+const TAKE: &str = concat!(
+    "SELECT ",
+    summary!(),
+    ", ",
+    whole!(),
+    " FROM postrider.dead_letter WHERE id = ANY($1) AND status = 'open' ORDER BY id FOR UPDATE"
+);
+
+const RESOLVE: &str = "UPDATE postrider.dead_letter d SET status = r.status, resolved_at = now(), operation_id = $1::uuid, \
+     replaced_by = r.replaced_by, replay_error = NULL \
+     FROM UNNEST($2::bigint[], $3::text[], $4::text[]) AS r (id, status, replaced_by) WHERE d.id = r.id";
+
+impl Triage for Postgres {
+    async fn letters(&self, query: &LetterQuery) -> Result<LetterPage, StoreError> {
+        let bound = self.scan_bound(&query.filter, query.turn).await?;
+        let mut select =
+            QueryBuilder::new(concat!("SELECT ", summary!(), " FROM postrider.dead_letter WHERE "));
+        Where::new(&mut select).filter(&query.filter).turn(query.turn).not_beyond(query.turn, bound);
+        let direction = if matches!(query.turn, Turn::After(_)) { "ASC" } else { "DESC" };
+        select.push(format_args!(" ORDER BY dead_at {direction}, id {direction} LIMIT "));
+        select.push_bind(i64::try_from(query.limit).unwrap_or(i64::MAX));
+        let rows = self.limited("listing dead letters", select.build().fetch_all(self.pool())).await?;
+        let mut letters = rows.iter().map(read_summary).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+        let full = letters.len() >= query.limit;
+        let last = letters.last().map(LetterSummary::cursor);
+        letters.reverse_if(direction == "ASC");
+        Ok(LetterPage {
+            letters,
+            next: if full { last } else { bound },
+            stopped_at: bound.filter(|_| !full).map(|bound| bound.dead_at),
+        })
+    }
+
+    async fn letter(&self, id: LetterId) -> Result<Option<StoredLetter>, StoreError> {
+        let select = sqlx::query(ONE).bind(id.0).fetch_optional(self.pool());
+        let row = self.limited("reading a dead letter", select).await?;
+        row.as_ref().map(read_letter).transpose().map_err(unreadable)
+    }
+
+    async fn groups(&self, query: &GroupQuery) -> Result<GroupPage, StoreError> {
+        self.group_page(query).await
+    }
+
+    async fn survey(&self, filter: &LetterFilter) -> Result<Survey, StoreError> {
+        let mut select = QueryBuilder::new(
+            "SELECT queue, count(*), count(*) FILTER (WHERE EXISTS (SELECT FROM postrider.event_inbox i \
+                 WHERE i.consumer_name = d.consumer_name AND i.event_id = d.event_id)), \
+             count(*) FILTER (WHERE event_id IS NULL), count(*) FILTER (WHERE replays > 0), \
+             count(*) FILTER (WHERE first_failed_at < (SELECT min(processed_at) FROM postrider.event_inbox)), \
+             count(DISTINCT ordering_key) FROM postrider.dead_letter d WHERE ",
+        );
+        Where::new(&mut select).filter(filter);
+        select.push(" GROUP BY queue ORDER BY queue");
+        let rows = self.limited("counting dead letters", select.build().fetch_all(self.pool())).await?;
+        let mut survey = Survey::default();
+        for row in &rows {
+            let count = |column: usize| row.try_get::<i64, _>(column).map_or(0, i64::unsigned_abs);
+            survey.letters += count(1);
+            survey.applied += count(2);
+            survey.unidentified += count(3);
+            survey.replayed_before += count(4);
+            survey.forgotten += count(5);
+            survey.aggregates += count(6);
+            survey.queues.push((row.try_get(0).unwrap_or_default(), count(1)));
+        }
+        Ok(survey)
+    }
+
+    async fn freeze(
+        &self,
+        tx: &mut PostgresTx,
+        operation: Uuid,
+        filter: &LetterFilter,
+        limit: Option<u64>,
+    ) -> Result<u64, StoreError> {
+        let mut insert = QueryBuilder::new(
+            "WITH items AS (INSERT INTO postrider.operation_item (operation_id, seq, subject) SELECT ",
+        );
+        insert.push_bind(operation.to_string());
+        insert.push(
+            "::uuid, row_number() OVER (ORDER BY first_failed_at, id), id::text \
+             FROM (SELECT first_failed_at, id FROM postrider.dead_letter d WHERE ",
+        );
+        Where::new(&mut insert).filter(filter);
+        insert.push(" ORDER BY first_failed_at, id LIMIT ");
+        insert.push_bind(limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)));
+        insert.push(
+            ") matching RETURNING seq) UPDATE postrider.operation SET total = (SELECT count(*) FROM items) WHERE id = ",
+        );
+        insert.push_bind(operation.to_string());
+        insert.push("::uuid RETURNING total");
+        let frozen = insert.build_query_scalar::<i64>().fetch_one(tx.ours());
+        Ok(self.limited("freezing a plan", frozen).await?.unsigned_abs())
+    }
+
+    async fn take_open(
+        &self,
+        tx: &mut PostgresTx,
+        ids: &[LetterId],
+    ) -> Result<Vec<StoredLetter>, StoreError> {
+        let numbers: Vec<i64> = ids.iter().map(|id| id.0).collect();
+        let select = sqlx::query(TAKE).bind(numbers).fetch_all(tx.ours());
+        let rows = self.limited("taking dead letters", select).await?;
+        let mut letters = rows.iter().map(read_letter).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+        letters.sort_by_key(|letter| ids.iter().position(|id| *id == letter.summary.id));
+        Ok(letters)
+    }
+
+    async fn resolve(
+        &self,
+        tx: &mut PostgresTx,
+        operation: Uuid,
+        resolved: &[Resolution],
+    ) -> Result<(), StoreError> {
+        let update = sqlx::query(RESOLVE)
+            .bind(operation.to_string())
+            .bind(resolved.iter().map(|one| one.letter.0).collect::<Vec<_>>())
+            .bind(resolved.iter().map(|one| one.status.as_str()).collect::<Vec<_>>())
+            .bind(
+                resolved
+                    .iter()
+                    .map(|one| one.replaced_by.as_ref().map(AsRef::<str>::as_ref))
+                    .collect::<Vec<_>>(),
+            );
+        self.limited("resolving dead letters", update.execute(tx.ours())).await?;
+        Ok(())
+    }
+}
+
+impl Postgres {
+    /// The last letter that one page may look at, where the filter asks for what no index knows.
+    async fn scan_bound(&self, filter: &LetterFilter, turn: Turn) -> Result<Option<Cursor>, StoreError> {
+        if filter::is_indexed(filter) {
+            return Ok(None);
+        }
+        let mut select = QueryBuilder::new("SELECT dead_at, id FROM postrider.dead_letter WHERE ");
+        Where::new(&mut select).walked(filter).turn(turn);
+        let direction = if matches!(turn, Turn::After(_)) { "ASC" } else { "DESC" };
+        select.push(format_args!(
+            " ORDER BY dead_at {direction}, id {direction} OFFSET {} LIMIT 1",
+            SCANNED - 1
+        ));
+        let row = self.limited("listing dead letters", select.build().fetch_optional(self.pool())).await?;
+        let read = |row: PgRow| -> Result<Cursor, sqlx::Error> {
+            let dead_at = row.try_get::<jiff_sqlx::Timestamp, _>(0)?.to_jiff();
+            Ok(Cursor { dead_at, id: LetterId(row.try_get(1)?) })
+        };
+        row.map(read).transpose().map_err(|cause| unreadable(cause.into()))
+    }
+}
+
+pub(super) fn read_summary(row: &PgRow) -> Result<LetterSummary, Unreadable> {
+    let text = |column: &str| row.try_get::<String, _>(column);
+    let maybe = |column: &str| row.try_get::<Option<String>, _>(column);
+    let time = |column: &str| Ok::<_, sqlx::Error>(row.try_get::<jiff_sqlx::Timestamp, _>(column)?.to_jiff());
+    let resolved: Option<jiff_sqlx::Timestamp> = row.try_get("resolved_at")?;
+    let status: &str = row.try_get("status")?;
+    Ok(LetterSummary {
+        id: LetterId(row.try_get("id")?),
+        event_id: maybe("event_id")?,
+        event_type: maybe("event_type")?,
+        tenant: maybe("group_id")?,
+        aggregate_id: maybe("aggregate_id")?,
+        consumer: maybe("consumer_name")?,
+        queue: text("queue")?,
+        reason: text("reason")?,
+        error: text("told")?,
+        error_class: maybe("error_class")?,
+        fingerprint: text("fingerprint")?,
+        attempts: u32::try_from(row.try_get::<i32, _>("attempts")?)?,
+        first_failed_at: time("first_failed_at")?,
+        dead_at: time("dead_at")?,
+        status: LetterStatus::from_name(status).ok_or_else(|| format!("unknown status {status:?}"))?,
+        resolved_at: resolved.map(jiff_sqlx::Timestamp::to_jiff),
+        operation_id: maybe("operation")?.map(|id| Uuid::parse_str(&id)).transpose()?,
+        replay_of: row.try_get::<Option<i64>, _>("replay_of")?.map(LetterId),
+        replays: u32::try_from(row.try_get::<i32, _>("replays")?).unwrap_or(0),
+        replaced_by: maybe("replaced_by")?,
+        replay_error: maybe("replay_error")?,
+        body_bytes: u64::try_from(row.try_get::<i32, _>("bytes")?).unwrap_or(0),
+    })
+}
+
+fn read_letter(row: &PgRow) -> Result<StoredLetter, Unreadable> {
+    Ok(StoredLetter { summary: read_summary(row)?, letter: dead_letter(row)? })
+}
+
+/// Pages are shown newest first, whichever way they were read.
+trait ReverseIf {
+    fn reverse_if(&mut self, so: bool);
+}
+
+impl<T> ReverseIf for Vec<T> {
+    fn reverse_if(&mut self, so: bool) {
+        if so {
+            self.reverse();
+        }
+    }
+}

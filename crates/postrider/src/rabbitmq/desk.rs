@@ -1,0 +1,184 @@
+//! Where a connection is asked for things by name: declare, bind, look, delete. One answer at a time, each in time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lapin::options::{
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{Channel, ExchangeKind as Kind};
+use tokio::time::timeout;
+
+use super::line::Line;
+use super::{fault, lanes};
+use crate::broker::{BrokerError, BrokerErrorKind};
+use crate::topology::{Argument, Binding, Exchange, ExchangeKind, Queue};
+
+/// A channel for questions, replaced when an answer closed it.
+pub(super) struct Desk<'a> {
+    line: &'a Line,
+    limit: Duration,
+    channel: Option<Channel>,
+}
+
+/// What a look at a queue tells.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// Messages that wait, delivered but unsettled ones left out.
+    pub(super) ready: u64,
+}
+
+impl<'a> Desk<'a> {
+    pub(super) fn new(line: &'a Line, limit: Duration) -> Self {
+        Self { line, limit, channel: None }
+    }
+
+    pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<(), BrokerError> {
+        let arguments = table(exchange.declared_arguments());
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let kind = match exchange.kind {
+            ExchangeKind::Topic => Kind::Topic,
+            ExchangeKind::Fanout => Kind::Fanout,
+            ExchangeKind::Direct => Kind::Direct,
+        };
+        let name = exchange.name.as_str();
+        self.ask("declare", &format!("exchange {name}"), async |channel| {
+            channel.exchange_declare(name.into(), kind, options, arguments).await
+        })
+        .await
+    }
+
+    pub(super) async fn queue(&mut self, queue: &Queue) -> Result<(), BrokerError> {
+        self.raw_queue(queue.name.as_str(), table(queue.declared_arguments())).await
+    }
+
+    pub(super) async fn raw_queue(&mut self, name: &str, arguments: FieldTable) -> Result<(), BrokerError> {
+        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        self.ask("declare", &format!("queue {name}"), async |channel| {
+            channel.queue_declare(name.into(), options, arguments).await.map(|_| ())
+        })
+        .await
+    }
+
+    pub(super) async fn bind(&mut self, binding: &Binding) -> Result<(), BrokerError> {
+        self.raw_bind(binding.queue.as_str(), binding.exchange.as_str(), binding.key.as_str()).await
+    }
+
+    pub(super) async fn raw_bind(
+        &mut self,
+        queue: &str,
+        exchange: &str,
+        key: &str,
+    ) -> Result<(), BrokerError> {
+        let what = format!("queue {queue} to exchange {exchange} for {key:?}");
+        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+        self.ask("bind", &what, async |channel| {
+            channel.queue_bind(queue.into(), exchange.into(), key.into(), options, none).await
+        })
+        .await
+    }
+
+    /// Counts what waits in a queue, exactly and now.
+    pub(super) async fn look(&mut self, queue: &str) -> Result<Seen, BrokerError> {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let found = self
+            .ask("look at", &format!("queue {queue}"), async |channel| {
+                channel.queue_declare(queue.into(), options, FieldTable::default()).await
+            })
+            .await?;
+        Ok(Seen { ready: u64::from(found.message_count()) })
+    }
+
+    /// Takes a name that only this connection has, until it ends. Two processes never hold it at the same time.
+    pub(super) async fn lock(&mut self, name: &str) -> Result<(), BrokerError> {
+        let options =
+            QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
+        self.ask("lock", &format!("queue {name}"), async |channel| {
+            channel.queue_declare(name.into(), options, FieldTable::default()).await.map(|_| ())
+        })
+        .await
+    }
+
+    /// Deletes a queue and says how many messages went with it.
+    pub(super) async fn delete_queue(&mut self, name: &str) -> Result<u64, BrokerError> {
+        self.ask("delete", &format!("queue {name}"), async |channel| {
+            channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.map(u64::from)
+        })
+        .await
+    }
+
+    /// Deletes a queue and declares it anew in one breath, so that it is away for no longer than RabbitMQ needs. With
+    /// `if_empty` (which quorum queues do not know) a message that has arrived stops it before anything is deleted.
+    pub(super) async fn swap(&mut self, queue: &Queue, if_empty: bool) -> Result<u64, BrokerError> {
+        let name = queue.name.as_str();
+        let delete = QueueDeleteOptions { if_empty, ..QueueDeleteOptions::default() };
+        let declare = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let arguments = table(queue.declared_arguments());
+        self.ask("replace", &format!("queue {name}"), async |channel| {
+            let gone = channel.queue_delete(name.into(), delete);
+            let back = channel.queue_declare(name.into(), declare, arguments);
+            let (gone, _declared) = futures_util::future::try_join(gone, back).await?;
+            Ok(u64::from(gone))
+        })
+        .await
+    }
+
+    pub(super) async fn delete_exchange(&mut self, name: &str) -> Result<(), BrokerError> {
+        self.ask("delete", &format!("exchange {name}"), async |channel| {
+            channel.exchange_delete(name.into(), ExchangeDeleteOptions::default()).await
+        })
+        .await
+    }
+
+    /// Closes the channel in good order.
+    pub(super) async fn close(self) {
+        if let Some(channel) = &self.channel {
+            lanes::close(channel).await;
+        }
+    }
+
+    async fn ask<T>(
+        &mut self,
+        doing: &str,
+        what: &str,
+        question: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
+    ) -> Result<T, BrokerError> {
+        let channel = match self.channel.take() {
+            Some(channel) if channel.status().connected() => channel,
+            _ => self.line.channel(self.limit).await?,
+        };
+        let answer = timeout(self.limit, question(&channel)).await;
+        match answer {
+            Ok(Ok(answer)) => {
+                self.channel = Some(channel);
+                Ok(answer)
+            }
+            Ok(Err(error)) => Err(fault::asking(doing, what, error)),
+            Err(_) => {
+                tokio::spawn(async move { lanes::close(&channel).await });
+                Err(BrokerError::new(
+                    BrokerErrorKind::Unavailable,
+                    format!(
+                        "RabbitMQ did not {doing} {what} within {} s; try again",
+                        self.limit.as_secs_f32()
+                    ),
+                ))
+            }
+        }
+    }
+}
+
+/// Arguments as AMQP carries them.
+pub(super) fn table(arguments: BTreeMap<String, Argument>) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
+        let value = match value {
+            Argument::Bool(value) => AMQPValue::Boolean(value),
+            Argument::Int(value) => AMQPValue::LongLongInt(value),
+            Argument::Text(value) => AMQPValue::LongString(LongString::from(value)),
+        };
+        table.insert(name.into(), value);
+    }
+    table
+}

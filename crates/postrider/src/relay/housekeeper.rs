@@ -1,0 +1,80 @@
+//! Looks after the outbox beside the relay: partitions and retention now and then, and the gauges people watch.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::store::{Backlog, HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError};
+
+/// How often the house is kept.
+const ROUNDS: Duration = Duration::from_mins(10);
+/// How often the gauges are read.
+const GAUGES: Duration = Duration::from_secs(15);
+
+/// Keeps one outbox. Of several beside each other, one does the work.
+pub(crate) struct Housekeeper<S> {
+    store: S,
+    clock: Clock,
+    rules: HouseRules,
+    id: RelayId,
+}
+
+impl<S: Outbox + Housekeeping> Housekeeper<S> {
+    pub(crate) fn new(store: S, clock: Clock, rules: HouseRules) -> Self {
+        let id = RelayId::of_process(&clock);
+        Self { store, clock, rules, id }
+    }
+
+    /// Works until told to stop. An error is told and waited out: the next round does what this one did not.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut next_round = Duration::ZERO;
+        while !stop.is_cancelled() {
+            if self.clock.monotonic() >= next_round {
+                next_round = self.clock.monotonic() + ROUNDS;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    kept = self.store.keep_house(&self.id, &self.rules) => tell(kept),
+                }
+            }
+            match self.store.backlog().await {
+                Ok(backlog) => show(&backlog, &self.clock),
+                Err(error) => tracing::debug!(%error, "the backlog was not counted"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.clock.sleep(GAUGES) => {}
+            }
+        }
+    }
+}
+
+fn tell(kept: Result<Option<Kept>, StoreError>) {
+    match kept {
+        Ok(Some(kept)) if kept != Kept::default() => {
+            let Kept { partitions_made, partitions_ended, archived, removed, .. } = kept;
+            tracing::info!(
+                ?partitions_made,
+                ?partitions_ended,
+                archived,
+                removed,
+                "the outbox was looked after"
+            );
+        }
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!(%error, "the outbox was not looked after; nothing is lost, it is tried again");
+            metrics::counter!("postrider_outbox_housekeeping_failed_total").increment(1);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+fn show(backlog: &Backlog, clock: &Clock) {
+    let waited = backlog.oldest_due.map_or(0.0, |at| clock.now().duration_since(at).as_secs_f64().max(0.0));
+    metrics::gauge!("postrider_outbox_due").set(backlog.due as f64);
+    metrics::gauge!("postrider_outbox_later").set(backlog.later as f64);
+    metrics::gauge!("postrider_outbox_dead").set(backlog.dead as f64);
+    metrics::gauge!("postrider_outbox_parked_keys").set(backlog.parked_keys as f64);
+    metrics::gauge!("postrider_outbox_oldest_due_seconds").set(waited);
+}

@@ -1,0 +1,56 @@
+//! A row as the message it becomes, and what the broker's answer means for the row.
+
+use super::RelayConfig;
+use crate::broker::{Outgoing, Published};
+use crate::clock::Clock;
+use crate::envelope::wire;
+use crate::store::{OutboxRow, PublishResult};
+use crate::topology::RoutingKey;
+
+/// Failures until the replay of a dead letter is given up.
+const REPLAY_ATTEMPTS: u32 = 3;
+
+/// The message of a row, and where it goes.
+pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
+    if let (Some(message), Some(queue)) = (&row.verbatim, &row.target_queue) {
+        return Outgoing::to_queue(queue, message.clone());
+    }
+    let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
+    let format = config.formats.get(exchange).copied().unwrap_or(config.format);
+    let message = wire::encode(&row.envelope, format, row.attempts);
+    if let Some(queue) = &row.target_queue {
+        return Outgoing::to_queue(queue, message);
+    }
+    Outgoing {
+        exchange: exchange.clone(),
+        routing_key: row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type)),
+        message,
+    }
+}
+
+/// What the answer means for the row; an error when it says nothing about the message itself.
+pub(super) fn judge(
+    row: &OutboxRow,
+    answer: Published,
+    config: &RelayConfig,
+    clock: &Clock,
+) -> Result<PublishResult, String> {
+    let error = match answer {
+        Published::Confirmed => return Ok(PublishResult::Published),
+        Published::Unknown(why) => return Err(why),
+        Published::Returned(why) | Published::Refused(why) => why,
+    };
+    let attempts = row.attempts + 1;
+    let most = match row.dead_letter {
+        // Its letter is opened again, where people look; there is no need to try for an hour.
+        Some(_) => config.max_attempts.min(REPLAY_ATTEMPTS),
+        None => config.max_attempts,
+    };
+    let retry_at = (attempts < most).then(|| {
+        let delay = config.backoff.delay(attempts, clock.random());
+        clock.now().saturating_add(delay).unwrap_or(jiff::Timestamp::MAX)
+    });
+    let dead = retry_at.is_none();
+    tracing::warn!(event_id = %row.envelope.id, attempts, dead, %error, "publishing an event failed");
+    Ok(PublishResult::Failed { error, retry_at })
+}

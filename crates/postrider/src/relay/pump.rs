@@ -1,0 +1,361 @@
+//! Keeps claims, publishes and marks going at the same time, as a pipeline: while some batches wait for their confirms,
+//! the next rows are claimed and the last ones are marked. One claim and one mark are under way at a time, so each takes
+//! whatever has come together meanwhile: single rows when it is quiet, hundreds when it is busy.
+//!
+//! All decisions are taken here, one after the other; what waits is spawned and answers with a [`Step`].
+
+mod marks;
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::FuturesUnordered;
+use tokio_util::sync::CancellationToken;
+
+use super::Relay;
+use super::flow::Flow;
+use super::outgoing::{judge, outgoing};
+use super::pause::Pause;
+use super::reading::Reading;
+use crate::broker::Published;
+use crate::envelope::OrderingKey;
+use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SlotLease, StoreError, Wanted};
+
+/// The payloads in hand may take so many bytes, give or take a claim.
+const MOST_BYTES: usize = 64 << 20;
+/// How often to see how far the outbox is written, while there is something to do.
+const HORIZON: Duration = Duration::from_millis(250);
+
+/// What was waited for.
+enum Step {
+    Leased {
+        until: Duration,
+        slots: Result<Vec<SlotLease>, StoreError>,
+    },
+    LeaseIsDue,
+    Claimed(Result<Vec<OutboxRow>, StoreError>),
+    Seen(Result<Horizon, StoreError>),
+    Published {
+        rows: Vec<OutboxRow>,
+        answers: Vec<Published>,
+        took: Duration,
+    },
+    Settled {
+        done: Vec<Done>,
+        recorded: Result<usize, StoreError>,
+    },
+    Woken,
+    PauseIsOver,
+    /// A task of ours was cancelled with the whole process, or it panicked.
+    Gone(String),
+}
+
+/// A row whose fate is known and still has to be recorded.
+struct Done {
+    row: RowId,
+    key: Option<OrderingKey>,
+    /// It was tried before: others may have waited for it.
+    retried: bool,
+    result: PublishResult,
+}
+
+/// The state of a relay at work.
+#[allow(clippy::struct_excessive_bools, reason = "each says whether one kind of step is under way")]
+pub(super) struct Pump<S> {
+    relay: Relay<S>,
+    /// A store remembers what news it has heard, so the same one always waits for them.
+    ear: Arc<S>,
+    flow: Flow,
+    reading: Reading,
+    done: Vec<Done>,
+    steps: FuturesUnordered<BoxFuture<'static, Step>>,
+    held: HashSet<SlotLease>,
+    /// What it held when the claim under way was asked for.
+    asked_of: HashSet<SlotLease>,
+    /// Until when, on the monotonic clock, the slots are surely ours.
+    leased_until: Duration,
+    /// Claims asked for so far.
+    claims: u64,
+    claiming: bool,
+    /// How large the payloads of the last claim were; before the first, as large as they may be.
+    size: usize,
+    publishing: usize,
+    settling: bool,
+    waiting: bool,
+    /// Something may have been appended.
+    news: bool,
+    horizon_at: Option<Duration>,
+    pause: Pause,
+    stopping: bool,
+}
+
+impl<S: Outbox> Pump<S> {
+    pub(super) fn new(relay: Relay<S>) -> Self {
+        Self {
+            ear: Arc::new(relay.store.clone()),
+            relay,
+            flow: Flow::default(),
+            reading: Reading::default(),
+            done: Vec::new(),
+            steps: FuturesUnordered::new(),
+            held: HashSet::new(),
+            asked_of: HashSet::new(),
+            leased_until: Duration::ZERO,
+            claims: 0,
+            claiming: false,
+            size: crate::envelope::MAX_PAYLOAD_BYTES,
+            publishing: 0,
+            settling: false,
+            waiting: false,
+            news: true,
+            horizon_at: None,
+            pause: Pause::default(),
+            stopping: false,
+        }
+    }
+
+    /// Works until told to stop, then until everything in flight is answered and recorded.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        self.renew_lease();
+        loop {
+            if self.stopping {
+                if self.publishing == 0 && !self.settling && (self.done.is_empty() || self.pause.is_on()) {
+                    return;
+                }
+            } else {
+                self.claim();
+                self.publish();
+                self.wait();
+            }
+            self.settle();
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if !self.stopping => self.stopping = true,
+                next = self.steps.next() => match next {
+                    Some(done) => self.take(done),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Leased { until, slots } => self.leased(until, slots),
+            Step::LeaseIsDue => self.renew_lease(),
+            Step::Claimed(rows) => self.claimed(rows),
+            Step::Seen(horizon) => {
+                // Without it the mark stays where it is, which only costs time.
+                if let Ok(horizon) = horizon {
+                    self.reading.see(horizon);
+                }
+            }
+            Step::Published { rows, answers, took } => self.published(rows, answers, took),
+            Step::Settled { done, recorded } => self.settled(done, recorded),
+            Step::Woken => (self.waiting, self.news) = (false, true),
+            Step::PauseIsOver => self.pause.end(),
+            Step::Gone(why) => {
+                self.begin_again();
+                self.outage(&format!("a task ended: {why}"));
+            }
+        }
+    }
+
+    /// Lets go of everything: rows that were in hand are claimed again, and perhaps published twice.
+    fn begin_again(&mut self) {
+        self.flow = Flow::default();
+        self.reading = Reading::default();
+        self.done.clear();
+        self.steps.clear();
+        self.held.clear();
+        (self.claiming, self.settling, self.waiting, self.news) = (false, false, false, true);
+        self.publishing = 0;
+        self.pause = Pause::default();
+        self.renew_lease();
+    }
+
+    // ── The lease ──
+
+    fn renew_lease(&mut self) {
+        let (store, id, lease) = (self.relay.store.clone(), self.relay.id.clone(), self.relay.config.lease);
+        let until = self.now() + lease;
+        self.start(async move { Step::Leased { until, slots: store.lease(&id, lease).await } });
+    }
+
+    fn leased(&mut self, until: Duration, slots: Result<Vec<SlotLease>, StoreError>) {
+        match slots {
+            Ok(slots) => {
+                self.leased_until = until;
+                let held: HashSet<_> = slots.into_iter().collect();
+                let lost: HashSet<_> = self.held.difference(&held).map(|lease| lease.slot).collect();
+                if !lost.is_empty() {
+                    self.flow.let_go(|slot| lost.contains(&slot));
+                }
+                if held.difference(&self.held).next().is_some() {
+                    self.reading.start_over();
+                }
+                self.held = held;
+            }
+            Err(error) => self.outage(&format!("the store failed: {error}")),
+        }
+        let (clock, pause) = (self.relay.clock.clone(), self.relay.config.lease / 4);
+        self.start_here(async move {
+            clock.sleep(pause).await;
+            Step::LeaseIsDue
+        });
+    }
+
+    /// A relay that was paused beyond its lease stops here: another may have taken over.
+    fn is_leased(&self) -> bool {
+        !self.held.is_empty() && self.now() < self.leased_until
+    }
+
+    // ── Claims ──
+
+    fn claim(&mut self) {
+        let now = self.now();
+        let wanted = self.news || self.reading.is_due(now);
+        let (room, step) = self.room();
+        if self.claiming || !wanted || room < step || self.pause.is_on() || !self.is_leased() {
+            return;
+        }
+        self.claiming = true;
+        self.claims += 1;
+        let mut ask = self.reading.ask(now, room, &self.flow);
+        ask.held = Some(self.held.iter().copied().collect());
+        self.asked_of.clone_from(&self.held);
+        if ask.wanted != Wanted::Timed {
+            self.news = false;
+        }
+        let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
+        self.start(async move { Step::Claimed(store.claim(&id, ask).await) });
+    }
+
+    /// How many rows may be claimed now, and how many are worth a claim.
+    fn room(&self) -> (usize, usize) {
+        let batch = self.relay.config.batch_size.max(1);
+        let most = batch * (usize::from(self.relay.config.lanes.max(1)) + 2);
+        let rows = most.saturating_sub(self.flow.len()).min(2 * batch);
+        let fit = MOST_BYTES.saturating_sub(self.flow.bytes()) / self.size.max(1);
+        (rows.min(fit), (batch / 2).clamp(1, fit.max(1)))
+    }
+
+    fn claimed(&mut self, rows: Result<Vec<OutboxRow>, StoreError>) {
+        self.claiming = false;
+        match rows {
+            Ok(mut rows) => {
+                self.reading.found(&rows);
+                // What was lost or taken over meanwhile is not ours to publish: what was before these rows is gone.
+                let kept: HashSet<_> =
+                    self.asked_of.intersection(&self.held).map(|lease| lease.slot).collect();
+                rows.retain(|row| kept.contains(&row.slot));
+                if !rows.is_empty() {
+                    self.size =
+                        rows.iter().map(|row| row.envelope.payload.bytes().len()).sum::<usize>() / rows.len();
+                    self.look_at_horizon();
+                    self.flow.take(self.claims, rows);
+                }
+            }
+            Err(error) => {
+                self.reading.failed();
+                self.outage(&format!("the store failed: {error}"));
+            }
+        }
+    }
+
+    fn look_at_horizon(&mut self) {
+        let now = self.now();
+        if self.horizon_at.is_none_or(|at| now >= at + HORIZON) {
+            self.horizon_at = Some(now);
+            let store = self.relay.store.clone();
+            self.start(async move { Step::Seen(store.horizon().await) });
+        }
+    }
+
+    /// Waits for news, unless somebody does already.
+    fn wait(&mut self) {
+        if !self.waiting {
+            self.waiting = true;
+            let (ear, interval) = (self.ear.clone(), self.relay.config.poll_interval);
+            self.start_here(async move {
+                ear.wait(interval).await;
+                Step::Woken
+            });
+        }
+    }
+
+    // ── Publishing ──
+
+    fn publish(&mut self) {
+        let lanes = usize::from(self.relay.config.lanes.max(1));
+        while self.publishing < lanes && self.flow.is_ready() && !self.pause.is_on() && self.is_leased() {
+            let rows = self.flow.next(self.relay.config.batch_size.max(1));
+            self.publishing += 1;
+            let relay = &self.relay;
+            let (broker, clock, config) = (relay.broker.clone(), relay.clock.clone(), relay.config.clone());
+            self.start(async move {
+                let started = clock.monotonic();
+                let answers = broker.publish(rows.iter().map(|row| outgoing(row, &config)).collect()).await;
+                Step::Published { rows, answers, took: clock.since(started) }
+            });
+        }
+    }
+
+    fn published(&mut self, rows: Vec<OutboxRow>, answers: Vec<Published>, took: Duration) {
+        self.publishing -= 1;
+        metrics::histogram!("event_publish_duration_seconds").record(took.as_secs_f64());
+        let (mut unknown, mut outage) = (Vec::new(), None);
+        for (row, answer) in rows.into_iter().zip(answers) {
+            let result = match judge(&row, answer, &self.relay.config, &self.relay.clock) {
+                Ok(result) => result,
+                Err(why) => {
+                    outage.get_or_insert(why);
+                    unknown.push(row);
+                    continue;
+                }
+            };
+            if result == PublishResult::Published {
+                if let Some(after) = self.flow.confirmed(&row) {
+                    self.reading.again(after);
+                }
+            } else {
+                self.flow.failed(&row);
+                self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
+                metrics::counter!("postrider_relay_failed_total").increment(1);
+            }
+            let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
+            self.done.push(Done { row: row.row, key, retried, result });
+        }
+        // A row of a slot that was lost is its heir's to publish.
+        let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
+        let (ours, lost) = unknown.into_iter().partition(|row| held.contains(&row.slot));
+        self.flow.unknown(ours);
+        self.flow.drop_flying(lost);
+        match outage {
+            Some(why) => self.outage(&format!("the broker could not take messages: {why}")),
+            None => self.works(),
+        }
+    }
+
+    // ── Tasks ──
+
+    /// Starts work in a task of its own, so that it can use another core.
+    fn start(&mut self, work: impl Future<Output = Step> + Send + 'static) {
+        let task = tokio::spawn(work);
+        self.start_here(async move { task.await.unwrap_or_else(|error| Step::Gone(error.to_string())) });
+    }
+
+    /// Starts what only waits.
+    fn start_here(&mut self, work: impl Future<Output = Step> + Send + 'static) {
+        self.steps.push(work.boxed());
+    }
+
+    fn now(&self) -> Duration {
+        self.relay.clock.monotonic()
+    }
+}

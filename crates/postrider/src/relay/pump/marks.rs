@@ -1,0 +1,73 @@
+//! Marks after confirms, and what an outage does to both.
+
+use std::sync::atomic::Ordering;
+
+use super::{Done, Pump, Step};
+use crate::store::{Outbox, PublishResult, RowResult, StoreError};
+
+impl<S: Outbox> Pump<S> {
+    pub(super) fn settle(&mut self) {
+        if self.settling || self.done.is_empty() || self.pause.is_on() {
+            return;
+        }
+        self.settling = true;
+        let done = std::mem::take(&mut self.done);
+        let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
+        self.start(async move {
+            let results = done.iter().map(|done| RowResult { row: done.row, result: done.result.clone() });
+            let recorded = store.settle(&id, results.collect()).await;
+            Step::Settled { done, recorded }
+        });
+    }
+
+    pub(super) fn settled(&mut self, done: Vec<Done>, recorded: Result<usize, StoreError>) {
+        self.settling = false;
+        match recorded {
+            Ok(recorded) => {
+                if recorded < done.len() {
+                    tracing::info!(
+                        lost = done.len() - recorded,
+                        "another relay took over some rows meanwhile; they may be published twice, and take effect once"
+                    );
+                }
+                let published = done.iter().filter(|done| done.result == PublishResult::Published).count();
+                self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
+                metrics::counter!("postrider_relay_published_total").increment(published as u64);
+                for Done { row, key, retried, result } in done {
+                    self.flow.settled(row.position, key.as_ref(), self.claims);
+                    if retried && key.is_some() && result == PublishResult::Published {
+                        self.reading.again(row.position);
+                    }
+                }
+            }
+            // They are confirmed; only the marks are missing. If another relay takes over first, it publishes them again.
+            Err(error) => {
+                let newer = std::mem::replace(&mut self.done, done);
+                self.done.extend(newer);
+                self.outage(&format!("the store failed: {error}"));
+            }
+        }
+    }
+
+    /// Pauses. Says so once, and once that it goes on.
+    pub(super) fn outage(&mut self, reason: &str) {
+        if !self.relay.status.paused.swap(true, Ordering::Relaxed) {
+            let relay = &self.relay.id;
+            tracing::warn!(%relay, %reason, "the relay pauses; nothing is lost, it goes on by itself");
+        }
+        if let Some(pause) = self.pause.begin() {
+            let clock = self.relay.clock.clone();
+            self.start_here(async move {
+                clock.sleep(pause).await;
+                Step::PauseIsOver
+            });
+        }
+    }
+
+    pub(super) fn works(&mut self) {
+        self.pause.reset();
+        if self.relay.status.paused.swap(false, Ordering::Relaxed) {
+            tracing::info!(relay = %self.relay.id, "the relay goes on");
+        }
+    }
+}

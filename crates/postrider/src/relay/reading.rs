@@ -1,0 +1,253 @@
+//! Where a relay reads in the outbox, so that what it has done with costs nothing any more.
+//!
+//! Positions are given out before they are committed, so a row may appear behind others that were read long ago. Two
+//! places follow from that. `ahead` is how far was read: a relay that has much to do goes on from there. `low` is the
+//! low-water mark: nothing new can appear at or before it, because every transaction that was writing when the outbox
+//! reached it has ended. Looks begin there, past the remains of all that was published, even when a long transaction
+//! elsewhere keeps the database from clearing them away. As a net, everything is looked at once a minute.
+//!
+//! Pure: it is told the time and what was found.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::flow::Flow;
+use crate::store::{Ask, Horizon, OutboxRow, Wanted};
+
+/// However busy it is, look for rows that were committed late this often.
+const LATE: Duration = Duration::from_millis(100);
+/// And for rows whose time has come.
+const TIMED: Duration = Duration::from_millis(250);
+/// And at everything.
+const NET: Duration = Duration::from_mins(1);
+/// Older partitions are left to the net: a transaction that takes longer than this before it writes is rare.
+const OLDEST: Duration = Duration::from_hours(24);
+
+/// How far a relay has read.
+#[derive(Default)]
+pub(super) struct Reading {
+    low: i64,
+    since: Option<Timestamp>,
+    ahead: i64,
+    /// The last look found as much as it asked for.
+    more: bool,
+    looked_at: Option<Duration>,
+    timed_at: Option<Duration>,
+    net_at: Option<Duration>,
+    /// The next mark, once its writers have ended.
+    candidate: Option<Horizon>,
+    horizon: Option<(i64, Timestamp)>,
+    under_way: Option<UnderWay>,
+    /// As many timed rows are asked for now.
+    timed_limit: Option<usize>,
+}
+
+/// A claim that was asked and not answered yet.
+struct UnderWay {
+    limit: usize,
+    from_low: bool,
+    horizon: Option<(i64, Timestamp)>,
+    /// Meanwhile it turned out that rows after this position have to be read again.
+    again: Option<i64>,
+}
+
+impl Reading {
+    /// Whether there is anything to ask for though nothing was announced.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.more || self.timed_at.is_none_or(|at| now >= at + TIMED)
+    }
+
+    /// What to ask for now.
+    pub(super) fn ask(&mut self, now: Duration, limit: usize, flow: &Flow) -> Ask {
+        let ask =
+            |wanted| Ask { limit, wanted, held: None, in_hand: flow.positions(), without: flow.crowded() };
+        if self.timed_at.is_none_or(|at| now >= at + TIMED) {
+            self.timed_at = Some(now);
+            self.timed_limit = Some(limit);
+            return ask(Wanted::Timed);
+        }
+        if self.net_at.is_none_or(|at| now >= at + NET) {
+            self.net_at = Some(now);
+            self.start_over();
+        }
+        let from_low = !self.more || self.looked_at.is_none_or(|at| now >= at + LATE);
+        if from_low {
+            self.looked_at = Some(now);
+        }
+        self.under_way = Some(UnderWay { limit, from_low, horizon: self.horizon, again: None });
+        ask(Wanted::New { after: if from_low { self.low } else { self.ahead }, since: self.since })
+    }
+
+    /// What was found.
+    pub(super) fn found(&mut self, rows: &[OutboxRow]) {
+        if let Some(limit) = self.timed_limit.take() {
+            // There are more of them.
+            if rows.len() >= limit {
+                self.timed_at = None;
+            }
+            return;
+        }
+        let Some(asked) = self.under_way.take() else { return };
+        let last = rows.last().map_or(0, |row| row.row.position);
+        self.more = rows.len() >= asked.limit;
+        self.ahead = self.ahead.max(last);
+        if asked.from_low
+            && let Some((position, at)) = asked.horizon
+        {
+            let read_to = if self.more { last } else { i64::MAX };
+            self.low = self.low.max(position.min(read_to));
+            if !self.more {
+                self.since = at.checked_sub(OLDEST).ok();
+            }
+        }
+        if let Some(after) = asked.again {
+            self.again(after);
+        }
+    }
+
+    /// The claim was not answered.
+    pub(super) fn failed(&mut self) {
+        self.timed_limit = None;
+        if let Some(UnderWay { again: Some(after), .. }) = self.under_way.take() {
+            self.again(after);
+        }
+        self.more = true;
+    }
+
+    /// Rows after this position were left out, and may go now.
+    pub(super) fn again(&mut self, after: i64) {
+        self.low = self.low.min(after);
+        self.ahead = self.ahead.min(after);
+        self.more = true;
+        self.looked_at = None;
+        if let Some(asked) = &mut self.under_way {
+            asked.again = Some(asked.again.map_or(after, |other| other.min(after)));
+        }
+    }
+
+    /// Everything has to be read again: slots were taken over.
+    pub(super) fn start_over(&mut self) {
+        self.again(0);
+        self.since = None;
+    }
+
+    /// How far the outbox is written, and by whom. The mark rises to the last such point whose writers have all ended.
+    pub(super) fn see(&mut self, seen: Horizon) {
+        let done = self
+            .candidate
+            .as_ref()
+            .is_none_or(|candidate| !candidate.writers.iter().any(|writer| seen.writers.contains(writer)));
+        if done && let Some(passed) = self.candidate.replace(seen) {
+            self.horizon = Some((passed.position, passed.at));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::tests::row;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The next ask for new rows, past those for timed ones.
+    fn new(reading: &mut Reading, now: Duration) -> i64 {
+        loop {
+            match reading.ask(now, 10, &Flow::default()).wanted {
+                Wanted::New { after, .. } => return after,
+                _ => reading.found(&[]),
+            }
+        }
+    }
+
+    fn rows(positions: std::ops::RangeInclusive<i64>) -> Vec<OutboxRow> {
+        positions.map(row).collect()
+    }
+
+    fn horizon(position: i64, writers: &[&str]) -> Horizon {
+        Horizon {
+            position,
+            at: Timestamp::UNIX_EPOCH,
+            writers: writers.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn a_full_claim_is_followed_by_the_next_rows() {
+        let mut reading = Reading::default();
+        assert_eq!(new(&mut reading, SECOND), 0);
+        reading.found(&rows(1..=10));
+        assert!(reading.is_due(SECOND));
+        assert_eq!(new(&mut reading, SECOND), 10);
+        reading.found(&rows(11..=12));
+        assert!(!reading.is_due(SECOND), "now it waits to be told");
+        assert_eq!(new(&mut reading, SECOND), 0, "and then looks for late commits too");
+    }
+
+    #[test]
+    fn the_mark_rises_when_those_who_wrote_before_it_have_ended() {
+        let mut reading = Reading::default();
+        new(&mut reading, SECOND);
+        reading.found(&rows(1..=5));
+        reading.see(horizon(5, &["slow"]));
+        reading.see(horizon(9, &["slow", "other"]));
+        new(&mut reading, SECOND);
+        reading.found(&[]);
+        assert_eq!(new(&mut reading, SECOND), 0, "slow may still commit position 3");
+        reading.found(&[]);
+        reading.see(horizon(12, &["third"]));
+        assert_eq!(new(&mut reading, SECOND), 0, "one look from the bottom with that knowledge");
+        reading.found(&[]);
+        assert_eq!(new(&mut reading, SECOND), 5);
+    }
+
+    #[test]
+    fn the_mark_does_not_pass_what_a_full_claim_left_unread() {
+        let mut reading = Reading::default();
+        reading.see(horizon(100, &[]));
+        reading.see(horizon(100, &[]));
+        new(&mut reading, SECOND);
+        reading.found(&rows(1..=10));
+        assert_eq!(new(&mut reading, SECOND * 2), 10);
+        reading.found(&rows(11..=12));
+        assert_eq!(new(&mut reading, SECOND * 3), 100);
+    }
+
+    #[test]
+    fn what_was_left_out_is_read_again_even_if_a_claim_is_under_way() {
+        let mut reading = Reading::default();
+        reading.see(horizon(100, &[]));
+        reading.see(horizon(100, &[]));
+        new(&mut reading, SECOND);
+        reading.again(7);
+        reading.found(&[]);
+        assert!(reading.is_due(SECOND));
+        assert_eq!(new(&mut reading, SECOND), 7);
+    }
+
+    #[test]
+    fn timed_rows_are_asked_for_now_and_then_and_at_once_while_there_are_more() {
+        let mut reading = Reading::default();
+        let wanted = |reading: &mut Reading, now| reading.ask(now, 10, &Flow::default()).wanted;
+        assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
+        reading.found(&rows(1..=10));
+        assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
+        reading.found(&rows(11..=12));
+        assert!(matches!(wanted(&mut reading, SECOND), Wanted::New { .. }));
+        reading.found(&[]);
+        assert_eq!(wanted(&mut reading, SECOND * 2), Wanted::Timed);
+    }
+
+    #[test]
+    fn once_a_minute_it_looks_at_everything() {
+        let mut reading = Reading::default();
+        reading.see(horizon(100, &[]));
+        reading.see(horizon(100, &[]));
+        new(&mut reading, SECOND);
+        reading.found(&[]);
+        assert_eq!(new(&mut reading, SECOND * 2), 100);
+        reading.found(&[]);
+        assert_eq!(new(&mut reading, SECOND * 70), 0);
+    }
+}

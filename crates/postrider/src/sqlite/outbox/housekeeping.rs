@@ -1,0 +1,97 @@
+//! What is old and published leaves the outbox, some rows at a time, so that no writer waits long.
+
+use futures_util::FutureExt as _;
+use sqlx::SqliteConnection;
+
+use super::update;
+use crate::archive::ArchiveFile;
+use crate::sqlite::{Sqlite, from_sqlite};
+use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError, StoreErrorKind};
+
+/// Rows at a time.
+const STEP: i64 = 1_000;
+
+const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
+     content_type, status, available_at, attempts, created_at, occurred_at, ordering_key, causation_id, correlation_id, \
+     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error";
+
+/// The last position of a step, over an index that has published rows by their time.
+const STEP_END: &str = "SELECT position FROM event_outbox INDEXED BY event_outbox_published \
+     WHERE status = 'published' AND published_at < ?1 ORDER BY published_at LIMIT ?2";
+
+impl Housekeeping for Sqlite {
+    async fn keep_house(&self, _worker: &RelayId, rules: &HouseRules) -> Result<Option<Kept>, StoreError> {
+        let mut kept = Kept::default();
+        let before = self.clock().now().saturating_sub(rules.keep).map_or(0, jiff::Timestamp::as_microsecond);
+        loop {
+            let positions: Vec<i64> = sqlx::query_scalar(STEP_END)
+                .bind(before)
+                .bind(STEP)
+                .fetch_all(self.readers())
+                .await
+                .map_err(from_sqlite)?;
+            if positions.is_empty() {
+                return Ok(Some(kept));
+            }
+            if let Archive::Files(folder) = &rules.archive {
+                kept.archived += self.write_file(folder, &positions).await?;
+            }
+            let into_table = rules.archive == Archive::Table;
+            let step = serde_json::json!(positions).to_string();
+            let removed =
+                self.writer().run(move |connection| remove(connection, step, into_table).boxed()).await?;
+            kept.removed += removed as u64;
+            if into_table {
+                kept.archived += removed as u64;
+            }
+        }
+    }
+}
+
+impl Sqlite {
+    async fn write_file(&self, folder: &std::path::Path, positions: &[i64]) -> Result<u64, StoreError> {
+        let lines: Vec<String> = sqlx::query_scalar(
+            "SELECT json_object('position', position, 'id', id, 'group_id', group_id, 'subsidiary_id', subsidiary_id, \
+                 'aggregate_type', aggregate_type, 'aggregate_id', aggregate_id, 'event_type', event_type, \
+                 'payload', json(payload), 'body', iif(body IS NULL, NULL, '\\x' || lower(hex(body))), \
+                 'content_type', content_type, 'attempts', attempts, 'created_at', created_at, 'occurred_at', occurred_at, \
+                 'ordering_key', ordering_key, 'causation_id', causation_id, 'correlation_id', correlation_id, \
+                 'exchange', exchange, 'routing_key', routing_key, 'target_queue', target_queue, \
+                 'published_at', published_at) \
+             FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) ORDER BY position",
+        )
+        .bind(serde_json::json!(positions).to_string())
+        .fetch_all(self.readers())
+        .await
+        .map_err(from_sqlite)?;
+        let first = positions.iter().min().copied().unwrap_or(0);
+        let written =
+            ArchiveFile::create(folder, &format!("event_outbox.from{first:020}")).and_then(|mut file| {
+                lines.iter().try_for_each(|line| file.line(line))?;
+                file.finish()
+            });
+        written.map_err(|error| {
+            let folder = folder.display();
+            let message = format!(
+                "the archive in {folder} cannot be written ({error}); nothing was removed, mend it and try again"
+            );
+            StoreError::new(StoreErrorKind::Unavailable, message)
+        })
+    }
+}
+
+async fn remove(
+    connection: &mut SqliteConnection,
+    positions: String,
+    keep: bool,
+) -> Result<usize, StoreError> {
+    if keep {
+        let copy = format!(
+            "INSERT OR REPLACE INTO event_outbox_archive ({COLUMNS}) SELECT {COLUMNS} FROM event_outbox \
+             WHERE position IN (SELECT value FROM json_each(?1))"
+        );
+        update(connection, sqlx::query(sqlx::AssertSqlSafe(copy)).bind(positions.clone())).await?;
+    }
+    let delete = "DELETE FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) AND +status = 'published'";
+    update(connection, sqlx::query(delete).bind(positions)).await
+}

@@ -1,0 +1,53 @@
+//! Where one event went.
+
+use super::Sqlite;
+use super::error::from_sqlite;
+use super::letters::{read_summary, summary};
+use super::outbox::time;
+use crate::envelope::EventId;
+use crate::store::{AppliedStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
+
+const OUTBOX: &str = "SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, \
+         attempts, last_error \
+     FROM event_outbox WHERE id = ?1 OR event_id = ?1 ORDER BY position";
+
+/// The marks have the consumer first in their key, so the consumers that could have one are asked for.
+const APPLIED: &str = "SELECT consumer_name, processed_at FROM event_inbox WHERE event_id = ?1 AND consumer_name IN ( \
+         SELECT name FROM consumer UNION SELECT consumer_name FROM dead_letter WHERE event_id = ?1) \
+     ORDER BY processed_at";
+
+const LETTERS: &str =
+    concat!("SELECT ", summary!(), " FROM dead_letter WHERE event_id = ? ORDER BY dead_at, id");
+
+type Row = (String, String, String, Option<String>, i64, Option<i64>, u32, Option<String>);
+
+impl Traces for Sqlite {
+    async fn trace(&self, event: &EventId) -> Result<Trace, StoreError> {
+        let rows = sqlx::query_as(OUTBOX).bind(event.as_str()).fetch_all(self.readers());
+        let rows: Vec<Row> = rows.await.map_err(from_sqlite)?;
+        let marks = sqlx::query_as(APPLIED).bind(event.as_str()).fetch_all(self.readers());
+        let marks: Vec<(String, i64)> = marks.await.map_err(from_sqlite)?;
+        let letters = sqlx::query(LETTERS).bind(event.as_str()).fetch_all(self.readers());
+        let letters = letters.await.map_err(from_sqlite)?;
+        Ok(Trace {
+            outbox: rows.into_iter().map(step).collect(),
+            applied: marks.into_iter().map(|(consumer, at)| AppliedStep { consumer, at: time(at) }).collect(),
+            dead_letters: letters.iter().map(read_summary).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn step(
+    (row_id, event_type, status, target_queue, created_at, published_at, attempts, last_error): Row,
+) -> OutboxStep {
+    OutboxStep {
+        row_id,
+        event_type,
+        status: OutboxStatus::from_name(&status).unwrap_or(OutboxStatus::Pending),
+        target_queue,
+        created_at: time(created_at),
+        published_at: published_at.map(time),
+        attempts,
+        last_error,
+    }
+}

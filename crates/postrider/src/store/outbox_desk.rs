@@ -1,0 +1,98 @@
+//! What people ask of an outbox: what waits, what failed and why, and to let it go on.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{OutboxStatus, Store, StoreError};
+use crate::envelope::{EventId, OrderingKey};
+
+/// The outbox as people see it.
+pub trait OutboxDesk: Store {
+    /// Rows, the newest first.
+    fn list(
+        &self,
+        filter: &RowFilter,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<RowView>, StoreError>> + Send;
+
+    /// One row, with its payload.
+    fn find(&self, id: &EventId) -> impl Future<Output = Result<Option<RowView>, StoreError>> + Send;
+
+    /// Keys that stand still behind a dead event, those with most behind them first.
+    fn parked(&self, limit: usize) -> impl Future<Output = Result<Vec<ParkedKey>, StoreError>> + Send;
+
+    /// Gives the dead events of a key new attempts, the first of them at once. Returns their ids; none if nothing was dead.
+    fn unpark(&self, target: &Unpark) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
+}
+
+/// Which dead events get new attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unpark {
+    /// Those of a key.
+    Key(OrderingKey),
+    /// One, by its id: how those without a key are named.
+    Event(EventId),
+}
+
+/// Which rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowFilter {
+    /// In this state.
+    pub status: Option<OutboxStatus>,
+    /// Of this ordering key.
+    pub key: Option<OrderingKey>,
+    /// All words of the type but the last.
+    pub aggregate_type: Option<String>,
+}
+
+/// A row as people see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RowView {
+    /// The event's id.
+    pub id: String,
+    /// Its place in the order, as text: it may have more digits than JSON's numbers keep.
+    pub position: String,
+    /// What happened.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// To which entity.
+    pub aggregate_id: Option<String>,
+    /// What it keeps its order with.
+    pub key: Option<String>,
+    /// Whose it is.
+    pub group_id: Option<String>,
+    /// `pending`, `published`, `failed` or `dead`.
+    pub status: String,
+    /// How often publishing it failed.
+    pub attempts: i32,
+    /// When it was committed, or nearly.
+    pub created_at: Timestamp,
+    /// Not tried before.
+    pub available_at: Timestamp,
+    /// When it was marked as published.
+    pub published_at: Option<Timestamp>,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+    /// What it says, as text; only where one row was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<String>,
+}
+
+/// A key that stands still.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ParkedKey {
+    /// The key.
+    pub key: String,
+    /// The dead event at its head.
+    pub event_id: String,
+    /// Why it is dead.
+    pub error: Option<String>,
+    /// How often it was tried.
+    pub attempts: i32,
+    /// When it died, or nearly.
+    pub since: Timestamp,
+    /// Events behind it.
+    pub waiting: u64,
+}

@@ -1,0 +1,56 @@
+//! Where one event went, as far as the store knows.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{LetterSummary, OutboxStatus, Store, StoreError};
+use crate::envelope::EventId;
+
+/// Looking for one event.
+pub trait Traces: Store {
+    /// Everything the store knows of an event.
+    fn trace(&self, event: &EventId) -> impl Future<Output = Result<Trace, StoreError>> + Send;
+}
+
+/// What the store knows of an event. All empty: it never was here.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Trace {
+    /// Its row in the outbox, and the rows that sent it again.
+    pub outbox: Vec<OutboxStep>,
+    /// Who applied it.
+    pub applied: Vec<AppliedStep>,
+    /// Its dead letters, the oldest first.
+    pub dead_letters: Vec<LetterSummary>,
+}
+
+/// A row of the outbox.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutboxStep {
+    /// The row's id: the event's own, or that of a row that sent it again.
+    pub row_id: String,
+    /// Its type.
+    pub event_type: String,
+    /// Where it is.
+    pub status: OutboxStatus,
+    /// The one queue it goes to, if it is not routed.
+    pub target_queue: Option<String>,
+    /// When it was committed.
+    pub created_at: Timestamp,
+    /// When the broker confirmed it.
+    pub published_at: Option<Timestamp>,
+    /// Failed attempts to publish it.
+    pub attempts: u32,
+    /// Why the last of them failed.
+    pub last_error: Option<String>,
+}
+
+/// A mark in an inbox.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AppliedStep {
+    /// Who applied it.
+    pub consumer: String,
+    /// When.
+    pub at: Timestamp,
+}

@@ -1,0 +1,184 @@
+//! A broker's topology as our own data, and what of it our data cannot hold.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::observed::{self, Observed, Policy};
+use super::{
+    Argument, Binding, BindingKey, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind, ExchangeName,
+    ExchangePolicy, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, Topology,
+};
+
+/// What was found, as a topology.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Export {
+    /// What could be held. Planned against the same broker, it leaves nothing to do.
+    pub topology: Topology,
+    /// What could not, a line each.
+    pub left_out: Vec<String>,
+}
+
+/// Writes down what a virtual host has. The broker's own exchanges and what belongs to a connection are no topology.
+pub fn export(observed: &Observed) -> Export {
+    let mut export = Export { topology: Topology::default(), left_out: Vec::new() };
+    let own = |name: &str| name.is_empty() || name.starts_with("amq.");
+    for seen in observed.exchanges.iter().filter(|seen| !own(&seen.name)) {
+        match exchange(seen, observed) {
+            Ok(exchange) => export.topology.exchanges.push(exchange),
+            Err(why) => export.left_out.push(format!("exchange {}: {why}", seen.name)),
+        }
+    }
+    for seen in observed.queues.iter().filter(|seen| !seen.exclusive) {
+        match queue(seen, observed) {
+            Ok(queue) => export.topology.queues.push(queue),
+            Err(why) => export.left_out.push(format!("queue {}: {why}", seen.name)),
+        }
+    }
+    for seen in &observed.bindings {
+        match binding(seen, &export.topology) {
+            Ok(binding) => export.topology.bindings.push(binding),
+            Err(why) => {
+                let (from, to, key) = (&seen.source, &seen.destination, &seen.routing_key);
+                export.left_out.push(format!("binding {from} → {to} for {key:?}: {why}"));
+            }
+        }
+    }
+    for policy in &observed.policies {
+        if let Some(why) = foreign(policy, &export.topology) {
+            export.left_out.push(format!("policy {} ({}): {why}", policy.name, policy.pattern));
+        }
+    }
+    export
+}
+
+fn exchange(seen: &observed::Exchange, observed: &Observed) -> Result<Exchange, String> {
+    let kind = match seen.kind.as_str() {
+        "topic" => ExchangeKind::Topic,
+        "fanout" => ExchangeKind::Fanout,
+        "direct" => ExchangeKind::Direct,
+        other => return Err(format!("exchanges of type {other} are not supported")),
+    };
+    check(seen.durable, "it does not outlive a restart")?;
+    check(!seen.auto_delete, "it deletes itself")?;
+    check(!seen.internal, "it is internal")?;
+    let mut arguments = seen.arguments.clone();
+    let alternate = arguments.remove("alternate-exchange").map(exchange_name).transpose()?;
+    check(arguments.is_empty(), "it has arguments of a plugin")?;
+    let name = ExchangeName::new(&seen.name).map_err(|error| error.to_string())?;
+    let ours = policy(observed, &format!("postrider.exchange.{name}"));
+    let policy =
+        ExchangePolicy { alternate: ours.get("alternate-exchange").cloned().map(exchange_name).transpose()? };
+    Ok(Exchange { name, kind, alternate, policy })
+}
+
+fn queue(seen: &observed::Queue, observed: &Observed) -> Result<Queue, String> {
+    check(seen.durable, "it does not outlive a restart")?;
+    check(!seen.auto_delete, "it deletes itself")?;
+    let name = QueueName::new(&seen.name).map_err(|error| error.to_string())?;
+    let mut arguments = seen.arguments.clone();
+    let kind = match (arguments.remove("x-queue-type").as_ref().and_then(Value::as_str), seen.kind()) {
+        (Some("quorum"), _) | (None, "quorum") => QueueKind::Quorum,
+        (Some("classic"), _) => QueueKind::Classic,
+        (None, "classic") => QueueKind::Unsaid,
+        (said, kind) => return Err(format!("queues of type {} are not supported", said.unwrap_or(kind))),
+    };
+    let message_ttl =
+        arguments.remove("x-message-ttl").and_then(|ttl| ttl.as_u64()).map(Duration::from_millis);
+    let single_active_consumer = arguments.get("x-single-active-consumer") == Some(&Value::Bool(true));
+    if single_active_consumer {
+        arguments.remove("x-single-active-consumer");
+    }
+    let dead_letter = {
+        let key = arguments.remove("x-dead-letter-routing-key");
+        target(arguments.remove("x-dead-letter-exchange"), key.as_ref())?
+    };
+    let says = |name: &str, value: &str| arguments.get(name).is_some_and(|said| said == value);
+    let safe_dead_lettering = kind == QueueKind::Quorum
+        && dead_letter.is_some()
+        && says("x-dead-letter-strategy", "at-least-once")
+        && says("x-overflow", "reject-publish");
+    if safe_dead_lettering {
+        arguments.remove("x-dead-letter-strategy");
+        arguments.remove("x-overflow");
+    }
+    let arguments = arguments.into_iter().map(|(name, value)| {
+        let value = match value {
+            Value::Bool(value) => Argument::Bool(value),
+            Value::Number(number) if number.is_i64() => Argument::Int(number.as_i64().unwrap_or_default()),
+            Value::String(text) => Argument::Text(text),
+            other => return Err(format!("its argument {name} = {other} cannot be written")),
+        };
+        Ok((name, value))
+    });
+    let arguments = arguments.collect::<Result<BTreeMap<_, _>, String>>()?;
+    let policy = queue_policy(&policy(observed, &format!("postrider.queue.{name}")))?;
+    Ok(Queue {
+        name,
+        kind,
+        message_ttl,
+        dead_letter,
+        single_active_consumer,
+        safe_dead_lettering,
+        arguments,
+        policy,
+    })
+}
+
+fn queue_policy(definition: &BTreeMap<String, Value>) -> Result<QueuePolicy, String> {
+    let get = |name: &str| definition.get(name).cloned();
+    Ok(QueuePolicy {
+        dead_letter: target(get("dead-letter-exchange"), definition.get("dead-letter-routing-key"))?,
+        safe_dead_lettering: get("dead-letter-strategy").is_some_and(|strategy| strategy == "at-least-once"),
+        delivery_limit: get("delivery-limit")
+            .and_then(|limit| limit.as_i64())
+            .map(|limit| u32::try_from(limit).map_or(DeliveryLimit::Unlimited, DeliveryLimit::Times)),
+    })
+}
+
+fn binding(seen: &observed::Binding, topology: &Topology) -> Result<Binding, String> {
+    check(seen.destination_type == "queue", "it binds two exchanges")?;
+    check(seen.arguments.is_empty(), "it has arguments")?;
+    let exchange = ExchangeName::new(&seen.source).map_err(|error| error.to_string())?;
+    let queue = QueueName::new(&seen.destination).map_err(|error| error.to_string())?;
+    let key = BindingKey::new(&seen.routing_key).map_err(|error| error.to_string())?;
+    check(topology.find_exchange(&exchange).is_some(), "its exchange is the broker's own, or was left out")?;
+    check(topology.find_queue(&queue).is_some(), "its queue was left out")?;
+    Ok(Binding { exchange, queue, key })
+}
+
+/// Why a policy is not part of the topology: it is somebody else's, or says more than ours do.
+fn foreign(policy: &Policy, topology: &Topology) -> Option<String> {
+    let queue = topology.queues.iter().find(|queue| queue.broker_policy(true).name == policy.name);
+    let exchange = topology.exchanges.iter().find(|exchange| exchange.broker_policy().name == policy.name);
+    let known = queue.map(|queue| queue.broker_policy(true)).or(exchange.map(Exchange::broker_policy));
+    let Some(known) = known else {
+        return Some(
+            "it is not Postrider's; it stays as it is, and is carried along where ours applies".to_owned(),
+        );
+    };
+    let more: Vec<_> =
+        policy.definition.keys().filter(|key| !known.definition.contains_key(*key)).cloned().collect();
+    (!more.is_empty()).then(|| format!("{} came along from another policy", more.join(", ")))
+}
+
+fn policy(observed: &Observed, name: &str) -> BTreeMap<String, Value> {
+    let found = observed.policies.iter().find(|policy| policy.name == name);
+    found.map(|policy| policy.definition.clone()).unwrap_or_default()
+}
+
+fn target(exchange: Option<Value>, key: Option<&Value>) -> Result<Option<DeadLetterTarget>, String> {
+    let Some(exchange) = exchange.map(exchange_name).transpose()? else { return Ok(None) };
+    let key = key.and_then(Value::as_str).map(RoutingKey::new).transpose();
+    Ok(Some(DeadLetterTarget { exchange, routing_key: key.map_err(|error| error.to_string())? }))
+}
+
+fn exchange_name(value: Value) -> Result<ExchangeName, String> {
+    let Value::String(name) = value else { return Err(format!("{value} is no name of an exchange")) };
+    ExchangeName::new(name).map_err(|error| error.to_string())
+}
+
+fn check(holds: bool, otherwise: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
+}

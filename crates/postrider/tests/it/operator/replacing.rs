@@ -1,0 +1,198 @@
+//! Replacing a queue: every message is still there, under every kind of disturbance.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use postrider::broker::{Broker as _, HeaderValue, Outgoing, Published};
+use postrider::topology::plan::{Sign, Step};
+use postrider::topology::{Argument, DeadLetterTarget, RoutingKey};
+
+use super::traffic::{Consuming, Publishing, Taken, all_seen, drain, drained, ids, outgoing, publish};
+use super::*;
+
+postrider_testkit::on_each_rabbitmq!(
+    a_loaded_classic_queue_becomes_a_quorum_queue,
+    changed_limits_replace_a_quorum_queue,
+    under_traffic_nothing_is_lost,
+    a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
+    interrupted_anywhere_it_is_finished_by_the_next_apply,
+    retries_that_come_back_meanwhile_are_kept,
+    two_processes_do_not_replace_the_same_queue,
+);
+
+async fn a_loaded_classic_queue_becomes_a_quorum_queue(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    apply(&operator, &orders(QueueKind::Classic)).await;
+    publish(&broker, ids("m", 3000)).await;
+    let mut special = outgoing("special");
+    special.message.headers.insert("x-tenant".into(), HeaderValue::Text("acme".into()));
+    special
+        .message
+        .headers
+        .insert("CC".into(), HeaderValue::List(vec![HeaderValue::Text("order.copied".into())]));
+    special.message.properties.priority = Some(3);
+    let wanted_message = special.message.clone();
+    assert_eq!(broker.publish(vec![special]).await, [Published::Confirmed]);
+
+    let quorum = orders(QueueKind::Quorum);
+    let plan = apply(&operator, &quorum).await;
+    let Step::ReplaceQueue { messages, .. } = &plan.steps[0] else { panic!("{plan:?}") };
+    assert_eq!((plan.count(Sign::Replace), *messages), (1, 3001));
+    assert_settled(&operator, &quorum).await;
+
+    let mut all = drain(&broker, "orders").await;
+    let mut last = all.iter().position(|delivery| delivery.message.body == wanted_message.body).unwrap();
+    assert_eq!(last, all.len() - 1, "the last one published is still the last");
+    let special = all.remove(last);
+    last = all.len();
+    assert_eq!((special.exchange.as_str(), special.routing_key.as_str()), ("events", "order.created"));
+    assert_eq!(special.message.properties, wanted_message.properties);
+    assert_eq!(special.message.headers.get("x-tenant"), Some(&HeaderValue::Text("acme".into())));
+    let seen: HashSet<_> = all.iter().map(Taken::id).collect();
+    assert_eq!((last, seen), (3000, ids("m", 3000)));
+}
+
+async fn changed_limits_replace_a_quorum_queue(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    apply(&operator, &orders(QueueKind::Quorum)).await;
+    publish(&broker, ids("m", 500)).await;
+    let mut wanted = orders(QueueKind::Quorum);
+    wanted.queues[0].message_ttl = Some(Duration::from_hours(1));
+    wanted.queues[0].arguments.insert("x-max-length".into(), Argument::Int(100_000));
+    apply(&operator, &wanted).await;
+    assert_settled(&operator, &wanted).await;
+    assert_eq!(depth(&broker, "orders").await, 500);
+    // And again, to the other type.
+    let classic = orders(QueueKind::Classic);
+    apply(&operator, &classic).await;
+    assert_settled(&operator, &classic).await;
+    assert_eq!(depth(&broker, "orders").await, 500);
+}
+
+async fn under_traffic_nothing_is_lost(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    apply(&operator, &orders(QueueKind::Classic)).await;
+    publish(&broker, ids("before", 5000)).await;
+    let publishing = Publishing::start(Arc::clone(&broker), "live");
+    let consuming = Consuming::start(Arc::clone(&broker));
+    apply(&operator, &orders(QueueKind::Quorum)).await;
+    let sent = publishing.stop().await;
+    assert!(sent > 100, "{sent} were published meanwhile");
+    let mut wanted = ids("before", 5000);
+    wanted.extend(ids("live", sent));
+    all_seen(&wanted, &[&consuming.seen]).await;
+    assert_eq!(*consuming.seen.lock().unwrap(), wanted);
+    assert_settled(&operator, &orders(QueueKind::Quorum)).await;
+}
+
+async fn a_consumer_that_never_settles_stops_it_and_everything_is_put_back(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let classic = orders(QueueKind::Classic);
+    apply(&operator, &classic).await;
+    publish(&broker, ids("m", 100)).await;
+    let mut stuck = broker.subscribe(&queue("orders"), 10).await.unwrap();
+    let mut held = 0;
+    while held < 10 {
+        held += stuck.next(10).await.unwrap().len();
+    }
+    let plan = operator.plan(&orders(QueueKind::Quorum), false).await.unwrap();
+    let error = operator.apply(&plan, Duration::from_secs(1), &|text| eprintln!("{text}")).await.unwrap_err();
+    assert!(error.to_string().contains("10 messages of queue orders are with consumers"), "{error}");
+    assert_settled(&operator, &classic).await;
+    assert_eq!(depth(&broker, "orders").await, 90);
+    drop(stuck);
+    apply(&operator, &orders(QueueKind::Quorum)).await;
+    let seen = drained(&broker, "orders").await;
+    assert_eq!(seen, ids("m", 100));
+}
+
+async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let operator = Arc::new(operator);
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    apply(&operator, &orders(QueueKind::Classic)).await;
+    publish(&broker, ids("before", 2000)).await;
+    let publishing = Publishing::start(Arc::clone(&broker), "live");
+    // Each attempt is cut off a little later than the one before; the last one runs to its end.
+    let quorum = orders(QueueKind::Quorum);
+    for millis in [50, 300, 2200, 2500, 3000, 5000, 16_000, 17_000, 18_000, 1000, 2500] {
+        let (operator, wanted) = (Arc::clone(&operator), quorum.clone());
+        let attempt = tokio::spawn(async move {
+            let plan = operator.plan(&wanted, false).await.unwrap();
+            operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await
+        });
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        attempt.abort();
+        let cut = attempt.await;
+        eprintln!("-- cut off after {millis} ms: {:?}", cut.map_err(|error| error.is_cancelled()));
+    }
+    apply(&operator, &quorum).await;
+    let sent = publishing.stop().await;
+    assert_settled(&operator, &quorum).await;
+    let mut wanted = ids("before", 2000);
+    wanted.extend(ids("live", sent));
+    let seen = drained(&broker, "orders").await;
+    let missing: Vec<_> = wanted.difference(&seen).take(5).collect();
+    assert!(missing.is_empty() && seen.len() == wanted.len(), "lost {missing:?}");
+}
+
+/// As in the event-bus design: expired messages go back to the queue by its name, and nobody would confirm them.
+async fn retries_that_come_back_meanwhile_are_kept(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    let with_retry = |kind| {
+        let back = DeadLetterTarget {
+            exchange: ExchangeName::default_exchange(),
+            routing_key: Some(RoutingKey::new("orders").unwrap()),
+        };
+        orders(kind).queue(Queue {
+            kind: QueueKind::Classic,
+            message_ttl: Some(Duration::from_millis(300)),
+            dead_letter: Some(back),
+            ..Queue::quorum(queue("orders.retry"))
+        })
+    };
+    apply(&operator, &with_retry(QueueKind::Classic)).await;
+    publish(&broker, ids("before", 500)).await;
+    let retrying = {
+        let broker = Arc::clone(&broker);
+        tokio::spawn(async move {
+            for i in 0.. {
+                let message = outgoing(&format!("retry-{i}")).message;
+                assert_eq!(
+                    broker.publish(vec![Outgoing::to_queue(&queue("orders.retry"), message)]).await,
+                    [Published::Confirmed]
+                );
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                if i == 2500 {
+                    return;
+                }
+            }
+        })
+    };
+    let wanted = with_retry(QueueKind::Quorum);
+    apply(&operator, &wanted).await;
+    retrying.await.unwrap();
+    assert_settled(&operator, &wanted).await;
+    let mut all = ids("before", 500);
+    all.extend(ids("retry", 2501));
+    let consuming = Consuming::start(Arc::clone(&broker));
+    all_seen(&all, &[&consuming.seen]).await;
+}
+
+async fn two_processes_do_not_replace_the_same_queue(version: RabbitVersion) {
+    let (vhost, first) = operator(version).await;
+    let second = operator_at(&vhost.amqp_url, &vhost.management_url);
+    let broker = connect(&vhost.amqp_url).await;
+    apply(&first, &orders(QueueKind::Classic)).await;
+    publish(&broker, ids("m", 1000)).await;
+    let quorum = orders(QueueKind::Quorum);
+    tokio::join!(apply(&first, &quorum), apply(&second, &quorum));
+    assert_settled(&first, &quorum).await;
+    let seen = drained(&broker, "orders").await;
+    assert_eq!(seen, ids("m", 1000));
+}

@@ -1,0 +1,132 @@
+//! Partitions: made ahead, ended when they are old, and nobody waits for it.
+
+use std::time::Duration;
+
+use postrider::store::{Archive, HouseRules, Housekeeping as _, Kept, PublishResult};
+use postrider::{Outbox as _, Store as _};
+
+use super::{LEASE, append, claim, event, execute, relay, settle, store};
+
+async fn keep(postgres: &postrider::postgres::Postgres, rules: &HouseRules) -> Kept {
+    postgres.keep_house(&relay("keeper"), rules).await.unwrap().expect("nobody else keeps this house")
+}
+
+async fn count(postgres: &postrider::postgres::Postgres, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(postgres.pool()).await.unwrap()
+}
+
+/// A partition of January 2020 with two published events in it.
+async fn with_an_old_partition(postgres: &postrider::postgres::Postgres) {
+    for sql in [
+        "CREATE TABLE postrider.event_outbox_p20200101 PARTITION OF postrider.event_outbox \
+         FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, status, created_at, available_at) \
+         SELECT 'old-' || n, 'shop.order', 'placed', '{}', 'published', '2020-01-10', '2020-01-10' \
+         FROM generate_series(1, 2) n",
+    ] {
+        execute(postgres, sql).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn partitions_are_made_ahead_and_take_the_rows() {
+    let (postgres, _database) = store().await;
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    assert_eq!(kept.partitions_made.len(), 5, "{kept:?}");
+    append(&postgres, vec![event("1", None)]).await;
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_default").await, 0);
+    assert_eq!(keep(&postgres, &HouseRules::default()).await, Kept::default(), "nothing is left to do");
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&postgres, &a).await;
+    assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 1);
+}
+
+#[tokio::test]
+async fn rows_that_came_before_the_partitions_stay_where_they_are() {
+    let (postgres, _database) = store().await;
+    append(&postgres, vec![event("1", None)]).await;
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    assert_eq!(kept.partitions_made.len(), 4, "the present one stays with the default: {kept:?}");
+    append(&postgres, vec![event("2", None)]).await;
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_default").await, 2);
+    let left = "SELECT count(*) FROM pg_constraint WHERE conname = 'no_row_of_next_partition'";
+    assert_eq!(count(&postgres, left).await, 0);
+}
+
+#[tokio::test]
+async fn an_old_partition_ends_and_its_ids_with_it() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    assert_eq!(kept.partitions_ended, ["event_outbox_p20200101"]);
+    assert_eq!(kept.removed, 2);
+    let gone = "SELECT count(*) FROM pg_class WHERE relname = 'event_outbox_p20200101'";
+    assert_eq!(count(&postgres, gone).await, 0);
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_id").await, 0);
+}
+
+#[tokio::test]
+async fn an_old_partition_with_something_unpublished_stays() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    execute(&postgres, "UPDATE postrider.event_outbox SET status = 'dead' WHERE id = 'old-2'").await.unwrap();
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    assert_eq!(kept.partitions_kept, ["event_outbox_p20200101"]);
+    assert_eq!(
+        count(&postgres, "SELECT count(*) FROM postrider.event_outbox WHERE id LIKE 'old-%'").await,
+        2
+    );
+}
+
+#[tokio::test]
+async fn an_old_partition_moves_to_the_archive_table() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let rules = HouseRules { archive: Archive::Table, ..HouseRules::default() };
+    let kept = keep(&postgres, &rules).await;
+    assert_eq!((kept.archived, kept.removed), (2, 2));
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox").await, 0);
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_archive").await, 2);
+    assert_eq!(keep(&postgres, &rules).await, Kept::default());
+}
+
+#[tokio::test]
+async fn a_round_that_did_not_come_to_its_end_is_finished_by_the_next() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let detach = "ALTER TABLE postrider.event_outbox DETACH PARTITION postrider.event_outbox_p20200101";
+    execute(&postgres, detach).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rules = HouseRules { archive: Archive::Files(folder.path().to_owned()), ..HouseRules::default() };
+    let kept = keep(&postgres, &rules).await;
+    assert_eq!((kept.archived, kept.removed), (2, 2));
+    assert!(folder.path().join("postrider.event_outbox_p20200101.jsonl.gz").exists());
+}
+
+#[tokio::test]
+async fn a_writer_in_its_transaction_is_not_waited_for() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let mut tx = postgres.begin().await.unwrap();
+    postgres.append(&mut tx, vec![event("1", None)]).await.unwrap();
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    assert!(kept.postponed.iter().any(|what| what.contains("event_outbox_p20200101")), "{kept:?}");
+    // And others write meanwhile.
+    append(&postgres, vec![event("2", None)]).await;
+    postgres.commit(tx).await.unwrap();
+    assert_eq!(keep(&postgres, &HouseRules::default()).await.partitions_ended.len(), 1);
+}
+
+#[tokio::test]
+async fn one_at_a_time_keeps_the_house() {
+    let (postgres, _database) = store().await;
+    let held =
+        "UPDATE postrider.outbox SET maintainer = 'other', maintained_until = now() + interval '1 minute'";
+    execute(&postgres, held).await.unwrap();
+    assert_eq!(postgres.keep_house(&relay("late"), &HouseRules::default()).await.unwrap(), None);
+    let ended = "UPDATE postrider.outbox SET maintained_until = now() - interval '1 second'";
+    execute(&postgres, ended).await.unwrap();
+    let rules = HouseRules { keep: Duration::from_hours(1), ..HouseRules::default() };
+    assert!(postgres.keep_house(&relay("late"), &rules).await.unwrap().is_some());
+}

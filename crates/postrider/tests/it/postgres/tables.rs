@@ -1,0 +1,155 @@
+//! Several outboxes in one database, one of them taken over from somebody else; and publishing with one SELECT.
+
+use postrider::Outbox as _;
+use postrider::store::{OutboxDesk as _, Outboxes as _, PublishResult, StoreErrorKind};
+
+use super::{LEASE, append, claim, event, execute, ids, kind, relay, settle, store};
+
+#[tokio::test]
+async fn outboxes_are_apart() {
+    let (postgres, _database) = store().await;
+    assert!(postgres.create_outbox("fis_outbox").await.unwrap());
+    assert!(!postgres.create_outbox("fis_outbox").await.unwrap(), "it is there already");
+    let fis = postgres.outbox("fis_outbox").unwrap();
+    // The same id in both is two events.
+    append(&postgres, vec![event("1", Some("a"))]).await;
+    append(&fis, vec![event("1", Some("a")), event("2", None)]).await;
+    assert_eq!(kind(append_again(&fis).await), StoreErrorKind::Duplicate);
+
+    let (a, b) = (relay("a"), relay("b"));
+    assert_eq!(postgres.lease(&a, LEASE).await.unwrap().len(), 64);
+    assert_eq!(fis.lease(&b, LEASE).await.unwrap().len(), 64, "each has slots of its own");
+    assert_eq!(ids(&claim(&postgres, &a).await), ["1"]);
+    let rows = claim(&fis, &b).await;
+    assert_eq!(ids(&rows), ["1", "2"]);
+    assert!(claim(&fis, &a).await.is_empty());
+    assert_eq!(settle(&fis, &b, &rows, &PublishResult::Published).await, 2);
+    assert_eq!(fis.backlog().await.unwrap().due, 0);
+    assert_eq!(postgres.backlog().await.unwrap().due, 1);
+    assert_eq!(kind(postgres.create_outbox("no good").await), StoreErrorKind::Invalid);
+}
+
+async fn append_again(
+    fis: &postrider::postgres::Postgres,
+) -> Result<Vec<postrider::EventId>, postrider::store::StoreError> {
+    use postrider::Store as _;
+    let mut tx = fis.begin().await.unwrap();
+    fis.append(&mut tx, vec![event("1", None)]).await
+}
+
+/// As Prisma makes it from the HoldCo schema.
+const HOLDCO: &str = "CREATE TABLE public.event_outbox ( \
+     id uuid PRIMARY KEY, group_id uuid NOT NULL, subsidiary_id uuid, aggregate_type text NOT NULL, \
+     aggregate_id uuid NOT NULL, event_type text NOT NULL, payload jsonb NOT NULL, status text NOT NULL DEFAULT 'pending', \
+     available_at timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP, attempts integer NOT NULL DEFAULT 0, \
+     created_at timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP)";
+
+/// The project's own INSERT, which knows nothing of us.
+const PRISMA: &str = "INSERT INTO public.event_outbox (id, group_id, aggregate_type, aggregate_id, event_type, payload) \
+     VALUES ('00000000-0000-7000-8000-00000000000§', '11111111-0000-7000-8000-000000000000', 'order', \
+             '22222222-0000-7000-8000-000000000000', 'created', '{\"order_no\": \"ORD-000§\"}')";
+
+async fn insert(postgres: &postrider::postgres::Postgres, number: u32) {
+    let sql = PRISMA.replace('§', &number.to_string());
+    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(postgres.pool()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_existing_table_is_adopted_and_its_own_inserts_go_on() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    insert(&postgres, 1).await;
+    insert(&postgres, 2).await;
+    assert_eq!(postgres.adopt_outbox("event_outbox").await.unwrap(), 2);
+    assert_eq!(postgres.adopt_outbox("event_outbox").await.unwrap(), 0, "may be repeated");
+    insert(&postgres, 3).await;
+
+    let adopted = postgres.outbox("event_outbox").unwrap();
+    let a = relay("a");
+    adopted.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&adopted, &a).await;
+    let numbers: Vec<_> = rows.iter().map(|row| row.envelope.id.as_str().chars().last().unwrap()).collect();
+    assert_eq!(numbers, ['1', '2', '3']);
+    let key = rows[0].envelope.ordering_key.clone().unwrap();
+    assert!(key.as_str().ends_with("order/22222222-0000-7000-8000-000000000000"), "{key}");
+    assert_eq!(rows[0].envelope.event_type.as_str(), "order.created");
+
+    let failed = PublishResult::Failed { error: "no queue".to_owned(), retry_at: None };
+    assert_eq!(settle(&adopted, &a, &rows[..1], &failed).await, 1);
+    assert_eq!(adopted.parked(10).await.unwrap()[0].waiting, 2);
+    assert!(claim(&adopted, &a).await.is_empty(), "the key is parked");
+
+    // One SELECT writes there too.
+    let publish = "SELECT postrider.publish('order.paid', '{}', aggregate_id => '33333333-0000-7000-8000-000000000000', \
+                   group_id => '11111111-0000-7000-8000-000000000000', outbox => 'public.event_outbox')";
+    let id: String = sqlx::query_scalar(publish).fetch_one(postgres.pool()).await.unwrap();
+    assert_eq!(ids(&claim(&adopted, &a).await), [id.as_str()]);
+}
+
+#[tokio::test]
+async fn a_table_of_another_shape_is_refused_and_left_alone() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, "CREATE TABLE public.other (id uuid PRIMARY KEY, payload json)").await.unwrap();
+    let error = postgres.adopt_outbox("other").await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Schema);
+    assert!(error.message.contains("it has no column status"), "{error}");
+    assert!(error.message.contains("payload is json, not jsonb"), "{error}");
+}
+
+#[tokio::test]
+async fn one_select_publishes_in_the_callers_transaction() {
+    let (postgres, _database) = store().await;
+    let publish = "SELECT postrider.publish('shop.order.placed', '{\"total\": \"12.50\"}', aggregate_id => '4711', \
+                   group_id => 'acme', correlation_id => 'c-1')";
+    let mut rolled_back = postgres.pool().begin().await.unwrap();
+    sqlx::query(publish).execute(&mut *rolled_back).await.unwrap();
+    rolled_back.rollback().await.unwrap();
+    let id: String = sqlx::query_scalar(publish).fetch_one(postgres.pool()).await.unwrap();
+    assert_eq!(uuid_version(&id), '7');
+
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&postgres, &a).await;
+    assert_eq!(ids(&rows), [id.as_str()]);
+    let envelope = &rows[0].envelope;
+    assert_eq!(envelope.event_type.as_str(), "shop.order.placed");
+    assert_eq!(envelope.ordering_key.as_ref().unwrap().as_str(), "acme/shop.order/4711");
+    assert_eq!(envelope.correlation_id.as_ref().unwrap().as_str(), "c-1");
+
+    let later =
+        "SELECT postrider.publish('shop.order.reminded', '{}', available_at => now() + interval '1 day')";
+    execute(&postgres, later).await.unwrap();
+    assert_eq!(postgres.backlog().await.unwrap().later, 1);
+    let wrong = execute(&postgres, "SELECT postrider.publish('placed', '{}')").await.unwrap_err();
+    assert!(wrong.to_string().contains("two words or more"), "{wrong}");
+    let twice = "SELECT postrider.publish('a.b', '{}', id => 'x'), postrider.publish('a.b', '{}', id => 'x')";
+    assert!(execute(&postgres, twice).await.is_err());
+}
+
+fn uuid_version(id: &str) -> char {
+    id.chars().nth(14).unwrap()
+}
+
+#[tokio::test]
+async fn a_service_needs_no_right_but_to_publish() {
+    let (postgres, database) = store().await;
+    let role = format!("service_{}", database.url.rsplit('/').next().unwrap());
+    for sql in [
+        format!("CREATE ROLE {role} LOGIN"),
+        format!("GRANT USAGE ON SCHEMA postrider TO {role}"),
+        format!("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA postrider TO {role}"),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(postgres.pool()).await.unwrap();
+    }
+    let mut service = postgres.pool().begin().await.unwrap();
+    let become_it = format!("SET LOCAL ROLE {role}");
+    sqlx::query(sqlx::AssertSqlSafe(become_it)).execute(&mut *service).await.unwrap();
+    let publish = "SELECT postrider.publish('shop.order.placed', '{}')";
+    sqlx::query(publish).execute(&mut *service).await.unwrap();
+    let read = sqlx::query("SELECT FROM postrider.event_outbox").execute(&mut *service).await;
+    assert!(read.unwrap_err().to_string().contains("permission denied"));
+    drop(service);
+    for sql in [format!("DROP OWNED BY {role}"), format!("DROP ROLE {role}")] {
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(postgres.pool()).await.unwrap();
+    }
+}

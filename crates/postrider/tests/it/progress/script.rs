@@ -1,0 +1,183 @@
+//! Redis alone as the authority: what it loses is an error, never a wrong count; what it finishes is announced.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use postrider::progress::view::{Shown, View as _};
+use postrider::progress::{
+    Announcer, NewJob, Progress, ProgressError, ProgressErrorKind, ProgressStore as _, Status,
+};
+use postrider::redis::{JobKeys, Redis, RedisConfig, RedisProgress, RedisView};
+use postrider::store::Jobs as _;
+use postrider::{Clock, Event};
+use postrider_testkit::servers::Redis as Server;
+
+use super::{closed, done, job, sqlite};
+use crate::conformance::redis::Ear;
+
+struct World {
+    server: Server,
+    progress: RedisProgress,
+    ear: Ear,
+}
+
+async fn world() -> World {
+    let server = Server::start().await.unwrap();
+    let config = RedisConfig { limit: Duration::from_secs(2), ..RedisConfig::new(server.url()) };
+    let redis = Redis::connect(config).await.unwrap();
+    let ear = Ear::default();
+    let progress = RedisProgress::new(redis, JobKeys::default(), Arc::new(ear.clone()), Clock::system());
+    World { server, progress: progress.retries(&[Duration::from_millis(10); 3]), ear }
+}
+
+impl World {
+    fn cli(&self, args: &[&str]) -> String {
+        let url = self.server.url();
+        let ran = std::process::Command::new("redis-cli").args(["-u", &url]).args(args).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+    }
+
+    async fn closed(&self, id: &str, items: u32) {
+        self.progress.init(&NewJob::new(id).unwrap()).await.unwrap();
+        self.progress.set_total(&job(id), items.into()).await.unwrap();
+        self.progress.end_discovery(&job(id)).await.unwrap();
+    }
+
+    async fn refused(&self, id: &str) -> ProgressError {
+        self.progress.mark(&job(id), &done(&["z"])).await.unwrap_err()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_of_a_job_expires_with_it() {
+    let world = world().await;
+    world.closed("7", 3).await;
+    world.progress.mark(&job("7"), &done(&["a"])).await.unwrap();
+    let keys = world.cli(&["KEYS", "*"]);
+    assert_eq!(keys.lines().count(), 2, "{keys}");
+    for key in keys.lines() {
+        assert!(world.cli(&["TTL", key]).parse::<i64>().unwrap() > 6 * 24 * 3600, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_job_is_unknown_and_not_made_again_by_a_mark() {
+    let world = world().await;
+    world.closed("7", 3).await;
+    world.cli(&["DEL", "smap:proj:7"]);
+    assert_eq!(world.refused("7").await.kind, ProgressErrorKind::UnknownJob);
+    assert_eq!(world.cli(&["EXISTS", "smap:proj:7"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_a_whole_job_is_a_clear_error() {
+    let world = world().await;
+    world.cli(&["SET", "smap:proj:text", "mine"]);
+    let error = world.refused("text").await;
+    assert_eq!(error.kind, ProgressErrorKind::WrongType);
+    assert!(error.to_string().contains("holds a string instead of a hash"), "{error}");
+
+    world.cli(&["HINCRBY", "smap:proj:half", "done", "1"]);
+    let error = world.refused("half").await;
+    assert!(error.to_string().contains("lacks a field"), "{error}");
+
+    world.closed("evicted", 3).await;
+    world.progress.mark(&job("evicted"), &done(&["a"])).await.unwrap();
+    world.cli(&["DEL", "{smap:proj:evicted}:items"]);
+    let error = world.refused("evicted").await;
+    assert!(error.to_string().contains("repeats cannot be told"), "{error}");
+
+    world.closed("set", 3).await;
+    world.cli(&["SET", "{smap:proj:set}:items", "mine"]);
+    assert_eq!(world.refused("set").await.kind, ProgressErrorKind::WrongType);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forgotten_script_is_loaded_again() {
+    let world = world().await;
+    world.closed("7", 1).await;
+    world.cli(&["SCRIPT", "FLUSH"]);
+    world.progress.mark(&job("7"), &done(&["a"])).await.unwrap();
+    assert_eq!(world.ear.heard().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_an_error_that_can_be_tried_again() {
+    let world = world().await;
+    world.closed("7", 1).await;
+    world.server.kill().unwrap();
+    let error = world.refused("7").await;
+    assert!(error.is_transient(), "{error}");
+    world.server.restart().await.unwrap();
+    world.progress.mark(&job("7"), &done(&["a"])).await.unwrap();
+    assert_eq!(world.progress.get(&job("7")).await.unwrap().unwrap().status, Status::Done);
+}
+
+/// Fails the first time: the broker is away.
+#[derive(Default)]
+struct Stutter {
+    calls: AtomicU32,
+    ear: Ear,
+}
+
+#[async_trait]
+impl Announcer for Stutter {
+    async fn announce(&self, event: Event) -> Result<(), ProgressError> {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Err(ProgressError::new(ProgressErrorKind::Unavailable, "the broker is away"));
+        }
+        self.ear.announce(event).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_announced_is_announced_by_a_repeat_or_later() {
+    let world = world().await;
+    let redis = Redis::connect(RedisConfig::new(world.server.url())).await.unwrap();
+    for (id, repeats) in [("by-a-repeat", true), ("later", false)] {
+        world.closed(id, 1).await;
+        let stutter = Arc::new(Stutter::default());
+        let progress =
+            RedisProgress::new(redis.clone(), JobKeys::default(), stutter.clone(), Clock::system());
+        let error = progress.mark(&job(id), &done(&["a"])).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        if repeats {
+            assert_eq!(progress.mark(&job(id), &done(&["a"])).await.unwrap().repeated, 1);
+        } else {
+            progress.announce_late().await.unwrap();
+        }
+        progress.mark(&job(id), &done(&["a"])).await.unwrap();
+        assert_eq!(stutter.ear.heard().len(), 1, "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finished_jobs_are_archived_and_a_store_leaves_redis_own_jobs_alone() {
+    let world = world().await;
+    world.closed("redis", 1).await;
+    world.progress.mark(&job("redis"), &done(&["a"])).await.unwrap();
+    world.closed("running", 1).await;
+    let redis = Redis::connect(RedisConfig::new(world.server.url())).await.unwrap();
+    let view = RedisView::new(redis, JobKeys::default());
+    let (store, _folder) = sqlite().await;
+    let finished = view.finished().await.unwrap();
+    assert_eq!(finished.len(), 1);
+    assert_eq!(store.archive_jobs(&finished).await.unwrap(), 1);
+    assert_eq!(store.archive_jobs(&finished).await.unwrap(), 0);
+    let progress = Progress::new(store.clone());
+    assert_eq!(progress.get(&job("redis")).await.unwrap(), world.progress.get(&job("redis")).await.unwrap());
+    assert_eq!(progress.mark(&job("redis"), &done(&["a"])).await.unwrap().repeated, 1);
+
+    let same_name = closed(&store, "running", 1).await;
+    let shown = view.show(&[same_name]).await.unwrap();
+    assert!(
+        matches!(&shown[0], Shown::Refused(why) if why.contains("Redis itself is the authority")),
+        "{shown:?}"
+    );
+    let theirs = Progress::new(store);
+    view.show(&[theirs.init(&NewJob::new("stored").unwrap()).await.unwrap()]).await.unwrap();
+    let error = world.refused("stored").await;
+    assert!(error.to_string().contains("kept by a store"), "{error}");
+}

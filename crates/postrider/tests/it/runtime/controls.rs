@@ -1,0 +1,84 @@
+//! Pausing, the breaker and the rate limit, on a running consumer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postrider::consumer::{BreakerConfig, Concurrency, ConsumerState};
+use postrider::settlement::RetryPolicy;
+use postrider::topology::ConsumerName;
+use postrider::{Event, Failure};
+use postrider_testkit::effects::Effects;
+
+use super::stage::{CONSUMER, Stage};
+
+fn placed() -> Event {
+    Event::new("order.placed").unwrap()
+}
+
+pub(super) async fn a_paused_consumer_takes_nothing_until_it_is_resumed<S: Effects>(stage: Stage<S>) {
+    let mail = ConsumerName::new(CONSUMER).unwrap();
+    let running = stage.start(|_| Ok(Vec::new())).await;
+    let status = running.consumers()[0].status.clone();
+    stage.commit(placed()).await;
+    stage.account(&running, |account| account.applied == 1).await;
+
+    assert!(stage.store.pause(&mail, "ann", "the mail server moves").await.unwrap());
+    let by_ann = |state| matches!(state, ConsumerState::Paused(pause) if pause.by == "ann");
+    stage.until(async || by_ann(status.state())).await;
+    for _ in 0..20 {
+        stage.commit(placed()).await;
+    }
+    // Nothing is in anybody's hands: all of it waits where the account finds it.
+    let account = stage.account(&running, |account| account.waiting == 20 && account.holds()).await;
+    assert_eq!((account.applied, stage.calls().len()), (1, 1));
+
+    assert!(stage.store.resume(&mail, "bob").await.unwrap());
+    stage.account(&running, |account| account.applied == 21).await;
+    assert_eq!(status.state(), ConsumerState::Running);
+}
+
+pub(super) async fn the_breaker_saves_the_retries_of_everybody<S: Effects>(mut stage: Stage<S>) {
+    let pause = Duration::from_millis(100);
+    stage.config.breaker = BreakerConfig { failures: 5, pause, max_pause: pause };
+    stage.config.concurrency = Concurrency::fixed(2);
+    stage.retry = RetryPolicy::fixed(3, Duration::from_millis(50));
+    let well = Arc::new(AtomicBool::new(false));
+    let works = well.clone();
+    let running = stage
+        .start(move |_| {
+            if works.load(Ordering::SeqCst) {
+                Ok(Vec::new())
+            } else {
+                Err(Failure::transient("the bank is down"))
+            }
+        })
+        .await;
+    let status = running.consumers()[0].status.clone();
+    for _ in 0..60 {
+        stage.commit(placed()).await;
+    }
+    stage.until(async || matches!(status.state(), ConsumerState::Tripped(_))).await;
+    // For as long as a hundred attempts would have taken, only probes are made: most of the 60 were never called.
+    stage.until(async || stage.calls().len() >= 10).await;
+    assert!(stage.calls().len() < 30, "{} calls", stage.calls().len());
+    assert_eq!(status.dead(), 0, "nobody's retries were used up");
+    well.store(true, Ordering::SeqCst);
+    let account = stage.account(&running, |account| account.applied == 60).await;
+    assert!(account.holds(), "{account:?}");
+    assert_eq!(status.state(), ConsumerState::Running);
+}
+
+pub(super) async fn a_rate_limit_is_kept<S: Effects>(mut stage: Stage<S>) {
+    stage.config.max_rate = Some(40.0);
+    for _ in 0..20 {
+        stage.commit(placed()).await;
+    }
+    let started = stage.clock.now();
+    let running = stage.start(|_| Ok(Vec::new())).await;
+    stage.account(&running, |account| account.applied == 20).await;
+    let last = stage.times.lock().unwrap().iter().max().copied().unwrap();
+    let took = last.duration_since(started);
+    // 20 at 40 a second, of which the bucket had 4 at the start.
+    assert!(took >= Duration::from_millis(350).try_into().unwrap(), "{took}");
+}

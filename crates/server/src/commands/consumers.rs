@@ -1,0 +1,290 @@
+//! `postrider consumers`: which there are, and pausing and resuming them, wherever they run.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use postrider::broker::Broker;
+use postrider::envelope::OrderingKey;
+use postrider::store::{Held, HeldKey, Pause, Registration, Registrations};
+use postrider::topology::ConsumerName;
+use serde::Serialize;
+
+use super::Context;
+use crate::exit::{Exit, usage};
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// List at most so many held keys.
+const LISTED: usize = 1000;
+
+/// What to do with consumers.
+#[derive(Debug, Args)]
+pub(crate) struct ConsumersArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the consumers: whether each is paused, and what waits for it
+    Ls,
+    /// Pause a consumer in every process that runs it, within a second or so
+    #[command(
+        after_help = "What is in hand is finished; everything else stays in the queue. Nothing is lost and no retry is used up.\n\n\
+        Example:\n  postrider consumers pause billing --reason 'the bank is down until 14:00'"
+    )]
+    Pause {
+        /// The consumer, as `postrider consumers ls` shows it
+        name: ConsumerName,
+        /// Why, for those who find it paused
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// Say what would be paused, and pause nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Let a paused consumer go on
+    Resume {
+        /// The consumer
+        name: ConsumerName,
+        /// Say what would be resumed, and resume nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// List the ordering keys whose events are held behind an earlier one
+    Held {
+        /// Those of this consumer [default: of all]
+        name: Option<ConsumerName>,
+    },
+    /// Let the events behind a parked one go on without it
+    #[command(
+        after_help = "The event it was parked for stays a dead letter. If it is replayed later, it comes after those that went on."
+    )]
+    Release {
+        /// The consumer
+        name: ConsumerName,
+        /// The ordering key, as `postrider consumers held` shows it
+        key: OrderingKey,
+        /// Say what would be released, and release nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// The command, on a store.
+pub(crate) struct Consumers<'a> {
+    pub(crate) args: ConsumersArgs,
+    pub(crate) context: &'a Context,
+}
+
+/// A consumer as it is printed.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    queue: String,
+    state: &'static str,
+    pause: Option<Pause>,
+    ordered: bool,
+    /// In its queue; absent where the broker cannot be asked.
+    ready: Option<u64>,
+    /// In its wait queues.
+    waiting: Option<u64>,
+    /// Behind an earlier event of their key.
+    held: u64,
+    /// Keys that wait for somebody to replay, discard or release.
+    parked_keys: usize,
+}
+
+impl OnStore for Consumers<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        wired.store.check().await?;
+        let (store, context) = (&wired.store, self.context);
+        match self.args.what {
+            What::Ls => list(&wired, context).await,
+            What::Held { name } => held(store, name.as_ref(), context).await,
+            What::Pause { name, reason, dry_run } => pause(store, &name, &reason, dry_run, context).await,
+            What::Resume { name, dry_run } => resume(store, &name, dry_run, context).await,
+            What::Release { name, key, dry_run } => release(store, &name, &key, dry_run, context).await,
+        }
+    }
+}
+
+async fn list<S: WholeStore>(wired: &Wired<S>, context: &Context) -> anyhow::Result<Exit> {
+    let (store, broker) = (&wired.store, wired.broker.look().await);
+    if let Err(error) = &broker {
+        context.output.note(&format!("what waits in queues is not known: {error}"));
+    }
+    let (pauses, held) = (store.pauses().await?, store.held_keys(None, LISTED).await?);
+    let mut rows = Vec::new();
+    for consumer in known(store, context).await? {
+        let (mut ready, mut waiting) = (None, None);
+        if let Ok(broker) = &broker {
+            ready = depth(broker, &consumer, true).await;
+            waiting = depth(broker, &consumer, false).await;
+        }
+        let pause = pauses.iter().find(|pause| pause.consumer == consumer.name).cloned();
+        let keys: Vec<_> = held.iter().filter(|key| key.consumer == consumer.name).collect();
+        rows.push(Row {
+            name: consumer.name.to_string(),
+            queue: consumer.service.name().to_string(),
+            state: if pause.is_some() { "paused" } else { "active" },
+            pause,
+            ordered: consumer.service.order.is_some(),
+            ready,
+            waiting,
+            held: keys.iter().map(|key| key.events).sum(),
+            parked_keys: keys.iter().filter(|key| is_parked(key)).count(),
+        });
+    }
+    if let Ok(broker) = &broker {
+        broker.close().await;
+    }
+    let header = ["CONSUMER", "QUEUE", "STATE", "READY", "WAITING", "HELD", "PAUSED BY", "REASON"];
+    context.output.rows(&header, &rows, |row| {
+        let count = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+        let pause = row.pause.as_ref();
+        vec![
+            row.name.clone(),
+            row.queue.clone(),
+            row.state.to_owned(),
+            count(row.ready),
+            count(row.waiting),
+            row.held.to_string(),
+            pause.map(|pause| format!("{} since {}", pause.by, pause.since)).unwrap_or_default(),
+            pause.map(|pause| pause.reason.clone()).unwrap_or_default(),
+        ]
+    })?;
+    if rows.is_empty() {
+        context.output.note("no consumer has started on this store yet, and the configuration names none");
+    }
+    Ok(Exit::Ok)
+}
+
+fn is_parked(key: &HeldKey) -> bool {
+    key.state == postrider::store::HeldState::Parked
+}
+
+async fn held<S: Held>(store: &S, name: Option<&ConsumerName>, context: &Context) -> anyhow::Result<Exit> {
+    let keys = store.held_keys(name, LISTED).await?;
+    let header = ["CONSUMER", "ORDERING KEY", "STATE", "EVENTS", "HEAD", "ATTEMPT", "DUE", "ERROR"];
+    context.output.rows(&header, &keys, |key| {
+        let due = if is_parked(key) { "when released".to_owned() } else { key.due_at.to_string() };
+        vec![
+            key.consumer.to_string(),
+            key.key.to_string(),
+            key.state.as_str().to_owned(),
+            key.events.to_string(),
+            key.head.to_string(),
+            key.attempt.to_string(),
+            due,
+            key.error.chars().take(80).collect(),
+        ]
+    })?;
+    if keys.len() == LISTED {
+        context.output.note(&format!("only the {LISTED} keys that were held first are listed"));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn pause<S: WholeStore>(
+    store: &S,
+    name: &ConsumerName,
+    reason: &str,
+    dry_run: bool,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    expect_known(store, name, context).await?;
+    if dry_run {
+        context.output.note(&format!("would pause {name}; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    let paused = store.pause(name, &context.environment.user(), reason).await?;
+    context.output.note(&if paused {
+        format!(
+            "{name} is paused; what is in hand is finished. Go on with: postrider consumers resume {name}"
+        )
+    } else {
+        format!("{name} was paused already; nothing was changed")
+    });
+    Ok(Exit::Ok)
+}
+
+async fn resume<S: WholeStore>(
+    store: &S,
+    name: &ConsumerName,
+    dry_run: bool,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    if dry_run {
+        let would = store.pause_of(name).await?.is_some();
+        let what = if would { "would resume" } else { "is not paused:" };
+        context.output.note(&format!("{what} {name}; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    // A name that nobody knows any more may still be paused.
+    if store.resume(name, &context.environment.user()).await? {
+        context.output.note(&format!("{name} goes on"));
+        return Ok(Exit::Ok);
+    }
+    expect_known(store, name, context).await?;
+    context.output.note(&format!("{name} was not paused; nothing was changed"));
+    Ok(Exit::Ok)
+}
+
+async fn release<S: WholeStore>(
+    store: &S,
+    name: &ConsumerName,
+    key: &OrderingKey,
+    dry_run: bool,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let keys = store.held_keys(Some(name), usize::MAX).await?;
+    let Some(found) = keys.iter().find(|held| held.key == *key && is_parked(held)) else {
+        return Err(usage(format!(
+            "{name} has no parked key {key}; `postrider consumers held {name}` lists them"
+        )));
+    };
+    let what = format!("{} events behind {} of {name}", found.events - 1, found.head);
+    if dry_run {
+        context.output.note(&format!("would release {what}; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    context.output.confirm(&format!("let {what} go on without it?"))?;
+    store.release_key(name, key, &context.environment.user()).await?;
+    context.output.note(&format!("released {what}"));
+    Ok(Exit::Ok)
+}
+
+/// Those that registered themselves, and those of the configuration that did not.
+async fn known<S: Registrations>(store: &S, context: &Context) -> anyhow::Result<Vec<Registration>> {
+    let mut known = store.registrations().await?;
+    for consumer in &context.config.own.consumers {
+        if !known.iter().any(|other| other.name == consumer.name) {
+            known.push(consumer.clone());
+        }
+    }
+    Ok(known)
+}
+
+async fn expect_known<S: Registrations>(
+    store: &S,
+    name: &ConsumerName,
+    context: &Context,
+) -> anyhow::Result<()> {
+    if known(store, context).await?.iter().any(|consumer| consumer.name == *name) {
+        return Ok(());
+    }
+    Err(usage(format!("there is no consumer {name}; `postrider consumers ls` lists them")))
+}
+
+/// What is in the queue itself, or in its wait queues. Nothing where the broker does not say.
+async fn depth(broker: &Arc<dyn Broker>, consumer: &Registration, main: bool) -> Option<u64> {
+    let service = &consumer.service;
+    if main {
+        return broker.depth(service.name()).await.ok();
+    }
+    let mut all = 0;
+    for wait in &service.wait_queues {
+        all += broker.depth(&wait.name).await.ok()?;
+    }
+    Some(all)
+}

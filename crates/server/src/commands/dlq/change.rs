@@ -1,0 +1,187 @@
+//! Replay and discard: a plan first, then an operation, run here and watched.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use postrider::operation::{LetterPlan, Plan, plan, start};
+use postrider::store::{LetterFilter, LetterId, LetterStatus, OperationKind};
+use postrider::topology::QueueName;
+
+use super::Context;
+use super::filter::FilterArgs;
+use super::in_queue;
+use crate::commands::ops;
+use crate::exit::{Exit, usage};
+use crate::wiring::{WholeStore, Wired};
+
+/// Which letters, and how.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Their numbers
+    #[arg(value_name = "ID")]
+    ids: Vec<LetterId>,
+    #[command(flatten)]
+    pub(super) filter: FilterArgs,
+    /// Everything that is open
+    #[arg(long)]
+    all: bool,
+    /// At most so many, those first that failed first: a canary
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<u64>,
+    /// At most so many a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Print the plan, and change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Work on the dead-letter queue of this queue itself, where it is not collected
+    #[arg(long, value_name = "QUEUE")]
+    pub(super) in_queue: Option<QueueName>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    #[command(flatten)]
+    pub(super) which: Which,
+    /// Another queue than the one each came from
+    #[arg(long, value_name = "QUEUE")]
+    pub(super) to_queue: Option<QueueName>,
+    /// Go on with the old count of attempts, instead of a fresh budget
+    #[arg(long)]
+    keep_count: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DiscardArgs {
+    #[command(flatten)]
+    pub(super) which: Which,
+}
+
+pub(super) async fn replay<S: WholeStore>(
+    args: ReplayArgs,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    if args.which.in_queue.is_some() {
+        return in_queue::replay(args, wired, context).await;
+    }
+    let (to_queue, keep_count) = (args.to_queue, args.keep_count);
+    let plan = LetterPlan { to_queue, keep_count, ..args.which.plan(context)? };
+    run(OperationKind::ReplayLetters, &plan, &args.which, wired, context).await
+}
+
+pub(super) async fn discard<S: WholeStore>(
+    args: DiscardArgs,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    if args.which.in_queue.is_some() {
+        return in_queue::discard(args, wired, context).await;
+    }
+    let plan = args.which.plan(context)?;
+    run(OperationKind::DiscardLetters, &plan, &args.which, wired, context).await
+}
+
+impl Which {
+    fn plan(&self, context: &Context) -> anyhow::Result<LetterPlan> {
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+            return Err(usage("--rate must be a number above 0; leave it out for no limit"));
+        }
+        if self.limit == Some(0) {
+            return Err(usage("--limit must be at least 1; --dry-run changes nothing"));
+        }
+        let filter = self.filter.clone().into_filter(Some(LetterStatus::Open), context.clock.now())?;
+        if self.ids.is_empty() && filter == LetterFilter::open() && !self.all {
+            return Err(usage("say which dead letters: their numbers, a filter such as --group, or --all"));
+        }
+        let filter = LetterFilter { ids: self.ids.clone(), ..filter };
+        Ok(LetterPlan { filter, limit: self.limit, ..LetterPlan::default() })
+    }
+}
+
+async fn run<S: WholeStore>(
+    kind: OperationKind,
+    letters: &LetterPlan,
+    which: &Which,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let is_replay = kind == OperationKind::ReplayLetters;
+    // Only to see whether the queues exist: a replay waits in the outbox for a broker that is away.
+    let broker = if is_replay { wired.broker.look().await.ok() } else { None };
+    let drawn = plan(&wired.store, broker.as_deref(), letters, which.rate).await?;
+    if let Some(broker) = broker {
+        broker.close().await;
+    }
+    if which.dry_run {
+        context.output.one(&drawn, &told(&drawn, letters, is_replay))?;
+        return Ok(Exit::Ok);
+    }
+    if drawn.total == 0 {
+        context.output.note("no open dead letter matches; nothing was changed");
+        return Ok(Exit::Ok);
+    }
+    if let Some(missing) = drawn.missing_queues.first() {
+        return Err(usage(format!(
+            "there is no queue {missing}, so its dead letters cannot go back there; nothing was changed. Declare it, or give \
+             --to-queue"
+        )));
+    }
+    context.output.note(&told(&drawn, letters, is_replay));
+    let verb = if is_replay { "Replay" } else { "Discard" };
+    context.output.confirm(&format!("{verb} {} dead letters?", drawn.total))?;
+    let by = context.environment.actor();
+    let id =
+        start(&wired.store, &context.clock, kind, letters, which.rate, &by, which.reason.as_deref()).await?;
+    if let Some(id) = id {
+        ops::run_here(id, wired, context).await
+    } else {
+        context.output.note("somebody else resolved them meanwhile; nothing was changed");
+        Ok(Exit::Ok)
+    }
+}
+
+/// The plan, for people.
+fn told(plan: &Plan, letters: &LetterPlan, is_replay: bool) -> String {
+    let survey = &plan.survey;
+    let mut text = format!("{} open dead letters match", survey.letters);
+    if plan.total < survey.letters {
+        let _ = write!(text, ", {} of them are taken, those that failed first", plan.total);
+    }
+    let _ = write!(text, "; of {} ordering keys", survey.aggregates);
+    if is_replay {
+        let _ = write!(
+            text,
+            "\n{} of them the inbox knows as applied: a replay of these does nothing",
+            survey.applied
+        );
+        if survey.forgotten > 0 {
+            let _ = write!(
+                text,
+                "\n{} first failed before all that the inbox remembers: were they applied before that, nothing would know it",
+                survey.forgotten
+            );
+        }
+        if survey.unidentified > 0 {
+            let _ = write!(text, "\n{} have no event id: a repeat of them is not known", survey.unidentified);
+        }
+        if survey.replayed_before > 0 {
+            let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
+        }
+        for (queue, count) in &survey.queues {
+            let to = letters.to_queue.as_ref().map_or(queue.as_str(), AsRef::as_ref);
+            let _ = write!(text, "\n{count} go to {to}");
+        }
+        for queue in &plan.missing_queues {
+            let _ =
+                write!(text, "\nthere is no queue {queue}: what is sent there comes back, and is open again");
+        }
+    }
+    if let Some(takes) = plan.takes {
+        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
+    }
+    text
+}

@@ -1,0 +1,147 @@
+//! One dead letter, with all that is known of it.
+
+use std::fmt::Write as _;
+
+use postrider::store::{LetterId, LetterSummary, LogEntry, StoredLetter};
+use serde::Serialize;
+
+use super::Context;
+use super::list::ago;
+use crate::exit::{Exit, usage};
+use crate::wiring::WholeStore;
+
+/// Entries of the log that are shown.
+const LOGGED: usize = 20;
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    summary: &'a LetterSummary,
+    error: &'a str,
+    exchange: &'a str,
+    routing_key: &'a str,
+    properties: &'a postrider::broker::Properties,
+    headers: &'a postrider::broker::Headers,
+    /// The body as text, where it is text; else as base64 in `letter`.
+    body: Option<&'a str>,
+    letter: &'a postrider::store::DeadLetter,
+    log: &'a [LogEntry],
+}
+
+pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Context) -> anyhow::Result<Exit> {
+    let Some(stored) = store.letter(id).await? else {
+        return Err(usage(format!(
+            "there is no dead letter {id}; `postrider dlq ls --status all` lists them"
+        )));
+    };
+    let log = store.log_of(&format!("dead_letter/{id}"), LOGGED).await?;
+    let letter = &stored.letter;
+    let shown = Shown {
+        summary: &stored.summary,
+        error: &letter.error,
+        exchange: &letter.exchange,
+        routing_key: &letter.routing_key,
+        properties: &letter.properties,
+        headers: &letter.headers,
+        body: std::str::from_utf8(&letter.body).ok(),
+        letter,
+        log: &log,
+    };
+    context.output.one(&shown, &text(&stored, &log, context))?;
+    Ok(Exit::Ok)
+}
+
+fn text(stored: &StoredLetter, log: &[LogEntry], context: &Context) -> String {
+    let StoredLetter { summary, letter } = stored;
+    let now = context.clock.now();
+    let none = || "(none)".to_owned();
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<14} {}", plain(value));
+    };
+    line("dead letter", &format!("{} ({})", summary.id, summary.status.as_str()));
+    line("event", &summary.event_id.clone().unwrap_or_else(|| "(no id: kept at least once)".to_owned()));
+    line("type", &summary.event_type.clone().unwrap_or_else(none));
+    line("aggregate", &summary.aggregate_id.clone().unwrap_or_else(none));
+    line("tenant", &summary.tenant.clone().unwrap_or_else(none));
+    line("consumer", &summary.consumer.clone().unwrap_or_else(none));
+    line("queue", &format!("{}   from {:?} by {:?}", summary.queue, letter.exchange, letter.routing_key));
+    line("reason", &summary.reason);
+    line("error class", &summary.error_class.clone().unwrap_or_else(none));
+    line("group", &summary.fingerprint);
+    line("attempts", &summary.attempts.to_string());
+    line("first failed", &format!("{} ({})", summary.first_failed_at, ago(summary.first_failed_at, now)));
+    line("dead", &format!("{} ({})", summary.dead_at, ago(summary.dead_at, now)));
+    if summary.replays > 0 {
+        let of = summary.replay_of.map_or_else(String::new, |of| format!(", the last of dead letter {of}"));
+        line("replayed", &format!("{} times before{of}", summary.replays));
+    }
+    if let Some(by) = &summary.replaced_by {
+        line("replaced by", by);
+    }
+    if let Some(error) = &summary.replay_error {
+        line("replay failed", &format!("{error}; it is open again"));
+    }
+    let _ = writeln!(text, "\nerror\n{}", indented(&letter.error));
+    let _ = writeln!(text, "\nattempts\n{}", history(stored));
+    let headers = serde_json::to_string_pretty(&letter.headers).unwrap_or_default();
+    let _ = writeln!(text, "\nheaders\n{}", indented(&headers));
+    let _ = write!(text, "\npayload ({} bytes)\n{}", letter.body.len(), indented(&payload(&letter.body)));
+    if !log.is_empty() {
+        text.push_str("\n\nlog");
+        for LogEntry { at, actor, action, reason, .. } in log {
+            let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            let _ = write!(text, "\n  {at} {action} by {}{}", plain(actor), plain(&reason));
+        }
+    }
+    text
+}
+
+/// What the message knows of its attempts: the first and the last, and every death that a broker wrote down.
+fn history(stored: &StoredLetter) -> String {
+    use postrider::broker::HeaderValue as Value;
+    let letter = &stored.letter;
+    let mut lines = vec![format!("  {} first failure", letter.first_failed_at)];
+    if let Some(Value::List(deaths)) = letter.headers.get("x-death") {
+        for death in deaths.iter().rev() {
+            let Value::Table(death) = death else { continue };
+            let text = |name: &str| death.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+            let count = death.get("count").and_then(Value::as_int).unwrap_or(1);
+            let at = match death.get("time") {
+                Some(Value::Timestamp(seconds)) => i64::try_from(*seconds).ok(),
+                _ => None,
+            };
+            let at = at.and_then(|at| jiff::Timestamp::from_second(at).ok());
+            let at = at.map_or_else(|| "                    ".to_owned(), |at| at.to_string());
+            lines.push(format!(
+                "  {at} {} in {}, {count} times",
+                plain(&text("reason")),
+                plain(&text("queue"))
+            ));
+        }
+    }
+    lines.push(format!("  {} attempt {}, the last", letter.dead_at, letter.attempts));
+    lines.join("\n")
+}
+
+fn payload(body: &[u8]) -> String {
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(body) {
+        return serde_json::to_string_pretty(&value).unwrap_or_default();
+    }
+    if let Ok(text) = std::str::from_utf8(body) {
+        text.to_owned()
+    } else {
+        let hex: Vec<String> = body.iter().take(256).map(|byte| format!("{byte:02x}")).collect();
+        let rest = if body.len() > 256 { " …" } else { "" };
+        format!("not UTF-8; its first bytes:\n{}{rest}", hex.join(" "))
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {}", plain(line))).collect::<Vec<_>>().join("\n")
+}
+
+/// Without what a terminal would obey.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}

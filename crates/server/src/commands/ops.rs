@@ -1,0 +1,297 @@
+//! `postrider ops`: long work in progress. The rows are the truth; whoever looks sees the same.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use postrider::operation::{Ended, LetterWork, Runner, RunnerConfig};
+use postrider::store::{Operation, OperationKind, OperationState, Operations};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::Context;
+use crate::exit::{Exit, usage};
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// How often progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Without a terminal, a line this often.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// What to do with operations.
+#[derive(Debug, Args)]
+pub(crate) struct OpsArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List operations, the newest first
+    Ls {
+        /// At most so many
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        limit: usize,
+    },
+    /// Show one operation
+    Get {
+        /// Its id
+        id: Uuid,
+    },
+    /// Watch an operation until it is over; Ctrl-C stops watching, not the operation
+    Watch {
+        /// Its id
+        id: Uuid,
+    },
+    /// Run an operation here that nobody runs
+    Resume {
+        /// Its id
+        id: Uuid,
+    },
+    /// End an operation before its time; what is done stays done
+    Cancel {
+        /// Its id
+        id: Uuid,
+        /// Say what would be cancelled, and cancel nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+impl OpsArgs {
+    /// Whether Ctrl-C detaches from it rather than cutting it off.
+    pub(crate) fn detaches(&self) -> bool {
+        matches!(self.what, What::Watch { .. } | What::Resume { .. })
+    }
+}
+
+/// The command, on a store.
+pub(crate) struct Ops<'a> {
+    pub(crate) args: OpsArgs,
+    pub(crate) context: &'a Context,
+}
+
+impl OnStore for Ops<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        let (store, context) = (&wired.store, self.context);
+        store.check().await?;
+        match self.args.what {
+            What::Ls { limit } => {
+                let rows = store.operations(limit).await?;
+                let header = ["ID", "KIND", "STATE", "DONE", "SKIPPED", "TOTAL", "BY", "CREATED"];
+                context.output.rows(&header, &rows, row)?;
+                Ok(Exit::Ok)
+            }
+            What::Get { id } => {
+                let operation = find(store, id).await?;
+                context.output.one(&operation, &told(&operation))?;
+                Ok(Exit::Ok)
+            }
+            What::Watch { id } => watch(store, id, context).await,
+            What::Resume { id } => {
+                find(store, id).await?;
+                run_here(id, &wired, context).await
+            }
+            What::Cancel { id, dry_run } => cancel(store, id, dry_run, context).await,
+        }
+    }
+}
+
+async fn find<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Operation> {
+    let found = store.operation(id).await?;
+    found.ok_or_else(|| usage(format!("there is no operation {id}; `postrider ops ls` lists them")))
+}
+
+fn row(operation: &Operation) -> Vec<String> {
+    vec![
+        operation.id.to_string(),
+        operation.kind.as_str().to_owned(),
+        operation.state.as_str().to_owned(),
+        operation.done.to_string(),
+        operation.skipped.to_string(),
+        operation.total.to_string(),
+        operation.created_by.clone(),
+        operation.created_at.to_string(),
+    ]
+}
+
+fn told(operation: &Operation) -> String {
+    let mut text = format!(
+        "operation  {}\nkind       {}\nstate      {}\ndone       {} of {}, {} skipped\nby         {}\ncreated    {}",
+        operation.id,
+        operation.kind.as_str(),
+        operation.state.as_str(),
+        operation.done,
+        operation.total,
+        operation.skipped,
+        operation.created_by,
+        operation.created_at,
+    );
+    let more = [
+        ("reason     ", operation.reason.clone()),
+        ("rate       ", operation.rate.map(|rate| format!("{rate} a second"))),
+        ("started    ", operation.started_at.map(|at| at.to_string())),
+        ("finished   ", operation.finished_at.map(|at| at.to_string())),
+        ("run by     ", operation.runner.clone()),
+        ("error      ", operation.error.clone()),
+        ("plan       ", Some(operation.plan.to_string())),
+    ];
+    for (name, value) in more {
+        if let Some(value) = value {
+            text = format!("{text}\n{name}{value}");
+        }
+    }
+    text
+}
+
+async fn cancel<S: Operations>(
+    store: &S,
+    id: Uuid,
+    dry_run: bool,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let operation = find(store, id).await?;
+    if operation.state.is_over() {
+        return Err(usage(format!(
+            "operation {id} is {} already; nothing was changed",
+            operation.state.as_str()
+        )));
+    }
+    let rest = operation.total.saturating_sub(operation.done + operation.skipped);
+    if dry_run {
+        context.output.note(&format!("would cancel {id} with {rest} items to go; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    context.output.confirm(&format!("Cancel {id} with {rest} items to go?"))?;
+    if !store.cancel_operation(id, &context.environment.actor()).await? {
+        return Err(usage(format!("operation {id} was over before it could be cancelled")));
+    }
+    let operation = find(store, id).await?;
+    context.output.one(&operation, &format!("cancelled; {} items are done and stay so", operation.done))?;
+    Ok(Exit::Ok)
+}
+
+/// Runs an operation in this process and shows how it goes. Where another process was faster it is only watched. Ctrl-C
+/// detaches: the operation waits for whoever serves.
+pub(crate) async fn run_here<S: WholeStore>(
+    id: Uuid,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let store = &wired.store;
+    let operation = find(store, id).await?;
+    if operation.kind == OperationKind::ReplayOutbox {
+        return Err(usage("this operation is run by `postrider serve`"));
+    }
+    let runner = Runner::new(store.clone(), context.clock.clone(), RunnerConfig::default());
+    let (work, stop) = (LetterWork::new(context.clock.clone()), CancellationToken::new());
+    let running = async {
+        let ended = runner.run(id, &work, &stop).await;
+        if matches!(ended, Ok(Some(Ended::Detached))) { Ok(None) } else { ended.map(|_| Some(())) }
+    };
+    let mut progress = Progress::new(context);
+    tokio::pin!(running);
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
+    let mut detached = false;
+    loop {
+        tokio::select! {
+            ended = &mut running => {
+                if ended?.is_none() {
+                    break;
+                }
+                return watch(store, id, context).await;
+            }
+            _ = &mut interrupted, if !detached => {
+                detached = true;
+                stop.cancel();
+            }
+            () = context.clock.sleep(LOOK_EVERY) => progress.show(&find(store, id).await?),
+        }
+    }
+    progress.end();
+    context.output.note(&format!(
+        "detached; operation {id} waits for `postrider serve`, or for `postrider ops resume {id}`"
+    ));
+    Ok(Exit::Interrupted)
+}
+
+/// Shows an operation until it is over.
+async fn watch<S: Operations>(store: &S, id: Uuid, context: &Context) -> anyhow::Result<Exit> {
+    let mut progress = Progress::new(context);
+    let mut unattended = false;
+    loop {
+        let operation = find(store, id).await?;
+        if operation.state.is_over() {
+            progress.end();
+            let text = format!(
+                "{} {}: {} done, {} skipped, {} in all",
+                operation.kind.as_str(),
+                operation.state.as_str(),
+                operation.done,
+                operation.skipped,
+                operation.total
+            );
+            context.output.one(&operation, &text)?;
+            return Ok(match operation.state {
+                OperationState::Failed => Exit::Error,
+                OperationState::Cancelled => Exit::Partly,
+                _ => Exit::Ok,
+            });
+        }
+        if operation.runner.is_none() && !unattended {
+            unattended = true;
+            context
+                .output
+                .note(&format!("nobody runs it now: `postrider serve` will, or `postrider ops resume {id}`"));
+        }
+        progress.show(&operation);
+        tokio::select! {
+            () = context.clock.sleep(LOOK_EVERY) => {}
+            _ = tokio::signal::ctrl_c() => {
+                progress.end();
+                context.output.note(&format!("no longer watching; operation {id} goes on"));
+                return Ok(Exit::Interrupted);
+            }
+        }
+    }
+}
+
+/// A bar on a terminal, else a line now and then; on stderr.
+struct Progress<'a> {
+    context: &'a Context,
+    terminal: bool,
+    drawn: bool,
+    last_line: Duration,
+}
+
+impl<'a> Progress<'a> {
+    fn new(context: &'a Context) -> Self {
+        let last_line = context.clock.monotonic();
+        Self { context, terminal: std::io::stderr().is_terminal(), drawn: false, last_line }
+    }
+
+    fn show(&mut self, operation: &Operation) {
+        const WIDTH: u64 = 30;
+        if self.context.output.quiet {
+            return;
+        }
+        let passed = operation.done + operation.skipped;
+        let full = usize::try_from(passed * WIDTH / operation.total.max(1)).unwrap_or(0).min(30);
+        if self.terminal {
+            let (bar, rest) = ("█".repeat(full), "░".repeat(30 - full));
+            eprint!("\r{bar}{rest} {passed}/{}", operation.total);
+            let _ = std::io::stderr().flush();
+            self.drawn = true;
+        } else if self.context.clock.since(self.last_line) >= LINE_EVERY {
+            self.last_line = self.context.clock.monotonic();
+            eprintln!("{passed} of {}", operation.total);
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            eprintln!();
+        }
+    }
+}

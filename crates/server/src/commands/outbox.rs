@@ -1,0 +1,280 @@
+//! `postrider outbox`: what waits in the outbox, what stands still and why, and how it goes on.
+
+use clap::{Args, Subcommand, ValueEnum};
+use postrider::EventId;
+use postrider::envelope::OrderingKey;
+use postrider::store::{Backlog, Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowView, Unpark};
+use serde::Serialize;
+
+use super::Context;
+use super::serve::house;
+use crate::exit::{Exit, usage};
+use crate::output::table;
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// Parked keys that `status` shows.
+const SHOWN: usize = 20;
+
+/// What to do with the outbox.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider outbox status\n  \
+    postrider outbox ls --status dead\n  \
+    postrider outbox show 0192f5c0-7d2e-7000-8000-000000000001\n  \
+    postrider outbox unpark shop.order/42\n\n\
+    An event that cannot be published (no queue wants it, the broker refuses it) is tried again ever less often. After\n\
+    relay.max_attempts it is dead, and the events of its ordering key wait behind it: the key is parked. Mend what was\n\
+    wrong, then unpark it; the events go out in their order.")]
+pub(crate) struct OutboxArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// How much waits and for how long, and which keys are parked; exit code 3 if one is
+    Status,
+    /// List events, the newest first
+    Ls {
+        /// Only those in this state
+        #[arg(long, value_enum)]
+        status: Option<Status>,
+        /// Only those of this ordering key
+        #[arg(long)]
+        key: Option<String>,
+        /// Only those of this aggregate type, such as shop.order
+        #[arg(long, value_name = "TYPE")]
+        aggregate_type: Option<String>,
+        /// So many at most
+        #[arg(long, default_value_t = 50, value_name = "N")]
+        limit: usize,
+    },
+    /// Show one event with its payload
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// Give the dead events of a key new attempts, so that the key flows again
+    Unpark {
+        /// The ordering key, as `outbox status` shows it
+        #[arg(required_unless_present = "id", conflicts_with = "id")]
+        key: Option<String>,
+        /// One dead event by its id, for those that have no key
+        #[arg(long)]
+        id: Option<String>,
+        /// Say what would be tried again, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Make partitions ahead, and archive and remove what is older than outbox.retention_days, now
+    #[command(
+        after_help = "The relay does this by itself every ten minutes. What is not published is never removed."
+    )]
+    Archive,
+}
+
+/// The states of an event.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Status {
+    /// Not tried yet
+    Pending,
+    /// Confirmed by the broker
+    Published,
+    /// Failed at least once, still tried
+    Failed,
+    /// Given up; its key is parked
+    Dead,
+}
+
+impl From<Status> for OutboxStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Pending => Self::Pending,
+            Status::Published => Self::Published,
+            Status::Failed => Self::Failed,
+            Status::Dead => Self::Dead,
+        }
+    }
+}
+
+/// The command, on a store.
+pub(crate) struct Outbox<'a> {
+    pub(crate) args: OutboxArgs,
+    pub(crate) context: &'a Context,
+}
+
+/// What `status` prints.
+#[derive(Serialize)]
+struct Report {
+    due: u64,
+    later: u64,
+    dead: u64,
+    parked_keys: u64,
+    oldest_due: Option<jiff::Timestamp>,
+    parked: Vec<ParkedKey>,
+}
+
+/// What `unpark` prints.
+#[derive(Serialize)]
+struct Freed {
+    ids: Vec<String>,
+    dry_run: bool,
+}
+
+impl OnStore for Outbox<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        let store = &wired.store;
+        store.check().await?;
+        match &self.args.what {
+            What::Status => self.status(store.backlog().await?, store.parked(SHOWN).await?),
+            What::Ls { status, key, aggregate_type, limit } => {
+                let key = key.as_deref().map(OrderingKey::new).transpose()?;
+                let filter =
+                    RowFilter { status: status.map(Into::into), key, aggregate_type: aggregate_type.clone() };
+                self.list(&store.list(&filter, *limit).await?)
+            }
+            What::Show { id } => match store.find(&EventId::new(id)?).await? {
+                Some(row) => self.show(&row),
+                None => anyhow::bail!("no event {id} is in the outbox; an old one may be in the archive"),
+            },
+            What::Unpark { key, id, dry_run } => {
+                let target = target(key.as_deref(), id.as_deref())?;
+                let ids =
+                    if *dry_run { would_free(store, &target).await? } else { store.unpark(&target).await? };
+                self.freed(&ids, *dry_run)
+            }
+            What::Archive => {
+                let worker = RelayId::of_process(&self.context.clock);
+                self.kept(store.keep_house(&worker, &house(&self.context.config)).await?)
+            }
+        }
+    }
+}
+
+fn target(key: Option<&str>, id: Option<&str>) -> anyhow::Result<Unpark> {
+    match (key, id) {
+        (Some(key), None) => Ok(Unpark::Key(OrderingKey::new(key)?)),
+        (None, Some(id)) => Ok(Unpark::Event(EventId::new(id)?)),
+        _ => Err(usage("name a key, or an event by --id")),
+    }
+}
+
+async fn would_free<S: WholeStore>(store: &S, target: &Unpark) -> anyhow::Result<Vec<EventId>> {
+    let dead = |row: &RowView| row.status == OutboxStatus::Dead.as_str();
+    let rows = match target {
+        Unpark::Key(key) => {
+            let filter =
+                RowFilter { status: Some(OutboxStatus::Dead), key: Some(key.clone()), aggregate_type: None };
+            store.list(&filter, 1000).await?
+        }
+        Unpark::Event(id) => store.find(id).await?.into_iter().filter(dead).collect(),
+    };
+    Ok(rows.into_iter().map(|row| EventId::new(row.id)).collect::<Result<_, _>>()?)
+}
+
+impl Outbox<'_> {
+    fn status(&self, backlog: Backlog, parked: Vec<ParkedKey>) -> anyhow::Result<Exit> {
+        let Backlog { due, later, dead, parked_keys, oldest_due } = backlog;
+        let report = Report { due, later, dead, parked_keys, oldest_due, parked };
+        let oldest = oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string());
+        let counts = table(
+            &["DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE"],
+            std::iter::once(vec![
+                due.to_string(),
+                later.to_string(),
+                dead.to_string(),
+                parked_keys.to_string(),
+                oldest,
+            ]),
+        );
+        let keys = table(
+            &["PARKED KEY", "WAITING", "ATTEMPTS", "SINCE", "EVENT", "ERROR"],
+            report.parked.iter().map(|parked| {
+                let error = parked.error.clone().unwrap_or_default();
+                let ParkedKey { key, waiting, attempts, since, event_id, .. } = parked;
+                vec![
+                    key.clone(),
+                    waiting.to_string(),
+                    attempts.to_string(),
+                    since.to_string(),
+                    event_id.clone(),
+                    error,
+                ]
+            }),
+        );
+        let text = if report.parked.is_empty() { counts } else { format!("{counts}\n\n{keys}") };
+        self.context.output.one(&report, &text)?;
+        if dead > 0 {
+            self.context.output.note("mend what was wrong, then `postrider outbox unpark KEY` (or --id ID)");
+        }
+        Ok(if dead > 0 { Exit::Unhealthy } else { Exit::Ok })
+    }
+
+    fn list(&self, rows: &[RowView]) -> anyhow::Result<Exit> {
+        let header = ["ID", "TYPE", "KEY", "STATUS", "ATTEMPTS", "CREATED", "ERROR"];
+        self.context.output.rows(&header, rows, |row| {
+            vec![
+                row.id.clone(),
+                row.event_type.clone(),
+                row.key.clone().unwrap_or_default(),
+                row.status.clone(),
+                row.attempts.to_string(),
+                row.created_at.to_string(),
+                row.last_error.clone().unwrap_or_default(),
+            ]
+        })?;
+        Ok(Exit::Ok)
+    }
+
+    fn show(&self, row: &RowView) -> anyhow::Result<Exit> {
+        let time = |at: Option<jiff::Timestamp>| at.map(|at| at.to_string());
+        let fields = [
+            ("id", Some(row.id.clone())),
+            ("type", Some(row.event_type.clone())),
+            ("aggregate id", row.aggregate_id.clone()),
+            ("key", row.key.clone()),
+            ("tenant", row.group_id.clone()),
+            ("status", Some(row.status.clone())),
+            ("attempts", Some(row.attempts.to_string())),
+            ("created at", time(Some(row.created_at))),
+            ("available at", time(Some(row.available_at))),
+            ("published at", time(row.published_at)),
+            ("error", row.last_error.clone()),
+            ("payload", row.payload.clone()),
+        ];
+        let lines = fields.into_iter().filter_map(|(name, value)| Some(format!("{name:13} {}", value?)));
+        self.context.output.one(row, &lines.collect::<Vec<_>>().join("\n"))?;
+        Ok(Exit::Ok)
+    }
+
+    fn freed(&self, ids: &[EventId], dry_run: bool) -> anyhow::Result<Exit> {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        if ids.is_empty() {
+            self.context.output.note("nothing is dead there; nothing was changed");
+        }
+        self.context.output.one(&Freed { ids: ids.clone(), dry_run }, &ids.join("\n"))?;
+        Ok(Exit::Ok)
+    }
+
+    fn kept(&self, kept: Option<Kept>) -> anyhow::Result<Exit> {
+        let Some(kept) = kept else {
+            self.context.output.note("another process is looking after the outbox now; nothing was changed");
+            return Ok(Exit::Ok);
+        };
+        let text = table(
+            &["MADE", "ENDED", "KEPT", "ARCHIVED", "REMOVED"],
+            std::iter::once(vec![
+                kept.partitions_made.join(" "),
+                kept.partitions_ended.join(" "),
+                kept.partitions_kept.join(" "),
+                kept.archived.to_string(),
+                kept.removed.to_string(),
+            ]),
+        );
+        self.context.output.one(&kept, &text)?;
+        for what in &kept.postponed {
+            self.context.output.note(&format!("not done now, tried again later: {what}"));
+        }
+        Ok(if kept.postponed.is_empty() { Exit::Ok } else { Exit::Partly })
+    }
+}

@@ -1,0 +1,80 @@
+//! Job progress as a task of `serve`: the view in Redis is kept, and items that nobody needs are forgotten.
+
+use std::time::Duration;
+
+use postrider::progress::view::{self, ViewConfig};
+use postrider::redis::{JobKeys, Redis, RedisView};
+use tokio_util::sync::CancellationToken;
+
+use crate::commands::Context;
+use crate::config::Config;
+use crate::wiring::{self, WholeStore};
+
+/// How often items of finished jobs are forgotten, and of how many jobs at a time.
+const FORGET_EVERY: Duration = Duration::from_mins(10);
+const FORGET_JOBS: u32 = 100;
+
+/// Starts it, until `stop`. Redis need not be there yet: what changes meanwhile is shown when it is.
+pub(super) fn start<S: WholeStore>(
+    store: &S,
+    context: &Context,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (config, clock) = (&context.config, context.clock.clone());
+    if let Some(server) = &config.redis {
+        let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
+        let redis = Redis::lazy(wiring::state_redis(config, server))?;
+        let keeping = view::keep(
+            store.clone(),
+            RedisView::new(redis, keys),
+            clock.clone(),
+            view_config(config),
+            stop.clone(),
+        );
+        tokio::spawn(keeping);
+    }
+    let (store, keep) = (store.clone(), config.settings.progress.keep_items());
+    let forgetting = async move {
+        loop {
+            let before = clock.now().checked_sub(keep).unwrap_or(jiff::Timestamp::MIN);
+            match store.forget_items(before, FORGET_JOBS).await {
+                Ok(0) => clock.sleep(FORGET_EVERY).await,
+                Ok(items) => tracing::info!(items, "items of jobs that are long done were forgotten"),
+                Err(error) => {
+                    tracing::warn!(%error, "items of finished jobs are not forgotten yet; tried again later");
+                    clock.sleep(FORGET_EVERY).await;
+                }
+            }
+        }
+    };
+    tokio::spawn(stop.clone().run_until_cancelled_owned(forgetting));
+    Ok(())
+}
+
+fn view_config(config: &Config) -> ViewConfig {
+    let progress = &config.settings.progress;
+    let defaults = ViewConfig::default();
+    ViewConfig {
+        poll_interval: Duration::from_millis(progress.poll_interval_ms),
+        ttl: progress.ttl(),
+        memory_alert: f64::from(progress.memory_alert_percent) / 100.0,
+        // Often enough that nothing expires unseen.
+        archive_interval: defaults.archive_interval.min(progress.ttl() / 4),
+        ..defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags};
+
+    #[test]
+    fn the_binary_and_the_library_have_the_same_defaults() {
+        let config = Config::load(&Flags::default(), &Environment::default()).unwrap();
+        assert_eq!(view_config(&config), ViewConfig::default());
+        let progress = &config.settings.progress;
+        assert_eq!(JobKeys::new(&progress.key_prefix, progress.ttl()).unwrap(), JobKeys::default());
+        assert_eq!(progress.completed, postrider::progress::JOB_COMPLETED);
+    }
+}

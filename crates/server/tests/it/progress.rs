@@ -1,0 +1,90 @@
+//! `postrider progress`, and what `serve` does for jobs.
+
+use postrider::Clock;
+use postrider::postgres::{Postgres, PostgresConfig};
+use postrider::progress::{JobId, Mark, NewJob, Progress, ProgressStore as _};
+use postrider::redis::{JobKeys, Redis, RedisConfig, RedisView};
+use postrider::sqlite::{Sqlite, SqliteConfig};
+use postrider::store::Jobs;
+use serde_json::json;
+
+use super::networked::servers;
+use super::process::Folder;
+
+fn job(id: &str) -> JobId {
+    JobId::new(id).unwrap()
+}
+
+/// A job with 4 items, one of them failed and one still to come.
+async fn running<S: Jobs>(store: S, id: &str) -> Progress<S> {
+    let progress = Progress::new(store);
+    progress.init(&NewJob::new(id).unwrap()).await.unwrap();
+    progress.set_total(&job(id), 4_u32.into()).await.unwrap();
+    progress.end_discovery(&job(id)).await.unwrap();
+    let marks = [Mark::done("a").unwrap(), Mark::done("b").unwrap(), Mark::failed("c").unwrap()];
+    progress.mark(&job(id), &marks).await.unwrap();
+    progress
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_listed_shown_and_watched() {
+    let folder = Folder::new();
+    folder.run(&["progress", "ls"]).assert(0, "JOB");
+    assert_eq!(folder.run(&["progress", "ls", "--json"]).json(), json!([]));
+    let file = SqliteConfig::new(folder.path().join(".postrider/postrider.db"));
+    let progress = running(Sqlite::open(file, Clock::system()).await.unwrap(), "project-7").await;
+
+    folder.run(&["progress", "ls", "--status", "processing"]).assert(0, "project-7");
+    assert_eq!(folder.run(&["progress", "ls", "--status", "done", "--json"]).json(), json!([]));
+    folder.run(&["progress", "get", "project-7"]).assert(0, "project-7 PROCESSING 3 of 4 (75 %), 1 error");
+    let shown = folder.run(&["progress", "get", "project-7", "--json"]).json();
+    assert_eq!(
+        (&shown["status"], &shown["total"], &shown["done"], &shown["errors"]),
+        (&json!("PROCESSING"), &json!(4), &json!(3), &json!(1))
+    );
+
+    let mut watching = folder.start(&["progress", "watch", "project-7"]);
+    watching.wait_for("3 of 4");
+    progress.mark(&job("project-7"), &[Mark::done("d").unwrap()]).await.unwrap();
+    assert_eq!(watching.ended().0, 0);
+    let last = folder.run(&["progress", "watch", "project-7", "-o", "jsonl"]).assert(0, "DONE");
+    assert_eq!(last.json()["done"], 4);
+}
+
+#[test]
+fn bad_input_is_told() {
+    let folder = Folder::new();
+    folder.run(&["progress", "get", "nobody"]).assert(1, "there is no job nobody");
+    folder.run(&["progress", "watch", "nobody"]).assert(1, "`postrider progress ls` lists them");
+    folder.run(&["progress", "get", "a b"]).assert(2, "no braces, spaces");
+    folder.run(&["progress", "get", "{7}"]).assert(2, "no braces, spaces");
+    folder.run(&["progress", "ls", "--status", "ready"]).assert(2, "processing_wait");
+    let braces = Folder::new().with("POSTRIDER_PROGRESS__KEY_PREFIX", "{smap}:");
+    braces.run(&["progress", "ls"]).assert(2, "without braces");
+    let forever = Folder::new().with("POSTRIDER_PROGRESS__TTL_DAYS", "0");
+    forever.run(&["progress", "ls"]).assert(2, "from 1 to 3650");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_shows_jobs_in_the_state_database_of_redis() {
+    let (folder, database, _vhost) = servers().await;
+    let shared = postrider_testkit::servers::shared().unwrap();
+    let prefix = shared.redis_prefix();
+    let folder = folder.with("POSTRIDER_PROGRESS__KEY_PREFIX", &prefix).with("REDIS_STATE_DB", "3");
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let store = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
+    running(store, "project-7").await;
+    let _serving = folder.serve(&["--roles", "api,progress"]);
+    let redis = Redis::connect(RedisConfig::new(format!("{}/3", shared.redis_url))).await.unwrap();
+    let view = RedisView::new(redis, JobKeys::new(prefix, JobKeys::TTL).unwrap());
+    let shown = async {
+        use postrider::progress::view::View as _;
+        loop {
+            if let Some(shown) = view.look(&job("project-7")).await.unwrap() {
+                return shown;
+            }
+        }
+    };
+    let shown = tokio::time::timeout(std::time::Duration::from_mins(1), shown).await.unwrap();
+    assert_eq!((shown.done, shown.errors), (3, 1));
+}

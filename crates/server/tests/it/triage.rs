@@ -1,0 +1,168 @@
+//! Dead letters on the command line: found, shown, sent again, discarded, edited, carried elsewhere.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::process::Folder;
+
+const QUEUES: &str = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
+    [[queue]]\nname = 'strict'\ncollect = false\n";
+
+/// A dead letter as `dlq export` writes it.
+fn letter(number: u32, queue: &str, error: &str) -> Value {
+    let at = format!("2026-11-15T10:00:{number:02}Z");
+    json!({
+        "key": format!("key-{number}"),
+        "event_id": format!("evt_{number}"),
+        "event_type": "shop.order.placed",
+        "tenant": "acme",
+        "aggregate_id": format!("order-{number}"),
+        "ordering_key": format!("acme/shop.order/order-{number}"),
+        "consumer": queue,
+        "queue": queue,
+        "exchange": "postrider.events",
+        "routing_key": "shop.order.placed",
+        "reason": "retries_exhausted",
+        "error": error,
+        "error_class": null,
+        "attempts": 11,
+        "first_failed_at": at,
+        "dead_at": at,
+        "properties": { "message_id": format!("evt_{number}"), "content_type": "application/json" },
+        "headers": { "x-event-id": { "text": format!("evt_{number}") }, "odd": { "bytes": [0, 255] } },
+        "body": "eyJ0b3RhbCI6MX0="
+    })
+}
+
+fn with_letters(count: u32) -> Folder {
+    let folder = Folder::new().with("USER", "ada");
+    folder.write("postrider.toml", QUEUES);
+    let lines: Vec<String> =
+        (0..count).map(|n| letter(n, "billing", &format!("order {n} has no account")).to_string()).collect();
+    folder.run_with(&["dlq", "import", "-"], &lines.join("\n")).assert(0, &format!("{count} dead letters"));
+    folder
+}
+
+#[test]
+fn letters_are_grouped_listed_and_shown() {
+    let folder = with_letters(3);
+    let groups = folder.run(&["dlq", "groups", "--json"]).assert(0, "").json();
+    assert_eq!(groups["groups"].as_array().unwrap().len(), 1, "{groups}");
+    assert_eq!((&groups["groups"][0]["open"], &groups["groups"][0]["total"]), (&json!(3), &json!(3)));
+    let group = groups["groups"][0]["fingerprint"].as_str().unwrap().to_owned();
+    folder.run(&["dlq", "groups"]).assert(0, "has no account");
+
+    let page = folder.run(&["dlq", "ls", "--group", &group, "--limit", "2", "--json"]).json();
+    assert_eq!(page["letters"].as_array().unwrap().len(), 2);
+    assert_eq!(page["letters"][0]["event_id"], "evt_2");
+    let next = page["next"].as_str().unwrap();
+    let rest = folder.run(&["dlq", "ls", "--group", &group, "--before", next, "--json"]).json();
+    assert_eq!(rest["letters"][0]["event_id"], "evt_0");
+    let found = folder.run(&["dlq", "ls", "--text", "ORDER 1", "--json"]).json();
+    assert_eq!(found["letters"].as_array().unwrap().len(), 1, "{found}");
+
+    let id = page["letters"][0]["id"].as_str().unwrap();
+    let shown = folder.run(&["dlq", "show", id]).assert(0, "retries_exhausted");
+    assert!(shown.out.contains("\"total\": 1") && shown.out.contains("order 2 has no account"), "{shown:?}");
+    let whole = folder.run(&["dlq", "show", id, "--json"]).json();
+    assert_eq!((&whole["event_id"], &whole["body"]), (&json!("evt_2"), &json!("{\"total\":1}")));
+    folder.run(&["dlq", "show", "999"]).assert(2, "there is no dead letter 999");
+    folder.run(&["dlq", "ls", "--before", "yesterday"]).assert(2, "no place in a list");
+    folder.run(&["dlq", "ls", "--since", "yesterday"]).assert(2, "neither a time");
+}
+
+#[test]
+fn what_is_exported_is_imported_byte_for_byte() {
+    let folder = with_letters(5);
+    let exported = folder.run(&["dlq", "export"]).assert(0, "5 dead letters were written").out;
+    let other = Folder::new();
+    other.run_with(&["dlq", "import", "-"], &exported).assert(0, "5 dead letters were read");
+    other.run_with(&["dlq", "import", "-"], &exported).assert(0, "");
+    assert_eq!(other.run(&["dlq", "export"]).assert(0, "").out, exported);
+    other.run_with(&["dlq", "import", "-"], "{\"key\": 1}").assert(2, "line 1 is no exported dead letter");
+}
+
+#[test]
+fn bulk_changes_ask_first_and_say_what_they_will_do() {
+    let folder = with_letters(3);
+    folder.run(&["dlq", "replay"]).assert(2, "say which dead letters");
+    folder.run(&["dlq", "discard", "--all"]).assert(2, "add --yes");
+    folder.run(&["dlq", "discard", "--all", "--rate", "0", "--yes"]).assert(2, "--rate must be");
+    let plan = folder.run(&["dlq", "discard", "--all", "--rate", "1", "--dry-run", "--json"]).json();
+    assert_eq!((&plan["total"], &plan["survey"]["letters"]), (&json!(3), &json!(3)));
+    let done =
+        folder.run(&["dlq", "discard", "--all", "--limit", "2", "--reason", "test data", "--yes", "--json"]);
+    let operation = done.assert(0, "").json();
+    assert_eq!((&operation["state"], &operation["done"]), (&json!("done"), &json!(2)));
+    assert_eq!((&operation["created_by"], &operation["reason"]), (&json!("cli:ada"), &json!("test data")));
+    let left = folder.run(&["dlq", "ls", "--json"]).json();
+    assert_eq!(left["letters"].as_array().unwrap().len(), 1);
+    let listed = folder.run(&["ops", "ls", "--json"]).json();
+    let id = listed[0]["id"].as_str().unwrap();
+    folder.run(&["ops", "get", id]).assert(0, "discard_letters");
+    folder.run(&["ops", "watch", id]).assert(0, "2 done");
+    folder.run(&["ops", "cancel", id, "--yes"]).assert(2, "done already");
+    let gone = "01999999-0000-7000-8000-000000000000";
+    folder.run(&["ops", "get", gone]).assert(2, "there is no operation");
+    folder.run(&["dlq", "discard", "--all", "--yes"]).assert(0, "1 done");
+    folder.run(&["dlq", "discard", "--all", "--yes"]).assert(0, "nothing was changed");
+}
+
+#[test]
+fn a_replay_needs_its_queue_and_goes_out_with_whoever_serves() {
+    let folder = with_letters(2);
+    folder.run(&["dlq", "replay", "--all", "--yes"]).assert(2, "there is no queue billing");
+    let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
+    serve.wait_for("serving");
+    // Another process on the same file, while it is served.
+    let done = folder.run(&["dlq", "replay", "--all", "--yes", "--json"]).assert(0, "").json();
+    assert_eq!((&done["state"], &done["done"]), (&json!("done"), &json!(2)));
+    let trace = loop {
+        let trace = folder.run(&["event", "trace", "evt_1", "--json"]).assert(0, "").json();
+        if trace["outbox"][0]["status"] == "published" {
+            break trace;
+        }
+    };
+    assert_eq!(trace["outbox"][0]["target_queue"], "billing");
+    assert_eq!(trace["dead_letters"][0]["status"], "replayed");
+    folder.run(&["event", "trace", "evt_1"]).assert(0, "published, confirmed by the broker");
+    folder.run(&["event", "trace", "nobody"]).assert(2, "knows the event nobody");
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.ended().0, 0);
+}
+
+#[test]
+fn an_edited_letter_becomes_a_new_event() {
+    let folder = with_letters(1);
+    folder.run(&["dlq", "edit", "1", "--data", "{\"total\":"]).assert(2, "not JSON any more");
+    folder.run(&["dlq", "edit", "1", "--data", "{\"total\":1}"]).assert(5, "nothing was edited");
+    folder.run(&["dlq", "edit", "1"]).assert(2, "--data");
+    folder.run(&["dlq", "edit", "1", "--data", "{\"total\":\"1\"}"]).assert(2, "add --yes");
+    let sent = folder.run(&["dlq", "edit", "1", "--data", "{\"total\":\"1\"}", "--yes", "--json"]).json();
+    assert_eq!(sent["replaces"], "evt_0");
+    folder.run(&["dlq", "edit", "1", "--data", "{}", "--yes"]).assert(2, "discarded already");
+    let new = sent["id"].as_str().unwrap();
+    folder.run(&["event", "trace", new]).assert(0, "to billing alone");
+}
+
+#[test]
+fn what_is_not_collected_is_worked_on_in_its_queue() {
+    let folder = with_letters(0);
+    let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
+    serve.wait_for("serving");
+    folder.run(&["dlq", "ls", "--in-queue", "strict"]).assert(4, "serves this file already");
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.ended().0, 0);
+    folder.run(&["dlq", "ls", "--in-queue", "billing"]).assert(2, "are collected");
+    folder.run(&["dlq", "ls", "--in-queue", "unknown"]).assert(2, "is known for unknown");
+    let none = folder.run(&["dlq", "ls", "--in-queue", "strict", "--json"]).assert(0, "").json();
+    assert_eq!(none, json!([]));
+    folder.run(&["dlq", "replay", "--in-queue", "strict", "--yes"]).assert(0, "0 taken out of strict.dlq");
+}
+
+#[test]
+fn a_rule_that_says_too_little_is_refused_at_the_start() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[[triage.rule]]\nname = 'all'\nevery = '1h'\n");
+    folder.run(&["audit"]).assert(2, "say which dead letters");
+}

@@ -1,0 +1,194 @@
+//! What every store must do with held events: keep them in order, each once, and hand out only the heads.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider::broker::{HeaderValue, Message};
+use postrider::envelope::OrderingKey;
+use postrider::store::{
+    Admission, Arrival, Backend, DeadLetter, Held, HeldEvent, HeldState, Inbox as _, Store as _,
+};
+use postrider::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey};
+use postrider::{EventId, Payload};
+
+use super::store::{StoreFixture, id};
+use super::until;
+
+/// Longer than any case.
+const LEASE: Duration = Duration::from_mins(5);
+
+fn mail() -> ConsumerName {
+    ConsumerName::new("mail").unwrap()
+}
+
+fn key(key: &str) -> OrderingKey {
+    OrderingKey::new(key).unwrap()
+}
+
+fn event(event: &str, of: &str) -> HeldEvent {
+    let mut message = Message { body: Bytes::from_static(b"\0\xff{"), ..Message::default() };
+    message.properties.message_id = Some(event.to_owned());
+    message.headers.insert("x-nul".to_owned(), HeaderValue::Text("a\0b".to_owned()));
+    message.headers.insert("x-list".to_owned(), HeaderValue::List(vec![HeaderValue::Int(7)]));
+    HeldEvent {
+        event_id: id(event),
+        key: key(of),
+        state: HeldState::Waiting,
+        attempt: 1,
+        delay: Duration::ZERO,
+        error: String::new(),
+        exchange: ExchangeName::new("shop").unwrap(),
+        routing_key: RoutingKey::new("shop.order.placed").unwrap(),
+        message,
+    }
+}
+
+async fn claim<S: Held>(store: &S, owner: &str) -> Vec<String> {
+    let claimed = store.claim_held(&mail(), owner, LEASE, 100).await.unwrap();
+    let mut ids: Vec<_> = claimed.iter().map(|event| event.event_id.to_string()).collect();
+    ids.sort();
+    ids
+}
+
+async fn let_go<S: Held>(store: &S, event: &str) {
+    let mut tx = store.begin().await.unwrap();
+    store.let_go(&mut tx, &mail(), &id(event)).await.unwrap();
+    store.commit(tx).await.unwrap();
+}
+
+async fn heads<S: Held>(store: &S, keys: &[&str]) -> Vec<Option<(EventId, HeldState)>> {
+    let keys: Vec<_> = keys.iter().map(|of| key(of)).collect();
+    let mut found = store.held_heads(&mail(), &keys).await.unwrap();
+    keys.iter().map(|of| found.remove(of).map(|head| (head.event_id, head.state))).collect()
+}
+
+/// Bytes, NUL and all.
+pub async fn a_held_event_comes_back_whole<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let held = HeldEvent { attempt: 4, error: "smtp is down".to_owned(), ..event("e1", "größe/1") };
+    store.hold_head(&mail(), held.clone()).await.unwrap();
+    let claimed = store.claim_held(&mail(), "me", LEASE, 100).await.unwrap();
+    assert_eq!(claimed, [held]);
+}
+
+/// One head a key, the next when the one before is gone.
+pub async fn only_heads_are_claimed_in_their_order<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let first = vec![event("a1", "a"), event("b1", "b"), event("a2", "a")];
+    store.hold(&mail(), first).await.unwrap();
+    store.hold(&mail(), vec![event("a3", "a")]).await.unwrap();
+    assert_eq!(heads(&store, &["a", "b", "c"]).await[2], None, "c is not held");
+    assert_eq!(claim(&store, "me").await, ["a1", "b1"]);
+    assert!(claim(&store, "me").await.is_empty(), "they are in somebody's hands");
+    assert!(claim(&store, "you").await.is_empty());
+    let_go(&store, "a1").await;
+    assert_eq!(claim(&store, "you").await, ["a2"]);
+    let_go(&store, "a2").await;
+    let_go(&store, "b1").await;
+    let heads = heads(&store, &["a", "b"]).await;
+    assert_eq!(heads, [Some((id("a3"), HeldState::Waiting)), None]);
+}
+
+/// A crash between holding and acking brings it again.
+pub async fn holding_again_changes_nothing<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    store.hold(&mail(), vec![event("a1", "a"), event("a2", "a"), event("a1", "a")]).await.unwrap();
+    store.hold(&mail(), vec![event("a2", "a"), event("a1", "a")]).await.unwrap();
+    store.hold(&mail(), Vec::new()).await.unwrap();
+    let keys = store.held_keys(Some(&mail()), 10).await.unwrap();
+    assert_eq!(keys.iter().map(|key| (key.events, key.head.clone())).collect::<Vec<_>>(), [(2, id("a1"))]);
+    // Another consumer holds the same event for itself.
+    store.hold(&ConsumerName::new("ledger").unwrap(), vec![event("a1", "a")]).await.unwrap();
+    assert_eq!(store.held_keys(None, 10).await.unwrap().len(), 2);
+    assert_eq!(store.held_keys(None, 1).await.unwrap().len(), 1);
+}
+
+/// Its followers wait with it.
+pub async fn a_head_waits_for_its_time<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let later = HeldEvent { delay: Duration::from_hours(1), attempt: 2, ..event("a1", "a") };
+    store.hold_head(&mail(), later).await.unwrap();
+    store.hold(&mail(), vec![event("a2", "a")]).await.unwrap();
+    assert!(claim(&store, "me").await.is_empty());
+    let soon = HeldEvent { delay: Duration::from_millis(50), attempt: 3, ..event("a1", "a") };
+    store.hold_head(&mail(), soon).await.unwrap();
+    let claimed = until("the head's time", async || {
+        let claimed = store.claim_held(&mail(), "me", LEASE, 100).await.unwrap();
+        (!claimed.is_empty()).then_some(claimed)
+    })
+    .await;
+    assert_eq!((claimed.len(), claimed[0].event_id.as_str(), claimed[0].attempt), (1, "a1", 3));
+}
+
+/// Whoever held it died.
+pub async fn a_lease_runs_out<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    store.hold(&mail(), vec![event("a1", "a")]).await.unwrap();
+    let taken = store.claim_held(&mail(), "me", Duration::from_millis(50), 100).await.unwrap();
+    assert_eq!(taken.len(), 1);
+    until("the end of the lease", async || (claim(&store, "you").await == ["a1"]).then_some(())).await;
+}
+
+/// Applied and let go, or neither.
+pub async fn letting_go_commits_with_the_inbox<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    store.hold(&mail(), vec![event("a1", "a")]).await.unwrap();
+    let hash = Payload::empty_object().hash();
+    let arrival = Arrival { event_id: id("a1"), tenant: None, payload_hash: hash };
+    for (commit, left) in [(false, 1), (true, 0)] {
+        let mut tx = store.begin().await.unwrap();
+        let told = store.admit(&mut tx, &mail(), std::slice::from_ref(&arrival)).await.unwrap();
+        assert_eq!(told, [Admission::New]);
+        store.let_go(&mut tx, &mail(), &id("a1")).await.unwrap();
+        if commit {
+            store.commit(tx).await.unwrap();
+        } else {
+            store.rollback(tx).await.unwrap();
+        }
+        assert_eq!(store.held_keys(None, 10).await.unwrap().len(), left);
+    }
+}
+
+/// Until somebody releases it, or its dead letter is discarded.
+pub async fn a_parked_key_stays_until_it_is_released<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let parked = |of| HeldEvent { state: HeldState::Parked, ..event(&format!("{of}1"), of) };
+    store.hold_head(&mail(), parked("a")).await.unwrap();
+    store.hold_head(&mail(), parked("b")).await.unwrap();
+    store.hold(&mail(), vec![event("a2", "a"), event("b2", "b")]).await.unwrap();
+    assert!(claim(&store, "me").await.is_empty());
+    assert_eq!(heads(&store, &["a"]).await, [Some((id("a1"), HeldState::Parked))]);
+    bury(&store, "b1").await;
+    assert_eq!(store.release_discarded(&mail()).await.unwrap(), 0, "an open dead letter keeps it parked");
+    assert_eq!(store.release_key(&mail(), &key("c"), "ann").await.unwrap(), 0);
+    assert_eq!(store.release_key(&mail(), &key("a"), "ann").await.unwrap(), 1);
+    assert_eq!(claim(&store, "me").await, ["a2"]);
+    // Released keys do not come back, and a key that only waits is not parked.
+    assert_eq!(store.release_key(&mail(), &key("a"), "ann").await.unwrap(), 0);
+}
+
+async fn bury<S: Backend>(store: &S, event: &str) {
+    let now = postrider::Clock::system().now();
+    let letter = DeadLetter {
+        key: format!("death of {event}"),
+        event_id: Some(id(event)),
+        event_type: None,
+        aggregate_id: None,
+        ordering_key: None,
+        tenant: None,
+        consumer: Some(mail()),
+        queue: QueueName::new("mail").unwrap(),
+        exchange: String::new(),
+        routing_key: String::new(),
+        reason: "rejected".to_owned(),
+        error: String::new(),
+        error_class: None,
+        attempts: 1,
+        first_failed_at: now,
+        dead_at: now,
+        properties: postrider::broker::Properties::default(),
+        headers: postrider::broker::Headers::new(),
+        body: Bytes::new(),
+    };
+    store.collect(vec![letter]).await.unwrap();
+}

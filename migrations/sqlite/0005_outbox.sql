@@ -1,0 +1,30 @@
+-- The archive of the outbox: events that are older than the outbox keeps, where the configuration asks for it.
+CREATE TABLE event_outbox_archive (
+    position       INTEGER PRIMARY KEY,
+    id             TEXT NOT NULL,
+    group_id       TEXT,
+    subsidiary_id  TEXT,
+    aggregate_type TEXT NOT NULL,
+    aggregate_id   TEXT,
+    event_type     TEXT NOT NULL,
+    payload        TEXT,
+    body           BLOB,
+    content_type   TEXT,
+    status         TEXT NOT NULL,
+    available_at   INTEGER NOT NULL,
+    attempts       INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL,
+    occurred_at    INTEGER,
+    ordering_key   TEXT,
+    causation_id   TEXT,
+    correlation_id TEXT,
+    traceparent    TEXT,
+    tracestate     TEXT,
+    headers        TEXT,
+    exchange       TEXT,
+    routing_key    TEXT,
+    target_queue   TEXT,
+    published_at   INTEGER,
+    last_error     TEXT
+);
+CREATE INDEX event_outbox_archive_aggregate ON event_outbox_archive (aggregate_type, created_at);
