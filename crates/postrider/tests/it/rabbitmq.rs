@@ -8,6 +8,7 @@
 
 mod connecting;
 mod consuming;
+mod cutting;
 mod declaring;
 mod losing;
 mod presets;

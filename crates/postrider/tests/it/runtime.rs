@@ -8,11 +8,11 @@ mod scenarios;
 mod stage;
 mod triage;
 
-use postrider_testkit::servers::shared;
+use postrider_testkit::servers::{RabbitVersion, shared};
 
 use self::stage::Stage;
 
-/// One test per scenario and backend.
+/// One test per scenario and backend; on servers, per version of RabbitMQ.
 macro_rules! scenarios {
     ($($area:ident: [$($scenario:ident),* $(,)?])*) => {
         mod embedded {
@@ -26,12 +26,17 @@ macro_rules! scenarios {
             )*)*
         }
 
-        mod servers {
+        scenarios!(@servers servers Packaged: $($area: [$($scenario),*])*);
+        scenarios!(@servers newer Newer: $($area: [$($scenario),*])*);
+    };
+    (@servers $module:ident $version:ident: $($area:ident: [$($scenario:ident),*])*) => {
+        mod $module {
             $($(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $scenario() {
                     let shared = super::shared().unwrap();
-                    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+                    let database = shared.database().await.unwrap();
+                    let vhost = shared.vhost_on(super::RabbitVersion::$version).await.unwrap();
                     let stage = super::Stage::servers(&database.url, &vhost.amqp_url).await;
                     super::$area::$scenario(stage).await;
                 }

@@ -209,7 +209,8 @@ fn root(child: &Child) -> Result<Pid> {
     Pid::from_raw(child.id().try_into()?).context("a process without an id")
 }
 
-fn tail(log: &Path) -> String {
+/// The last lines of a log.
+pub(crate) fn tail(log: &Path) -> String {
     let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")

@@ -114,6 +114,12 @@ impl RabbitMq {
         self.0.nodes[0].ctl(&self.0.group, args).await
     }
 
+    /// What the server knows of its queues and of the dead letters on their way, and the end of its log. For a test that
+    /// failed: it blocks, and what cannot be asked is said in its place.
+    pub fn testimony(&self) -> String {
+        self.0.nodes[0].testimony(&self.0.group)
+    }
+
     /// Creates a vhost in which guest may do everything.
     pub async fn create_vhost(&self, name: &str) -> Result<()> {
         management::create_vhost(&self.management_url(), name).await

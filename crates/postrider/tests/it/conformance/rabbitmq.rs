@@ -58,6 +58,15 @@ impl Server {
     }
 }
 
+/// A case that failed says what its server knew.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0.testimony());
+        }
+    }
+}
+
 impl BrokerFixture for Server {
     async fn broker(&self) -> Arc<dyn Broker> {
         connect(&self.0.amqp_url()).await

@@ -38,6 +38,10 @@ const ADVANCED: &str = "[{rabbit, [
     {discovery_retry_interval, 250}]}]}].
 ";
 
+/// The state of the processes that carry dead letters from a quorum queue at least once.
+const DEAD_LETTERS_ON_THEIR_WAY: &str =
+    "[catch sys:get_status(P, 2000) || {_, P, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup)].";
+
 /// What the nodes share.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -214,9 +218,27 @@ impl Node {
     }
 
     pub(super) async fn ctl(&self, group: &Group, args: &[&str]) -> Result<String> {
+        process::run(self.ctl_command(group, args)?).await
+    }
+
+    fn ctl_command(&self, group: &Group, args: &[&str]) -> Result<Command> {
         let mut command = group.command("rabbitmqctl")?;
         command.args(["-q", "-n", &self.name]).args(args);
-        process::run(command).await
+        Ok(command)
+    }
+
+    pub(super) fn testimony(&self, group: &Group) -> String {
+        let ask = |args: &[&str]| match self.ctl_command(group, args).map(|mut ctl| ctl.output()) {
+            Ok(Ok(said)) => String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned(),
+            failed => format!("{failed:?}"),
+        };
+        let counts = ["messages_ready", "messages_unacknowledged", "messages", "consumers", "leader"];
+        let queues = ask(&[&["list_queues", "name", "state"][..], &counts].concat());
+        let dead_letters = ask(&["eval", DEAD_LETTERS_ON_THEIR_WAY]);
+        let log = process::tail(&self.folder.join(format!("log/{}.log", self.name)));
+        format!(
+            "its queues:\n{queues}\ndead letters on their way:\n{dead_letters}\nits log ends with:\n{log}"
+        )
     }
 }
 
