@@ -1,6 +1,6 @@
 //! From an event to a sealed entry: the steps, in their order, on one tenant's batch in one transaction.
 //!
-//! lock the books → [`idempotency`] → [`mapping`] → [`period`] → [`validation`] → [`currency`] → [`reference`] → [`sealing`]
+//! lock the books → [`idempotency`] → [`mapping`] → [`period`] → [`validation`] → [`currency`] → [`mod@reference`] → [`sealing`]
 //! → write → commit. Only then is anything acked. Whatever dies before the commit leaves nothing; after it, the entries, their
 //! place in the chain, the balances and the outgoing events are all there, and a repeat is a duplicate.
 //!
