@@ -7,6 +7,8 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::wait;
+
 /// The names under which the kernel knows our servers, what they start, and the programs that become them.
 const SERVER_NAMES: [&str; 13] = [
     "postgres",
@@ -53,16 +55,26 @@ pub(crate) fn servers_in(folder: &Path) -> Vec<Pid> {
 /// Stops `root` and everything below it, until a look finds nothing new, and returns them all. A stopped process cannot
 /// start another, so this is the whole tree.
 pub(crate) fn freeze(root: Pid) -> Vec<Pid> {
-    let mut frozen = vec![root];
-    signal(&[root], Signal::STOP);
-    loop {
-        let fresh: Vec<Pid> = family(root).into_iter().filter(|pid| !frozen.contains(pid)).collect();
-        if fresh.is_empty() {
-            return frozen;
-        }
+    let mut frozen = Vec::new();
+    let mut fresh = vec![root];
+    while !fresh.is_empty() {
         signal(&fresh, Signal::STOP);
-        frozen.extend(fresh);
+        wait::until_stopped(&fresh);
+        frozen.append(&mut fresh);
+        fresh = family(root).into_iter().filter(|pid| !frozen.contains(pid)).collect();
     }
+    frozen
+}
+
+/// Whether no thread of the process runs any more. The signal only asks: on a busy machine threads go on for a tenth of a
+/// second and longer, and a server that was just paused would still answer. A process that is gone has stopped, too.
+pub(crate) fn is_stopped(pid: Pid) -> bool {
+    let threads =
+        fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).all(|line| {
+        let state = line.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().next());
+        matches!(state, Some("T" | "t" | "Z" | "X") | None)
+    })
 }
 
 /// `root` and everything below it.

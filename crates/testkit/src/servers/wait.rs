@@ -36,8 +36,17 @@ impl Patience {
 
 /// Waits for processes that were killed to be gone, with their ports and locks: a few milliseconds. At most five seconds.
 pub(crate) fn until_gone(pids: &[Pid]) {
+    until_all(pids, |pid| !tree::is_alive(pid));
+}
+
+/// Waits for processes that were sent SIGSTOP to have stopped, with all their threads. At most five seconds.
+pub(crate) fn until_stopped(pids: &[Pid]) {
+    until_all(pids, tree::is_stopped);
+}
+
+fn until_all(pids: &[Pid], done: impl Fn(Pid) -> bool) {
     for _ in 0..5_000 {
-        if !pids.iter().any(|pid| tree::is_alive(*pid)) {
+        if pids.iter().all(|pid| done(*pid)) {
             return;
         }
         thread::sleep(Duration::from_millis(1));
