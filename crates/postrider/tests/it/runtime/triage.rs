@@ -14,11 +14,12 @@ use postrider::settlement::RetryPolicy;
 use postrider::store::{
     LetterFilter, LetterQuery, LetterStatus, LetterSummary, OperationKind, OperationState, Turn,
 };
-use postrider::topology::{ExchangeName, Queue, QueueName, ServiceQueue, Topology};
+use postrider::topology::{Argument, ExchangeName, OnDead, Queue, QueueName, ServiceQueue, Topology};
 use postrider::{Event, Failure};
 use postrider_testkit::effects::Effects;
-use postrider_testkit::servers::shared;
+use postrider_testkit::servers::{RabbitVersion, shared};
 
+use super::ordering;
 use super::stage::Stage;
 
 /// One test per scenario and backend.
@@ -55,11 +56,14 @@ scenarios!(
     what_is_no_event_is_sent_again_byte_for_byte,
     twins_without_an_id_are_both_kept,
     what_others_rejected_or_let_expire_is_collected,
+    a_discarded_head_ends_the_parking_of_its_key,
     an_edited_event_takes_effect_in_the_place_of_the_dead_one,
     a_replay_to_a_queue_that_is_gone_opens_its_letter_again,
     what_is_not_collected_is_worked_on_in_its_queue,
     ten_mebibytes_of_error_are_cut_and_grouped,
 );
+
+postrider_testkit::on_each_rabbitmq!(what_the_broker_itself_gave_up_is_collected);
 
 fn placed() -> Event {
     Event::new("order.placed").unwrap()
@@ -75,7 +79,10 @@ async fn letters<S: Effects>(stage: &Stage<S>, filter: LetterFilter, count: usiz
 
 /// Replays what is open. What runs here carries it out.
 async fn replay<S: Effects>(stage: &Stage<S>, plan: &LetterPlan) {
-    let kind = OperationKind::ReplayLetters;
+    carry_out(stage, OperationKind::ReplayLetters, plan).await;
+}
+
+async fn carry_out<S: Effects>(stage: &Stage<S>, kind: OperationKind, plan: &LetterPlan) {
     let id = start(&stage.store, &stage.clock, kind, plan, None, "test", None).await.unwrap().unwrap();
     stage
         .until(async || {
@@ -233,6 +240,69 @@ async fn what_others_rejected_or_let_expire_is_collected<S: Effects>(stage: Stag
     )
     .await;
     stage.until(async || stage.broker.depth(service.name()).await.unwrap() == 1).await;
+    running.stop(Duration::from_secs(10)).await;
+}
+
+async fn a_discarded_head_ends_the_parking_of_its_key<S: Effects>(mut stage: Stage<S>) {
+    stage.order = Some(OnDead::Park);
+    let running = stage
+        .start(|event| match ordering::number(event) {
+            0 => Err(Failure::permanent("no such account")),
+            _ => Ok(Vec::new()),
+        })
+        .await;
+    ordering::commit_all(&stage, &["order-1"], 5).await;
+    stage.account(&running, |account| (account.dead, account.waiting) == (1, 4)).await;
+    letters(&stage, LetterFilter::open(), 1).await;
+    carry_out(&stage, OperationKind::DiscardLetters, &LetterPlan::default()).await;
+    let account = stage.account(&running, |account| account.applied == 4).await;
+    assert!(account.holds(), "{account:?}");
+    stage.until(async || stage.store.held_keys(None, 10).await.unwrap().is_empty()).await;
+}
+
+async fn what_the_broker_itself_gave_up_is_collected(version: RabbitVersion) {
+    let shared = shared().unwrap();
+    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
+    let stage = Stage::servers(&database.url, &vhost.amqp_url).await;
+    let with = |name: &str, arguments: &[(&str, Argument)]| {
+        let mut service = ServiceQueue::new(name, RetryPolicy::default()).unwrap();
+        service
+            .queue
+            .arguments
+            .extend(arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        service
+    };
+    let tired = with("tired", &[("x-delivery-limit", Argument::Int(1))]);
+    let small = with("small", &[("x-max-length", Argument::Int(1)), ("x-overflow", "drop-head".into())]);
+    let running = Runtime::new(stage.store.clone(), stage.broker.clone(), stage.clock.clone())
+        .topology(Topology::default().service(&tired).service(&small))
+        .collect(tired.clone())
+        .collect(small.clone())
+        .start()
+        .await
+        .unwrap();
+    let put = async |service: &ServiceQueue, id: &str| {
+        let mut message = Message { body: "{}".into(), ..Message::default() };
+        message.properties.message_id = Some(id.to_owned());
+        message.properties.kind = Some("order.placed".to_owned());
+        let sent = stage.broker.publish(vec![Outgoing::to_queue(service.name(), message)]).await;
+        assert_eq!(sent, [Published::Confirmed]);
+    };
+    put(&small, "pushed out").await;
+    put(&small, "stays").await;
+    put(&tired, "given back").await;
+    let mut subscription = stage.broker.subscribe(tired.name(), 10).await.unwrap();
+    for _ in 0..2 {
+        let delivery = subscription.next(1).await.unwrap().remove(0);
+        subscription.settler().settle(vec![(delivery.receipt, Verdict::Requeue)]).await.unwrap();
+    }
+    let found = letters(&stage, LetterFilter::open(), 2).await;
+    let by_queue = |queue: &str| {
+        let letter = found.iter().find(|letter| letter.queue == queue).unwrap();
+        (letter.reason.as_str(), letter.event_id.as_deref())
+    };
+    assert_eq!(by_queue("small"), ("maxlen", Some("pushed out")));
+    assert_eq!(by_queue("tired"), ("delivery_limit", Some("given back")));
     running.stop(Duration::from_secs(10)).await;
 }
 
