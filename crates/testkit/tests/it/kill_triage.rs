@@ -10,12 +10,13 @@ use postrider::audit::account;
 use postrider::embedded::EmbeddedBroker;
 use postrider::operation::{LetterPlan, start};
 use postrider::sqlite::{Sqlite, SqliteConfig};
-use postrider::store::{LetterFilter, LetterQuery, LetterStatus, OperationId, OperationKind, OperationState};
+use postrider::store::{LetterFilter, LetterQuery, LetterStatus, OperationKind, OperationState};
 use postrider::{Broker, Clock};
 use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::shared;
 use postrider_testkit::worker::{self, CONSUMERS, DieAt, WorkerProcess};
+use uuid::Uuid;
 
 const EVENTS: usize = 300;
 /// Dead letters: one for each consumer.
@@ -69,7 +70,7 @@ impl<S: Effects> Stage<S> {
     }
 
     /// Kills one worker after another, each when the operation has come a part further.
-    async fn kill_on_the_way(&self, op: OperationId) {
+    async fn kill_on_the_way(&self, op: Uuid) {
         const KILLS: u64 = 4;
         for kill in 1..=KILLS {
             let worker = self.worker("-");
