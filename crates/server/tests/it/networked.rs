@@ -87,9 +87,10 @@ async fn what_no_queue_wants_is_kept_by_a_policy_that_serve_sets() {
     serving.wait_for("serving");
     folder.run(&["topology", "drift"]).assert(0, "has what it should have");
     serving.wait_for_metric("postrider_dead_letters_collected_total 1");
-    let letters = folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
-    assert_eq!(letters.as_array().map(Vec::len), Some(1), "{letters}");
-    assert_eq!(letters[0]["event_id"], "evt_1", "{letters}");
+    let page = folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
+    let letters = page["letters"].as_array().unwrap();
+    assert_eq!((letters.len(), letters[0]["reason"].as_str()), (1, Some("unroutable")), "{page}");
+    assert_eq!(letters[0]["event_id"], "evt_1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

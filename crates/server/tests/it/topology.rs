@@ -79,7 +79,8 @@ fn what_nobody_wants_becomes_one_dead_letter() {
     said.assert(0, "it goes to fis.ingestion.dlq.queue, as a dead letter");
     let serving = folder.serve(&[]);
     serving.wait_for_metric("postrider_dead_letters_collected_total 1");
-    let letters = folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
-    assert_eq!(letters.as_array().map(Vec::len), Some(1), "{letters}");
+    let page = folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
+    let letters = page["letters"].as_array().unwrap();
+    assert_eq!((letters.len(), letters[0]["reason"].as_str()), (1, Some("unroutable")), "{page}");
     assert_eq!(letters[0]["event_id"], "evt_1");
 }

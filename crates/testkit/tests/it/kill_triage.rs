@@ -71,7 +71,7 @@ impl<S: Effects> Stage<S> {
 
     /// Kills one worker after another, each when the operation has come a part further.
     async fn kill_on_the_way(&self, op: Uuid) {
-        const KILLS: u64 = 4;
+        const KILLS: u64 = 2;
         for kill in 1..=KILLS {
             let worker = self.worker("-");
             let part = LETTERS as u64 * kill / (KILLS + 1);
