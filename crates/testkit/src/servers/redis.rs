@@ -92,6 +92,13 @@ impl Redis {
         self.wait_ready().await
     }
 
+    /// What `redis-cli` prints for a command.
+    pub async fn cli(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.client();
+        command.args(words);
+        Ok(process::run(command).await?.trim().to_owned())
+    }
+
     async fn wait_ready(&self) -> Result<()> {
         let patience = Patience::new("Redis", READY);
         while !self.answers().await {
@@ -101,13 +108,16 @@ impl Redis {
     }
 
     async fn answers(&self) -> bool {
+        self.cli(&["PING"]).await.is_ok_and(|answer| answer == "PONG")
+    }
+
+    fn client(&self) -> Command {
         let mut command = Command::new("redis-cli");
         command.args(["-h", "127.0.0.1", "-p", &self.port.number().to_string()]);
         if let Some(authority) = self.ca_file() {
             command.arg("--tls").arg("--cacert").arg(authority);
         }
-        command.arg("PING");
-        process::run(command).await.is_ok_and(|answer| answer.trim() == "PONG")
+        command
     }
 }
 
