@@ -9,19 +9,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use redis::cluster_async::ClusterConnection;
 use redis::{Pipeline, Value};
 
 use super::config::RedisConfig;
-use super::error::RedisError;
+use super::error::{RedisError, RedisErrorKind};
 use super::server::Redis;
 use crate::dedup::{Cache, CacheError, CacheKey, Entry, Found};
 
-/// Idempotency keys in one Redis server.
-#[derive(Debug)]
+/// Idempotency keys in Redis: one server, or a cluster, which it finds out when it connects.
 pub struct RedisCache {
     config: RedisConfig,
     ttl: Duration,
-    redis: Mutex<Option<Redis>>,
+    line: Mutex<Option<Line>>,
+}
+
+/// The connection there is.
+#[derive(Clone)]
+enum Line {
+    Server(Redis),
+    Cluster(ClusterConnection),
 }
 
 impl RedisCache {
@@ -30,52 +38,76 @@ impl RedisCache {
 
     /// Keys in the database that the URL names, each for so long after its last change.
     pub fn new(config: RedisConfig, ttl: Duration) -> Self {
-        Self { config, ttl, redis: Mutex::new(None) }
+        Self { config, ttl, line: Mutex::new(None) }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Redis>> {
-        self.redis.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<Line>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn redis(&self) -> Result<Redis, RedisError> {
-        let mut slot = self.slot();
-        let redis = match slot.take() {
-            Some(redis) => redis,
-            None => Redis::lazy(self.config.clone())?,
-        };
-        *slot = Some(redis.clone());
-        Ok(redis)
+    /// Sends the commands of all entries in one go. On a cluster those of each entry find their own node, all at the same time.
+    async fn send(
+        &self,
+        entries: &[Entry],
+        commands: impl Fn(&mut Pipeline, &Entry) + Sync,
+    ) -> Result<Vec<Value>, RedisError> {
+        let line = self.slot().clone();
+        match line {
+            None => Err(RedisError::new(RedisErrorKind::Unavailable, "Redis was not connected to yet")),
+            Some(Line::Server(redis)) => {
+                let mut pipeline = redis::pipe();
+                entries.iter().for_each(|entry| commands(&mut pipeline, entry));
+                redis.pipeline(&mut pipeline).await
+            }
+            Some(Line::Cluster(cluster)) => {
+                let asking = entries.iter().map(|entry| {
+                    let (mut pipeline, mut cluster) = (redis::pipe(), cluster.clone());
+                    commands(&mut pipeline, entry);
+                    pipeline.ignore_errors();
+                    async move { pipeline.query_async::<Vec<Value>>(&mut cluster).await }
+                });
+                Ok(try_join_all(asking).await?.into_iter().flatten().collect())
+            }
+        }
     }
 
-    fn set<'a>(&self, pipeline: &'a mut Pipeline, entry: &Entry, when: &str) -> &'a mut Pipeline {
+    async fn ping(&self) -> Result<(), RedisError> {
+        let line = self.slot().clone();
+        match line {
+            None => Err(RedisError::new(RedisErrorKind::Unavailable, "Redis was not connected to yet")),
+            Some(Line::Server(redis)) => redis.ping().await,
+            Some(Line::Cluster(mut cluster)) => {
+                redis::cmd("PING").query_async::<Value>(&mut cluster).await?;
+                Ok(())
+            }
+        }
+    }
+
+    fn set(&self, pipeline: &mut Pipeline, entry: &Entry, when: &str) {
         let seconds = self.ttl.as_secs().max(1);
-        pipeline.cmd("SET").arg(key(&entry.key)).arg(&entry.value).arg(when).arg("EX").arg(seconds)
+        pipeline.cmd("SET").arg(key(&entry.key)).arg(&entry.value).arg(when).arg("EX").arg(seconds);
     }
 }
 
 #[async_trait]
 impl Cache for RedisCache {
     async fn first_sight(&self, entries: &[Entry]) -> Result<Vec<Found>, CacheError> {
-        let mut pipeline = redis::pipe();
         if entries.is_empty() {
             // Still a trip: whoever asks for nothing wants to know whether there is an answer.
-            pipeline.cmd("PING");
+            self.ping().await?;
+            return Ok(Vec::new());
         }
-        for entry in entries {
-            self.set(&mut pipeline, entry, "NX").cmd("GET").arg(key(&entry.key));
-        }
-        let answers = self.redis()?.pipeline(&mut pipeline).await?;
+        let asked = |pipeline: &mut Pipeline, entry: &Entry| {
+            self.set(pipeline, entry, "NX");
+            pipeline.cmd("GET").arg(key(&entry.key));
+        };
+        let answers = self.send(entries, asked).await?;
         unless_it_refuses(answers.iter().step_by(2))?;
-        let pairs = answers.as_chunks::<2>().0;
-        Ok(pairs.iter().take(entries.len()).map(|[set, get]| found(set, get)).collect())
+        Ok(answers.as_chunks::<2>().0.iter().map(|[set, get]| found(set, get)).collect())
     }
 
     async fn replace(&self, entries: &[Entry]) -> Result<(), CacheError> {
-        let mut pipeline = redis::pipe();
-        for entry in entries {
-            self.set(&mut pipeline, entry, "XX");
-        }
-        let answers = self.redis()?.pipeline(&mut pipeline).await?;
+        let answers = self.send(entries, |pipeline, entry| self.set(pipeline, entry, "XX")).await?;
         unless_it_refuses(answers.iter())?;
         let refused = answers.iter().filter(|answer| matches!(answer, Value::ServerError(_))).count();
         if refused > 0 {
@@ -86,7 +118,24 @@ impl Cache for RedisCache {
 
     async fn connect(&self) -> Result<(), CacheError> {
         *self.slot() = None;
-        Ok(self.redis()?.ping().await?)
+        let redis = Redis::connect(self.config.clone()).await?;
+        // Some users may not ask: then it is one server, which refuses what is another node's if it is not.
+        let line = if redis.facts().await.is_ok_and(|facts| facts.cluster) {
+            Line::Cluster(self.config.cluster()?.get_async_connection().await.map_err(RedisError::from)?)
+        } else {
+            Line::Server(redis)
+        };
+        *self.slot() = Some(line);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for RedisCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisCache")
+            .field("config", &self.config)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
     }
 }
 

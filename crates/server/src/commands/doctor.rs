@@ -290,6 +290,7 @@ mod tests {
             maxmemory_policy: policy.to_owned(),
             maxmemory,
             used_memory: 1 << 30,
+            cluster: false,
         };
         for (maxmemory, policy, fine, told) in [
             (0, "noeviction", false, "set it"),
