@@ -25,6 +25,7 @@ pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus};
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -101,6 +102,7 @@ pub struct Consumer<S: ConsumerStore> {
     accelerator: Option<Accelerator>,
     /// Which history the store has; empty while that is not known.
     lineage: Mutex<String>,
+    told_of_lineage: AtomicBool,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -133,6 +135,7 @@ impl<S: ConsumerStore> Consumer<S> {
             released: Notify::new(),
             accelerator: None,
             lineage: Mutex::default(),
+            told_of_lineage: AtomicBool::new(false),
         }
     }
 

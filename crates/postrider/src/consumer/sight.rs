@@ -2,6 +2,8 @@
 //!
 //! What is known there is acked without a transaction. Everything else goes its way as if nobody had been asked.
 
+use std::sync::atomic::Ordering;
+
 use super::arrived::{Arrived, Errand};
 use super::{Consumer, lock};
 use crate::broker::Delivery;
@@ -78,8 +80,11 @@ impl<S: ConsumerStore> Consumer<S> {
         match self.store.lineage().await {
             Ok(lineage) => *lock(&self.lineage) = lineage,
             Err(error) => {
-                tracing::debug!(consumer = %self.name, %error, "the store does not say which history it has");
                 self.forget_lineage();
+                if !error.is_transient() && !self.told_of_lineage.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(consumer = %self.name, %error,
+                        "the store does not say which history it has, so Redis cannot be believed and is not asked");
+                }
             }
         }
     }
