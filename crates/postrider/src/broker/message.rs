@@ -122,6 +122,13 @@ impl Message {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(HeaderValue::as_str)
     }
+
+    /// Takes out the headers by which RabbitMQ would send it to other queues too. Its broker did so at the first publish.
+    pub fn ask_for_no_copies(&mut self) {
+        for name in ["CC", "BCC"] {
+            self.headers.remove(name);
+        }
+    }
 }
 
 /// JSON has no place for infinite floats and NaN; they are written as text, so that every header can be stored.

@@ -9,6 +9,7 @@ use super::{Consumer, lock};
 use crate::broker::Delivery;
 use crate::dead_letter::header::REPLAY_ID;
 use crate::dedup::{Accelerator, Course, Sighting, Status, note};
+use crate::handler::Incoming;
 use crate::settlement::Outcome;
 use crate::store::ConsumerStore;
 
@@ -58,7 +59,7 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) fn note(&self, arrived: &Arrived, outcome: &Outcome) {
         let (Some(accelerator), Some(sighting)) = (&self.accelerator, &arrived.sighting) else { return };
         let Some(status) = note(outcome).filter(|_| !arrived.known) else { return };
-        let answer = arrived.read.as_ref().ok().and_then(|incoming| incoming.answered());
+        let answer = arrived.read.as_ref().ok().and_then(Incoming::answered);
         accelerator.note(sighting, status, answer.as_ref().filter(|_| status == Status::Completed));
     }
 

@@ -167,14 +167,13 @@ impl<S: Claims + Inbox> Deduplicator<S> {
         let now = self.clock.monotonic();
         let known = self.lineage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = known.filter(|(_, since)| now.saturating_sub(*since) < LINEAGE_HOLDS);
-        let lineage = match known {
-            Some((lineage, _)) => lineage,
-            None => {
-                let lineage = self.store.lineage().await.ok();
-                let mut slot = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
-                *slot = lineage.clone().map(|lineage| (lineage, now));
-                lineage?
-            }
+        let lineage = if let Some((lineage, _)) = known {
+            lineage
+        } else {
+            let lineage = self.store.lineage().await.ok();
+            let mut slot = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
+            *slot = lineage.clone().map(|lineage| (lineage, now));
+            lineage?
         };
         Some(accelerator.sighting(None, key, hash, format!("{lineage}/{}", self.scope)))
     }

@@ -56,7 +56,9 @@ impl RedisCache {
             None => Err(RedisError::new(RedisErrorKind::Unavailable, "Redis was not connected to yet")),
             Some(Line::Server(redis)) => {
                 let mut pipeline = redis::pipe();
-                entries.iter().for_each(|entry| commands(&mut pipeline, entry));
+                for entry in entries {
+                    commands(&mut pipeline, entry);
+                }
                 redis.pipeline(&mut pipeline).await
             }
             Some(Line::Cluster(cluster)) => {

@@ -73,6 +73,9 @@ impl Sqlite {
     }
 }
 
+/// Hash, end of the lease, answer.
+type Row = (Vec<u8>, Option<i64>, Option<Vec<u8>>);
+
 /// Says how many rows were changed.
 async fn execute(
     connection: &mut SqliteConnection,
@@ -91,8 +94,7 @@ async fn claim(
 ) -> Result<Claimed, StoreError> {
     let look = "SELECT payload_hash, lease_until, response FROM claim WHERE scope = ? AND \"key\" = ?";
     let look = sqlx::query_as(look).bind(&key.scope).bind(&key.key);
-    let row: Option<(Vec<u8>, Option<i64>, Option<Vec<u8>>)> =
-        look.fetch_optional(&mut *connection).await.map_err(from_sqlite)?;
+    let row: Option<Row> = look.fetch_optional(&mut *connection).await.map_err(from_sqlite)?;
     if let Some((before, lease, response)) = row {
         let before = PayloadHash::from_bytes(&before);
         let free = lease.is_none_or(|lease| lease < now && before == Some(hash));
