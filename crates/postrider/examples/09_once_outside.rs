@@ -1,8 +1,7 @@
 //! An effect outside the database, done once: claim, act, complete. Whoever comes later gets the first answer.
 //!
-//! ```sh
-//! cargo run --example 09_once_outside
-//! ```
+//! `cargo run -p postrider --example 09_once_outside`
+#![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use postrider::dedup::Standing;
 use postrider::sqlite::{Sqlite, SqliteConfig};

@@ -128,12 +128,11 @@ impl Model {
         if !self.world.cache_is_up {
             return Course::AskStore;
         }
-        let found = match &self.world.cache {
-            Some(bytes) => Found::Value(bytes.clone()),
-            None => {
-                self.world.cache = Some(self.record(message, Status::Processing, None));
-                Found::Nothing
-            }
+        let found = if let Some(bytes) = &self.world.cache {
+            Found::Value(bytes.clone())
+        } else {
+            self.world.cache = Some(self.record(message, Status::Processing, None));
+            Found::Nothing
         };
         let seen = Seen::of(&found, self.hashes[message], &self.lineage());
         self.course(seen, &found, message)
