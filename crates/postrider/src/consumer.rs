@@ -16,6 +16,7 @@ mod order;
 mod pace;
 mod release;
 mod settle;
+mod sight;
 mod status;
 mod throttle;
 
@@ -24,6 +25,7 @@ pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus};
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ use self::pace::Pace;
 use self::throttle::Throttle;
 use crate::broker::{Broker, BrokerError, Subscription};
 use crate::clock::Clock;
+use crate::dedup::Accelerator;
 use crate::registry::Registry;
 use crate::store::{ConsumerStore, Pause};
 use crate::topology::{ConsumerName, ServiceQueue};
@@ -57,6 +60,8 @@ pub struct ConsumerConfig {
     pub max_crashes: u32,
     /// How often to look whether it is paused, and for held events.
     pub poll_interval: Duration,
+    /// What its keys begin with in front of the inbox; absent: its name.
+    pub key_prefix: Option<String>,
 }
 
 impl Default for ConsumerConfig {
@@ -69,6 +74,7 @@ impl Default for ConsumerConfig {
             breaker: BreakerConfig::default(),
             max_crashes: 3,
             poll_interval: Duration::from_secs(1),
+            key_prefix: None,
         }
     }
 }
@@ -92,6 +98,11 @@ pub struct Consumer<S: ConsumerStore> {
     marked: Mutex<HashSet<String>>,
     /// Somebody has to look for held events.
     released: Notify,
+    /// What is asked before the inbox, if there is one.
+    accelerator: Option<Accelerator>,
+    /// Which history the store has; empty while that is not known.
+    lineage: Mutex<String>,
+    told_of_lineage: AtomicBool,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -122,6 +133,9 @@ impl<S: ConsumerStore> Consumer<S> {
             alone: Arc::default(),
             marked: Mutex::default(),
             released: Notify::new(),
+            accelerator: None,
+            lineage: Mutex::default(),
+            told_of_lineage: AtomicBool::new(false),
         }
     }
 
@@ -134,6 +148,14 @@ impl<S: ConsumerStore> Consumer<S> {
         let rate = config.max_rate.filter(|rate| *rate > 0.0);
         self.throttle = rate.map(|rate| Mutex::new(Throttle::new(rate, now)));
         self.config = config;
+        self
+    }
+
+    /// Asks this before the inbox, under its own keys. Comes after [`Self::config`].
+    #[must_use]
+    pub fn accelerated(mut self, accelerator: &Accelerator) -> Self {
+        let prefix = self.config.key_prefix.as_deref().unwrap_or(self.name.as_str());
+        self.accelerator = Some(accelerator.space(prefix));
         self
     }
 
@@ -215,18 +237,18 @@ impl<S: ConsumerStore> Consumer<S> {
         stop: &CancellationToken,
     ) -> Result<(), BrokerError> {
         loop {
-            let most = self.pace().limit().max(self.registry.largest_batch().unwrap_or(1));
+            let most = self.most_at_a_time();
             let deliveries = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = self.status.held_up() => return Ok(()),
                 deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
-            for delivery in deliveries {
+            for arrived in self.meet(deliveries, probe).await {
                 tokio::select! {
                     // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                     () = stop.cancelled() => return Ok(()),
                     () = self.status.held_up() => return Ok(()),
-                    () = desk.take(self.read(delivery)) => {}
+                    () = desk.take(arrived) => {}
                 }
             }
             desk.flush(probe).await;
@@ -264,6 +286,7 @@ impl<S: ConsumerStore> Consumer<S> {
 
     /// A store that cannot be asked changes nothing.
     async fn obey_once(&self) {
+        self.learn_lineage().await;
         let Ok(pause) = self.store.pause_of(&self.name).await else { return };
         match (self.status.pause(), &pause) {
             (None, Some(Pause { by, reason, .. })) => {
@@ -304,6 +327,13 @@ impl<S: ConsumerStore> Consumer<S> {
             .set(if after == BreakerState::Closed { 0.0 } else { 1.0 });
         self.status.set_breaker(after);
         told
+    }
+
+    /// The store failed under us.
+    fn store_away(&self) {
+        self.forget_lineage();
+        let now = self.clock.monotonic();
+        self.with_breaker(|breaker| breaker.store_away(now));
     }
 
     /// Waits until the rate limit lets one more begin.

@@ -1,12 +1,14 @@
 //! What a service does with an event, and how it says that it could not.
 
 use std::future::Future;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, PayloadHash};
 use crate::store::Store;
 use crate::topology::ConsumerName;
 
@@ -56,6 +58,40 @@ pub struct Incoming {
     pub envelope: Envelope,
     /// Which attempt this is, counted from 1.
     pub attempt: u32,
+    notes: Arc<Notes>,
+}
+
+/// What is found out about an event while it is handled; shared by its clones.
+#[derive(Debug, Default)]
+struct Notes {
+    hash: OnceLock<PayloadHash>,
+    answer: Mutex<Option<Bytes>>,
+}
+
+impl Incoming {
+    /// An event as a handler would meet it; for tests of handlers.
+    pub fn new(consumer: ConsumerName, envelope: Envelope, attempt: u32) -> Self {
+        Self { consumer, envelope, attempt, notes: Arc::default() }
+    }
+
+    /// Answers the event. The answer is kept in the inbox, commits with the effects, and is what every duplicate gets.
+    pub fn answer(&self, body: impl Into<Bytes>) {
+        self.set_answer(Some(body.into()));
+    }
+
+    /// The answer of this attempt; for a duplicate, the first one.
+    pub(crate) fn answered(&self) -> Option<Bytes> {
+        self.notes.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_answer(&self, answer: Option<Bytes>) {
+        *self.notes.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    }
+
+    /// What it says, worked out once.
+    pub(crate) fn hash(&self) -> PayloadHash {
+        *self.notes.hash.get_or_init(|| self.envelope.payload.hash())
+    }
 }
 
 /// Why a handler could not apply an event.

@@ -7,6 +7,7 @@
 //! 3. [`relay`]: outbox to broker. Claim, publish, wait for the confirm, mark.
 //! 4. [`broker`] and [`topology`]: where it is published and how it is routed.
 //! 5. [`consumer`]: delivery to effect. Transaction, inbox, [`handler`], commit.
+//!    [`dedup`] spares the inbox most duplicates, and does for effects outside the database what the inbox does for those inside.
 //! 6. [`settlement`]: what becomes of the delivery: ack, wait, dead letter.
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
 //! 8. [`operation`]: what people do with many of them: plan, run, watch, cancel. A replay is back at 3; [`triage`] has the rules
@@ -26,6 +27,7 @@ pub mod broker;
 pub mod clock;
 pub mod consumer;
 pub mod dead_letter;
+pub mod dedup;
 pub mod envelope;
 pub mod handler;
 mod host;
@@ -55,6 +57,7 @@ pub mod sqlite;
 
 pub use broker::Broker;
 pub use clock::Clock;
+pub use dedup::Deduplicator;
 pub use envelope::{Envelope, Event, EventId, EventType, Payload, WireFormat};
 pub use handler::{Failure, Handler, Incoming};
 pub use store::{Inbox, Outbox, Store};

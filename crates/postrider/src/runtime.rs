@@ -11,6 +11,7 @@ use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
+use crate::dedup::{Accelerator, InboxKeeper};
 use crate::operation::{LetterWork, Runner, RunnerConfig, Work};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
@@ -53,7 +54,12 @@ pub struct Runtime<S: Backend> {
     collected: Vec<ServiceQueue>,
     rules: Vec<Rule>,
     operations: bool,
+    inbox_keeps: Duration,
+    accelerator: Option<Accelerator>,
 }
+
+/// How long the inbox remembers what was applied, if nobody says: longer than the outbox keeps what it could send again.
+pub const INBOX_KEEPS: Duration = Duration::from_hours(45 * 24);
 
 impl<S: Backend> Runtime<S> {
     /// A relay on this store and broker; consumers are added.
@@ -70,6 +76,8 @@ impl<S: Backend> Runtime<S> {
             collected: Vec::new(),
             rules: Vec::new(),
             operations: false,
+            inbox_keeps: INBOX_KEEPS,
+            accelerator: None,
         }
     }
 
@@ -108,6 +116,21 @@ impl<S: Backend> Runtime<S> {
     #[must_use]
     pub fn house(mut self, rules: HouseRules) -> Self {
         self.house = rules;
+        self
+    }
+
+    /// How long the inbox remembers what was applied. Must be longer than any event can come again: after its retries, from
+    /// the outbox, or from the dead letters.
+    #[must_use]
+    pub fn inbox_keeps(mut self, keep: Duration) -> Self {
+        self.inbox_keeps = keep;
+        self
+    }
+
+    /// Asks this before the inbox, for every consumer.
+    #[must_use]
+    pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
+        self.accelerator = Some(accelerator);
         self
     }
 
@@ -199,13 +222,18 @@ impl<S: Backend> Runtime<S> {
             }
             status
         });
+        let keeper = InboxKeeper::new(self.store.clone(), self.clock.clone(), self.inbox_keeps);
+        tasks.spawn(keeper.run(stop.clone()));
         let (mut consumers, process) = (Vec::new(), Arc::default());
         for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
         {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
-            let consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
+            let mut consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
                 .config(config)
                 .beside(&process);
+            if let Some(accelerator) = &self.accelerator {
+                consumer = consumer.accelerated(accelerator);
+            }
             consumers.push(RunningConsumer { registration, status: consumer.status() });
             let (consumer, clock, stop) = (Arc::new(consumer), self.clock.clone(), stop.clone());
             tasks.spawn(async move {

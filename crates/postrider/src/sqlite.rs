@@ -5,6 +5,7 @@
 
 mod audit;
 mod bulk;
+mod claims;
 mod controls;
 mod dead_letters;
 mod error;
@@ -13,6 +14,7 @@ mod inbox;
 mod jobs;
 mod letters;
 mod lock;
+mod memory;
 mod news;
 mod operations;
 mod outbox;

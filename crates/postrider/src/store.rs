@@ -4,6 +4,7 @@
 //! on what happened; every other server only helps.
 
 mod audit;
+mod claims;
 mod controls;
 mod crashes;
 mod dead_letter;
@@ -14,6 +15,7 @@ mod housekeeping;
 mod inbox;
 mod jobs;
 mod letter;
+mod memory;
 mod operation;
 mod outbox;
 mod outbox_desk;
@@ -24,6 +26,8 @@ mod trace;
 mod upkeep;
 
 pub use audit::{Audit, AuditScope, ConsumerCount};
+pub(crate) use claims::ClaimRow;
+pub use claims::{ClaimKey, Claimed, Claims, FencingToken};
 pub use controls::{Controls, Pause};
 pub use crashes::Crashes;
 pub use dead_letter::{DeadLetter, DeadLetters};
@@ -37,6 +41,7 @@ pub use letter::{
     Cursor, GroupPage, GroupQuery, LetterFilter, LetterGroup, LetterId, LetterPage, LetterQuery,
     LetterStatus, LetterSummary, Resolution, SCANNED, StoredLetter, Survey, Triage, Turn,
 };
+pub use memory::{Forgotten, InboxMemory};
 pub use operation::{
     Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
 };
@@ -73,9 +78,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 }
 
 /// The ports that a consumer works with.
-pub trait ConsumerStore: Inbox + Controls + Crashes + Held {}
+pub trait ConsumerStore: Inbox + InboxMemory + Controls + Crashes + Held {}
 
-impl<T: Inbox + Controls + Crashes + Held> ConsumerStore for T {}
+impl<T: Inbox + InboxMemory + Controls + Crashes + Held> ConsumerStore for T {}
 
 /// The ports of the outbox: the relay's, the operator's, and keeping it small.
 pub trait OutboxStore: Outbox + OutboxDesk + Housekeeping {}
@@ -88,6 +93,6 @@ pub trait TriageStore: DeadLetters + Triage + Operations + Traces {}
 impl<T: DeadLetters + Triage + Operations + Traces> TriageStore for T {}
 
 /// All the ports a whole backend has.
-pub trait Backend: OutboxStore + ConsumerStore + TriageStore + Audit + Registrations {}
+pub trait Backend: OutboxStore + ConsumerStore + TriageStore + Audit + Claims + Registrations {}
 
-impl<T: OutboxStore + ConsumerStore + TriageStore + Audit + Registrations> Backend for T {}
+impl<T: OutboxStore + ConsumerStore + TriageStore + Audit + Claims + Registrations> Backend for T {}

@@ -7,11 +7,13 @@ mod backend;
 mod events;
 mod guard;
 mod health;
+mod idempotency;
 pub(crate) mod metrics;
 mod problem;
 
 pub(crate) use access::refuse_open_doors;
 pub(crate) use backend::{ApiBackend, Erased, append};
+pub(crate) use idempotency::Once;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +37,7 @@ pub(crate) struct Api(Arc<Parts>);
 
 pub(crate) struct Parts {
     pub(crate) backend: Arc<dyn ApiBackend>,
+    pub(crate) once: Arc<dyn Once>,
     pub(crate) clock: Clock,
     pub(crate) http: Http,
     pub(crate) limits: Limits,
@@ -55,6 +58,7 @@ impl Api {
     /// Puts the parts together.
     pub(crate) fn new(
         backend: Arc<dyn ApiBackend>,
+        once: Arc<dyn Once>,
         clock: Clock,
         http: Http,
         limits: Limits,
@@ -62,13 +66,15 @@ impl Api {
         listens_at: SocketAddr,
     ) -> Self {
         let slots = Semaphore::new(http.max_concurrent_requests);
-        Self(Arc::new(Parts { backend, clock, http, limits, metrics, slots, listens_at }))
+        Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, listens_at }))
     }
 
     /// All routes with everything around them.
     pub(crate) fn router(self) -> Router {
         let needs = |role: TokenRole, routes: Router<Self>| {
-            routes.route_layer(from_fn_with_state((self.clone(), role), access::require))
+            routes
+                .route_layer(from_fn_with_state(self.clone(), idempotency::once))
+                .route_layer(from_fn_with_state((self.clone(), role), access::require))
         };
         let operator = Router::new().route("/events", post(events::publish));
         let metrics = Router::new().route("/metrics", get(metrics::scrape));

@@ -1,5 +1,6 @@
 //! The figures of the README: each a ratio to a raw limit, measured in the same run on the same servers.
 
+mod dedup;
 mod delay;
 mod naive;
 mod raw;
@@ -7,11 +8,12 @@ mod relay;
 mod table;
 mod triage;
 
+pub(crate) use dedup::DedupBench;
 pub(crate) use delay::delay_over_raw;
 pub(crate) use naive::Naive;
 pub(crate) use raw::{EmbeddedRaw, RabbitRaw, Raw};
 pub(crate) use relay::{Rival, relay_over_raw};
-pub(crate) use table::{Held, add_published, forget};
+pub(crate) use table::{Held, add_published, forget, forget_inbox};
 pub(crate) use triage::{TriageFigures, triage};
 
 use serde::Serialize;

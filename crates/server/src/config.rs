@@ -102,6 +102,7 @@ impl Config {
                 Some(backends::management(&settings, broker).map_err(wrong)?)
             }
         };
+        own.fits_the_inbox(&settings).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();

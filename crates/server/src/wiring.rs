@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
+use postrider::dedup::{Accelerator, AcceleratorConfig};
 use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
-use postrider::redis::{RedisConfig, RedisTls};
+use postrider::redis::{RedisCache, RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{Backend, Jobs, Outboxes, StoreError, Tokens, Upkeep};
 use postrider::topology::VhostName;
@@ -179,6 +180,19 @@ pub(crate) fn redis(config: &Config, server: &Server) -> RedisConfig {
         client_key_file: files.client_key_file(),
     };
     RedisConfig { url: server.url.to_secret_string(), tls, limit: Duration::from_secs(5) }
+}
+
+/// Redis in front of the inbox, where there is one and it is wanted. It may be away, then or at any time.
+pub(crate) async fn accelerator(context: &Context) -> Option<Accelerator> {
+    let config = &context.config;
+    let server = config.redis.as_ref().filter(|_| config.settings.redis.idempotency)?;
+    let cache = RedisCache::new(redis(config, server), config.settings.redis.idempotency_ttl());
+    Some(Accelerator::start(Arc::new(cache), context.clock.clone(), accelerator_config(config)).await)
+}
+
+pub(crate) fn accelerator_config(config: &Config) -> AcceleratorConfig {
+    let limit = Duration::from_millis(config.settings.redis.idempotency_limit_ms);
+    AcceleratorConfig { limit, ..AcceleratorConfig::default() }
 }
 
 /// The same server, at the database for progress.

@@ -14,6 +14,7 @@
 pub mod audit;
 pub mod books;
 pub mod broker;
+pub mod claims;
 pub mod controls;
 pub mod dead_letters;
 pub mod held;
@@ -139,6 +140,11 @@ macro_rules! store_conformance {
             repeats_inside_a_batch_are_told, a_large_batch_is_admitted, admitting_nothing_is_fine,
             of_two_transactions_one_is_new, a_waiting_transaction_is_new_after_a_rollback,
             batches_in_opposite_order_apply_each_event_once, odd_ids_are_told_apart,
+            an_answer_is_kept_with_its_mark, what_is_old_is_forgotten_and_known_to_be, a_store_knows_its_history,
+        ]);
+        $crate::conformance_cases!($fixture, claims: [
+            the_first_answer_is_everybodys, an_empty_answer_is_kept, what_is_released_is_free,
+            a_claim_that_ran_out_is_claimed_anew, of_many_one_has_it, old_claims_are_forgotten,
         ]);
         $crate::conformance_cases!($fixture, dead_letters: [
             every_field_of_a_dead_letter_comes_back, absent_fields_of_a_dead_letter_stay_absent,

@@ -4,6 +4,7 @@ use super::due::first_received;
 use super::{Consumer, due};
 use crate::broker::{Delivery, HeaderValue, Receipt};
 use crate::dead_letter;
+use crate::dedup::Sighting;
 use crate::envelope::wire;
 use crate::envelope::{EventId, OrderingKey};
 use crate::handler::Incoming;
@@ -19,6 +20,10 @@ pub(super) struct Arrived {
     pub(super) read: Result<Incoming, String>,
     /// Whether the event is in the table of held events, and leaves it when it is applied.
     pub(super) held: bool,
+    /// Under what it was looked up in front of the inbox, if it was.
+    pub(super) sighting: Option<Sighting>,
+    /// Whether it was known there: then it is a duplicate, and the store is not asked.
+    pub(super) known: bool,
 }
 
 /// What is to be done with it, before anybody opened a transaction.
@@ -51,9 +56,9 @@ impl<S: ConsumerStore> Consumer<S> {
         let received = first_received(&delivery.message, self.clock.now());
         let attempt = attempt_of(&delivery);
         let read = wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, received)
-            .map(|envelope| Incoming { consumer: self.name.clone(), envelope, attempt })
+            .map(|envelope| Incoming::new(self.name.clone(), envelope, attempt))
             .map_err(|malformed| malformed.0);
-        Arrived { delivery, attempt, read, held: false }
+        Arrived { delivery, attempt, read, held: false, sighting: None, known: false }
     }
 
     /// Reads an event that was held.

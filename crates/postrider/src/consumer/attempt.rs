@@ -71,8 +71,7 @@ impl<S: ConsumerStore> Consumer<S> {
                 }
                 Err(error) => {
                     tracing::debug!(consumer = %self.name, %error, "the store failed under an attempt; it is repeated");
-                    let now = self.clock.monotonic();
-                    self.with_breaker(|breaker| breaker.store_away(now));
+                    self.store_away();
                 }
             }
             tokio::select! {
@@ -101,7 +100,8 @@ impl<S: ConsumerStore> Consumer<S> {
         let arrivals: Vec<_> = events.iter().map(arrival).collect();
         let mut tx = self.store.begin().await?;
         let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
-        let outcomes: Vec<_> = admissions.into_iter().map(outcome).collect();
+        let judged = events.iter().zip(admissions);
+        let outcomes: Vec<_> = judged.map(|(event, admission)| outcome(event, admission)).collect();
         let fresh =
             |(event, outcome): (&Incoming, &Outcome)| (*outcome == Outcome::Applied).then(|| event.clone());
         let fresh: Vec<_> = events.iter().zip(&outcomes).filter_map(fresh).collect();
@@ -117,6 +117,11 @@ impl<S: ConsumerStore> Consumer<S> {
             // Where even the rollback cannot be said, the store is away and the handler is not to blame.
             self.store.rollback(tx).await?;
             return Ok(Tried::Failed(failure));
+        }
+        let answers = |event: &Incoming| Some((event.envelope.id.clone(), event.answered()?));
+        let answers: Vec<_> = fresh.iter().filter_map(answers).collect();
+        if !answers.is_empty() {
+            self.store.keep_answers(&mut tx, &self.name, &answers).await?;
         }
         if lets_go {
             for event in events {
@@ -166,15 +171,19 @@ fn arrival(incoming: &Incoming) -> Arrival {
     Arrival {
         event_id: envelope.id.clone(),
         tenant: envelope.tenant.group.clone(),
-        payload_hash: envelope.payload.hash(),
+        payload_hash: incoming.hash(),
     }
 }
 
-/// What it will be, once the transaction is committed.
-fn outcome(admission: Admission) -> Outcome {
+/// What it will be, once the transaction is committed. A duplicate has the first answer; everything else has none yet.
+fn outcome(event: &Incoming, admission: Admission) -> Outcome {
+    event.set_answer(None);
     match admission {
         Admission::New => Outcome::Applied,
-        Admission::Duplicate => Outcome::Duplicate,
+        Admission::Duplicate(answer) => {
+            event.set_answer(answer);
+            Outcome::Duplicate
+        }
         Admission::Conflict => Outcome::Conflict,
     }
 }

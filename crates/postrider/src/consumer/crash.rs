@@ -81,12 +81,13 @@ impl<S: ConsumerStore> Consumer<S> {
         if self.config.max_crashes == 0 {
             return None;
         }
-        let event = arrived.event_id()?;
-        let mark = match arrived.delivery.message.header(dead_letter::header::REPLAY_ID) {
-            Some(replay) => format!("{event} replayed by {replay}"),
-            None => event.to_string(),
-        };
+        let mark = mark_of(arrived)?;
         (arrived.suspect() || lock(&self.marked).contains(&mark)).then_some(mark)
+    }
+
+    /// Whether a crash left a mark that was there when the session began.
+    pub(super) fn left_a_mark(&self, arrived: &Arrived) -> bool {
+        mark_of(arrived).is_some_and(|mark| lock(&self.marked).contains(&mark))
     }
 
     /// Asks the store until it answers. Nothing when told to stop before that.
@@ -106,8 +107,7 @@ impl<S: ConsumerStore> Consumer<S> {
                     } else {
                         tracing::error!(consumer = %self.name, %error, "the store refuses what a consumer needs; trying on");
                     }
-                    let now = self.clock.monotonic();
-                    self.with_breaker(|breaker| breaker.store_away(now));
+                    self.store_away();
                 }
             }
             tokio::select! {
@@ -116,4 +116,12 @@ impl<S: ConsumerStore> Consumer<S> {
             }
         }
     }
+}
+
+fn mark_of(arrived: &Arrived) -> Option<String> {
+    let event = arrived.event_id()?;
+    Some(match arrived.delivery.message.header(dead_letter::header::REPLAY_ID) {
+        Some(replay) => format!("{event} replayed by {replay}"),
+        None => event.to_string(),
+    })
 }

@@ -15,6 +15,7 @@ use super::attempt::Tried;
 use super::order::Lane;
 use super::{Consumer, lock};
 use crate::broker::{Receipt, Settler, Verdict};
+use crate::settlement::Outcome;
 use crate::store::ConsumerStore;
 
 /// The desk of one session.
@@ -67,6 +68,12 @@ impl<S: ConsumerStore> Desk<S> {
     /// Takes a delivery on, as soon as the rate limit and the number of others in hand allow it. Dropped before that, it
     /// leaves the delivery to the broker.
     pub(super) async fn take(self: &Arc<Self>, arrived: Arrived) {
+        if arrived.known {
+            if self.consumer.carry_out(&arrived, &Outcome::Duplicate, &self.stop).await.is_some() {
+                self.ack(arrived).await;
+            }
+            return;
+        }
         self.consumer.keep_to_the_rate().await;
         if let Some(lane) = self.lane_of(&arrived) {
             let Some(first) = self.queue_behind(&lane, arrived) else { return };

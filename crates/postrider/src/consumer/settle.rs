@@ -65,6 +65,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let now = self.clock.now();
         let settlement = decide(outcome, arrived.attempt, &self.service.retry, now, self.clock.random());
         self.count(outcome, &settlement);
+        self.note(arrived, outcome);
         let on_dead = arrived.key().and(self.service.order);
         let (retries, delay) = match settlement {
             Settlement::Ack => return Some(Fate::Done),

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 
 use super::{Postgres, PostgresTx};
-use crate::envelope::PayloadHash;
+use crate::envelope::{EventId, PayloadHash};
 use crate::store::{Admission, Arrival, Inbox, StoreError, StoreErrorKind};
 use crate::topology::ConsumerName;
 
@@ -15,8 +17,21 @@ const MARK: &str = "INSERT INTO postrider.event_inbox (consumer_name, event_id, 
      FROM UNNEST($2::text[], $3::text[], $4::bytea[]) AS arrival (event_id, group_id, payload_hash) \
      ON CONFLICT (consumer_name, event_id) DO NOTHING RETURNING event_id";
 
-const KNOWN: &str = "SELECT event_id, payload_hash FROM postrider.event_inbox \
+const KNOWN: &str = "SELECT event_id, payload_hash, response FROM postrider.event_inbox \
      WHERE consumer_name = $1 AND event_id = ANY($2)";
+
+const ANSWER: &str = "UPDATE postrider.event_inbox i SET response = a.response \
+     FROM UNNEST($2::text[], $3::bytea[]) AS a (event_id, response) \
+     WHERE i.consumer_name = $1 AND i.event_id = a.event_id";
+
+/// The server's history changes its number with every failover and every restore to a point in time; a restored dump is another
+/// database.
+const LINEAGE: &str = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' \
+     || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' \
+     || (SELECT oid FROM pg_database WHERE datname = current_database())::text";
+
+/// What was marked before: its hash, and its answer.
+type Known = HashMap<String, (Option<PayloadHash>, Option<Bytes>)>;
 
 impl Inbox for Postgres {
     async fn admit(
@@ -37,6 +52,24 @@ impl Inbox for Postgres {
 
         let mut fresh = marked;
         arrivals.iter().map(|arrival| admission(arrival, &mut fresh, &firsts, &known)).collect()
+    }
+
+    async fn keep_answers(
+        &self,
+        tx: &mut PostgresTx,
+        consumer: &ConsumerName,
+        answers: &[(EventId, Bytes)],
+    ) -> Result<(), StoreError> {
+        let (ids, bodies): (Vec<&str>, Vec<&[u8]>) =
+            answers.iter().map(|(id, body)| (id.as_str(), body.as_ref())).unzip();
+        let update = sqlx::query(ANSWER).bind(consumer.as_str()).bind(ids).bind(bodies);
+        self.limited("keeping answers in the inbox", update.execute(tx.ours())).await?;
+        Ok(())
+    }
+
+    async fn lineage(&self) -> Result<String, StoreError> {
+        let select = sqlx::query_scalar(LINEAGE).fetch_one(self.pool());
+        self.limited("asking which history the server has", select).await
     }
 }
 
@@ -61,16 +94,18 @@ impl Postgres {
         Ok(rows.iter().map(|row| (row.get(0), true)).collect())
     }
 
-    /// What was marked before, with its hash.
+    /// What was marked before.
     async fn known(
         &self,
         tx: &mut PostgresTx,
         consumer: &ConsumerName,
         ids: &[&str],
-    ) -> Result<HashMap<String, Option<PayloadHash>>, StoreError> {
+    ) -> Result<Known, StoreError> {
         let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids);
         let rows = self.limited("reading the inbox", select.fetch_all(tx.ours())).await?;
-        Ok(rows.iter().map(|row| (row.get(0), PayloadHash::from_bytes(row.get(1)))).collect())
+        let answer = |row: &PgRow| row.get::<Option<Vec<u8>>, _>(2).map(Bytes::from);
+        let known = |row: &PgRow| (row.get(0), (PayloadHash::from_bytes(row.get(1)), answer(row)));
+        Ok(rows.iter().map(known).collect())
     }
 }
 
@@ -86,24 +121,24 @@ fn admission(
     arrival: &Arrival,
     fresh: &mut HashMap<String, bool>,
     firsts: &[&Arrival],
-    known: &HashMap<String, Option<PayloadHash>>,
+    known: &Known,
 ) -> Result<Admission, StoreError> {
     let id = arrival.event_id.as_str();
-    let before = match fresh.get_mut(id) {
+    let (before, answer) = match fresh.get_mut(id) {
         Some(new) if *new => {
             *new = false;
             return Ok(Admission::New);
         }
-        // The second time in this batch: compare with the first.
-        Some(_) => firsts
-            .binary_search_by(|first| first.event_id.cmp(&arrival.event_id))
-            .ok()
-            .map(|index| firsts[index].payload_hash),
-        None => *known.get(id).ok_or_else(|| {
+        // The second time in this batch: compare with the first, which has no answer yet.
+        Some(_) => {
+            let first = firsts.binary_search_by(|first| first.event_id.cmp(&arrival.event_id));
+            (first.ok().map(|index| firsts[index].payload_hash), None)
+        }
+        None => known.get(id).cloned().ok_or_else(|| {
             // Marked before, and forgotten by retention just now.
             let message = format!("the inbox forgot event {id} while it was asked for it; try again");
             StoreError::new(StoreErrorKind::Contended, message)
         })?,
     };
-    Ok(if before == Some(arrival.payload_hash) { Admission::Duplicate } else { Admission::Conflict })
+    Ok(if before == Some(arrival.payload_hash) { Admission::Duplicate(answer) } else { Admission::Conflict })
 }

@@ -75,7 +75,8 @@ impl Triage for Postgres {
             "SELECT queue, count(*), count(*) FILTER (WHERE EXISTS (SELECT FROM postrider.event_inbox i \
                  WHERE i.consumer_name = d.consumer_name AND i.event_id = d.event_id)), \
              count(*) FILTER (WHERE event_id IS NULL), count(*) FILTER (WHERE replays > 0), \
-             count(*) FILTER (WHERE first_failed_at < (SELECT min(processed_at) FROM postrider.event_inbox)), \
+             count(*) FILTER (WHERE first_failed_at < (SELECT forgotten_before FROM postrider.inbox_memory m \
+                 WHERE m.consumer_name = d.consumer_name)), \
              count(DISTINCT ordering_key) FROM postrider.dead_letter d WHERE ",
         );
         Where::new(&mut select).filter(filter);

@@ -41,6 +41,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0006_ledger.sql"),
     },
     Migration {
+        version: 7,
+        name: "inbox",
+        sql: include_str!("../../../../migrations/postgres/0007_inbox.sql"),
+    },
+    Migration {
         version: 9,
         name: "progress",
         sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),

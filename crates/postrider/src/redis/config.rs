@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -46,8 +47,27 @@ impl RedisConfig {
                 "the Redis URL cannot be used; it should be redis:// or rediss://, :password@host:port and a database number",
             )
         };
-        if !url.starts_with("rediss://") {
-            return Client::open(url).map_err(bad_url);
+        Client::open(url).map_err(bad_url)?;
+        let Some(certificates) = self.certificates()? else { return Client::open(url).map_err(bad_url) };
+        Client::build_with_tls(url, certificates).map_err(unusable)
+    }
+
+    /// The driver's client of a cluster, of which the URL names one node.
+    pub(super) fn cluster(&self) -> Result<ClusterClient, RedisError> {
+        let builder = ClusterClientBuilder::new([self.url.expose_secret()])
+            .connection_timeout(self.limit)
+            .response_timeout(self.limit);
+        let builder = match self.certificates()? {
+            Some(certificates) => builder.certs(certificates),
+            None => builder,
+        };
+        builder.build().map_err(unusable)
+    }
+
+    /// What TLS needs; nothing without it.
+    fn certificates(&self) -> Result<Option<TlsCertificates>, RedisError> {
+        if !self.url.expose_secret().starts_with("rediss://") {
+            return Ok(None);
         }
         // The process needs one provider of cryptography. Whoever came first (the binary's main, another driver) stays.
         let _installed_before = rustls::crypto::ring::default_provider().install_default();
@@ -64,15 +84,13 @@ impl RedisConfig {
             }
         };
         let root_cert = self.tls.ca_file.as_deref().map(read).transpose()?;
-        Client::open(url).map_err(bad_url)?;
-        Client::build_with_tls(url, TlsCertificates { client_tls, root_cert }).map_err(|error| {
-            RedisError::new(
-                RedisErrorKind::Config,
-                "the certificates for Redis cannot be used; they should be PEM files",
-            )
-            .because(error)
-        })
+        Ok(Some(TlsCertificates { client_tls, root_cert }))
     }
+}
+
+fn unusable(error: redis::RedisError) -> RedisError {
+    let text = "the certificates for Redis cannot be used; they should be PEM files";
+    RedisError::new(RedisErrorKind::Config, text).because(error)
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, RedisError> {

@@ -15,6 +15,8 @@ pub struct RedisFacts {
     pub maxmemory: u64,
     /// The memory it uses in bytes.
     pub used_memory: u64,
+    /// Whether it is a node of a Redis Cluster.
+    pub cluster: bool,
 }
 
 impl RedisFacts {
@@ -39,6 +41,7 @@ impl RedisFacts {
             maxmemory_policy: field("maxmemory_policy"),
             maxmemory: field("maxmemory").parse().unwrap_or(0),
             used_memory: field("used_memory").parse().unwrap_or(0),
+            cluster: field("cluster_enabled") == "1",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A connection to one Redis server, kept by the driver: lost, it is made again at the next command.
 
-use redis::Cmd;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
 
 use super::config::RedisConfig;
@@ -54,6 +54,22 @@ impl Redis {
         };
         match timeout(self.config.limit, asking).await {
             Ok(answer) => Ok(answer?),
+            Err(_) => Err(RedisError::late(self.config.limit)),
+        }
+    }
+
+    /// Sends commands that may be sent twice in one go. Each has its own answer, an error of its own included.
+    pub(super) async fn pipeline(&self, commands: &mut Pipeline) -> Result<Vec<Value>, RedisError> {
+        commands.ignore_errors();
+        let asking = async {
+            let mut connection = self.connection.clone();
+            match commands.query_async(&mut connection).await {
+                Err(error) if error.is_connection_dropped() => commands.query_async(&mut connection).await,
+                answers => answers,
+            }
+        };
+        match timeout(self.config.limit, asking).await {
+            Ok(answers) => Ok(answers?),
             Err(_) => Err(RedisError::late(self.config.limit)),
         }
     }

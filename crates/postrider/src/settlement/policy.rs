@@ -109,6 +109,25 @@ impl RetryPolicy {
         policy.overriding(RetryOverride { treat: Some(Treat::Transient), ..RetryOverride::on(any_4xx) })
     }
 
+    /// How long the retries of one event can take, all waits together.
+    pub fn longest(&self) -> Duration {
+        let wait = |max_retries: u32, delays: &[Duration]| {
+            let last = delays.last().copied().unwrap_or_default();
+            let listed = delays.iter().take(max_retries as usize).sum::<Duration>();
+            let repeats = max_retries.saturating_sub(u32::try_from(delays.len()).unwrap_or(u32::MAX));
+            listed.saturating_add(last.saturating_mul(repeats))
+        };
+        let usual = wait(self.max_retries, &self.delays);
+        let others = self.overrides.iter().map(|other| {
+            wait(
+                other.max_retries.unwrap_or(self.max_retries),
+                other.delays.as_deref().unwrap_or(&self.delays),
+            )
+        });
+        let longest = others.fold(usual, Duration::max);
+        longest.saturating_add(longest.saturating_mul(u32::from(self.jitter_percent)) / 100)
+    }
+
     /// With retries spread by so many percent.
     #[must_use]
     pub fn jitter(mut self, percent: u8) -> Self {

@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use sqlx::{Arguments as _, SqliteConnection};
 
 use super::bulk::Insert;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
-use crate::envelope::PayloadHash;
+use crate::envelope::{EventId, PayloadHash};
 use crate::store::{Admission, Arrival, Inbox, StoreError, StoreErrorKind};
 use crate::topology::ConsumerName;
 
@@ -42,7 +43,29 @@ impl Inbox for Sqlite {
         }
         admitted
     }
+
+    async fn keep_answers(
+        &self,
+        tx: &mut SqliteTx,
+        consumer: &ConsumerName,
+        answers: &[(EventId, Bytes)],
+    ) -> Result<(), StoreError> {
+        let update = "UPDATE event_inbox SET response = ? WHERE consumer_name = ? AND event_id = ?";
+        for (id, body) in answers {
+            tx.execute(sqlx::query(update).bind(body.to_vec()).bind(consumer.as_str()).bind(id.as_str()))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn lineage(&self) -> Result<String, StoreError> {
+        let select = sqlx::query_scalar("SELECT id FROM lineage").fetch_one(self.readers());
+        select.await.map_err(from_sqlite)
+    }
 }
+
+/// What was marked before: its hash, and its answer.
+type Known = (Option<PayloadHash>, Option<Bytes>);
 
 /// Marks that are still to be written.
 pub(super) struct Marks {
@@ -91,8 +114,8 @@ async fn admit_one(
     if marked.rows_affected() == 1 {
         return Ok(Admission::New);
     }
-    let known = known(connection, consumer, std::slice::from_ref(arrival)).await?;
-    Ok(compare(known.get(arrival.event_id.as_str()), arrival.payload_hash))
+    let mut known = known(connection, consumer, std::slice::from_ref(arrival)).await?;
+    Ok(compare(known.remove(arrival.event_id.as_str()).unwrap_or_default(), arrival.payload_hash))
 }
 
 /// One look at all of them, which seldom finds any, and a statement for every 64 new ones.
@@ -120,20 +143,16 @@ async fn admit_many(
 }
 
 /// What each arrival is, and those that are new. The second of two with the same id is judged by the first.
-fn judge(
-    mut known: HashMap<String, Option<PayloadHash>>,
-    arrivals: &[Arrival],
-) -> (Vec<Admission>, Vec<&Arrival>) {
+fn judge(mut known: HashMap<String, Known>, arrivals: &[Arrival]) -> (Vec<Admission>, Vec<&Arrival>) {
     let (mut admissions, mut new) = (Vec::with_capacity(arrivals.len()), Vec::new());
     for arrival in arrivals {
         let id = arrival.event_id.as_str();
-        let before = known.get(id).copied();
-        if before.is_none() {
-            known.insert(id.to_owned(), Some(arrival.payload_hash));
+        if let Some(before) = known.get(id) {
+            admissions.push(compare(before.clone(), arrival.payload_hash));
+        } else {
+            known.insert(id.to_owned(), (Some(arrival.payload_hash), None));
             new.push(arrival);
             admissions.push(Admission::New);
-        } else {
-            admissions.push(compare(before.as_ref(), arrival.payload_hash));
         }
     }
     (admissions, new)
@@ -144,19 +163,22 @@ async fn known(
     connection: &mut SqliteConnection,
     consumer: &ConsumerName,
     arrivals: &[Arrival],
-) -> Result<HashMap<String, Option<PayloadHash>>, StoreError> {
+) -> Result<HashMap<String, Known>, StoreError> {
     let ids: Vec<&str> = arrivals.iter().map(|arrival| arrival.event_id.as_str()).collect();
-    let select = "SELECT event_id, payload_hash FROM event_inbox \
+    let select = "SELECT event_id, payload_hash, response FROM event_inbox \
                   WHERE consumer_name = ? AND event_id IN (SELECT value FROM json_each(?))";
-    let rows: Vec<(String, Vec<u8>)> = sqlx::query_as(select)
+    let rows: Vec<(String, Vec<u8>, Option<Vec<u8>>)> = sqlx::query_as(select)
         .bind(consumer.as_str())
         .bind(serde_json::json!(ids).to_string())
         .fetch_all(connection)
         .await
         .map_err(from_sqlite)?;
-    Ok(rows.into_iter().map(|(id, hash)| (id, PayloadHash::from_bytes(&hash))).collect())
+    let known = |(id, hash, answer): (String, Vec<u8>, Option<Vec<u8>>)| {
+        (id, (PayloadHash::from_bytes(&hash), answer.map(Bytes::from)))
+    };
+    Ok(rows.into_iter().map(known).collect())
 }
 
-fn compare(known: Option<&Option<PayloadHash>>, hash: PayloadHash) -> Admission {
-    if known == Some(&Some(hash)) { Admission::Duplicate } else { Admission::Conflict }
+fn compare((known, answer): Known, hash: PayloadHash) -> Admission {
+    if known == Some(hash) { Admission::Duplicate(answer) } else { Admission::Conflict }
 }

@@ -70,7 +70,8 @@ impl Triage for Sqlite {
             "SELECT queue, count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM event_inbox i \
                  WHERE i.consumer_name = d.consumer_name AND i.event_id = d.event_id)), \
              count(*) FILTER (WHERE event_id IS NULL), count(*) FILTER (WHERE replays > 0), \
-             count(*) FILTER (WHERE first_failed_at < (SELECT min(processed_at) FROM event_inbox)), \
+             count(*) FILTER (WHERE first_failed_at < (SELECT forgotten_before FROM inbox_memory m \
+                 WHERE m.consumer_name = d.consumer_name)), \
              count(DISTINCT ordering_key) FROM dead_letter d WHERE ",
         );
         Where::new(&mut select).filter(filter);

@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use bytes::Bytes;
+
 use super::{Store, StoreError};
 use crate::envelope::{EventId, PayloadHash, TenantId};
 use crate::topology::ConsumerName;
@@ -18,6 +20,19 @@ pub trait Inbox: Store {
         consumer: &ConsumerName,
         arrivals: &[Arrival],
     ) -> impl Future<Output = Result<Vec<Admission>, StoreError>> + Send;
+
+    /// Keeps answers beside marks that this transaction made: whoever comes with the same event later gets them. One statement a
+    /// batch.
+    fn keep_answers(
+        &self,
+        tx: &mut Self::Tx,
+        consumer: &ConsumerName,
+        answers: &[(EventId, Bytes)],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Which history of which database this is. Another one after a failover, after a restore to a point in time, and in
+    /// every other database; so what was noted elsewhere under this name is known to be about what this inbox has.
+    fn lineage(&self) -> impl Future<Output = Result<String, StoreError>> + Send;
 }
 
 /// An event at the door.
@@ -32,12 +47,12 @@ pub struct Arrival {
 }
 
 /// What the inbox knew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
     /// Never seen: handle it now.
     New,
-    /// Applied before, with the same payload.
-    Duplicate,
+    /// Applied before, with the same payload; the answer that was kept then, if one was.
+    Duplicate(Option<Bytes>),
     /// Applied before, with another payload.
     Conflict,
 }

@@ -3,6 +3,7 @@
 mod batches;
 mod controls;
 mod given_up;
+mod idempotency;
 mod ordering;
 mod retrying;
 mod scenarios;
@@ -89,5 +90,12 @@ scenarios!(
         a_batch_is_applied_together_and_each_event_once,
         one_bad_event_never_fails_its_neighbours,
         batches_keep_the_order_of_a_key,
+    ]
+    idempotency: [
+        the_flow_of_the_fis_seed,
+        what_redis_says_is_believed_only_of_this_very_inbox,
+        whatever_happens_to_redis_each_event_is_applied_once,
+        a_replayed_event_asks_the_store,
+        a_handlers_answer_is_kept,
     ]
 );

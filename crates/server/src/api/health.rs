@@ -18,6 +18,9 @@ pub(super) struct Health {
     status: &'static str,
     store: &'static str,
     broker: &'static str,
+    /// Only where there is one. Everything works without it, slower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redis: Option<&'static str>,
 }
 
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
@@ -39,7 +42,8 @@ pub(super) async fn ready(State(api): State<Api>) -> (StatusCode, Json<serde_jso
 pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>) {
     let (store, broker) = tokio::join!(store_works(&api), broker_works(&api));
     let word = |works| if works { "ok" } else { "unavailable" };
-    let health = Health { status: word(store && broker), store: word(store), broker: word(broker) };
+    let redis = api.once.is_degraded().map(|degraded| if degraded { "degraded" } else { "ok" });
+    let health = Health { status: word(store && broker), store: word(store), broker: word(broker), redis };
     let status = if store && broker { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health))
 }

@@ -23,6 +23,9 @@ pub(crate) enum Code {
     InvalidEvent,
     PayloadTooLarge,
     DuplicateEvent,
+    InvalidIdempotencyKey,
+    IdempotencyMismatch,
+    IdempotencyInFlight,
     Unauthenticated,
     Forbidden,
     NotFound,
@@ -46,6 +49,17 @@ impl Code {
             }
             Self::DuplicateEvent => {
                 (StatusCode::CONFLICT, "duplicate_event", "The event was committed before")
+            }
+            Self::InvalidIdempotencyKey => {
+                (StatusCode::BAD_REQUEST, "invalid_idempotency_key", "The Idempotency-Key cannot be used")
+            }
+            Self::IdempotencyMismatch => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "idempotency_mismatch",
+                "The Idempotency-Key was used for another request",
+            ),
+            Self::IdempotencyInFlight => {
+                (StatusCode::CONFLICT, "idempotency_in_flight", "The request is being worked on")
             }
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A token is needed"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The token does not allow this"),

@@ -63,3 +63,10 @@ pub(crate) async fn forget(store: &Postgres, queue: &QueueName) -> anyhow::Resul
     store.commit(tx).await?;
     Ok(())
 }
+
+/// Removes what the benchmark's consumers, which are named after its queue, have marked as applied.
+pub(crate) async fn forget_inbox(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
+    let delete = "DELETE FROM postrider.event_inbox WHERE starts_with(consumer_name, $1)";
+    sqlx::query(delete).bind(queue.as_str()).execute(store.pool()).await?;
+    Ok(())
+}

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::Context;
 use crate::bench::{
-    EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Rival, TriageFigures, add_published, delay_over_raw,
-    forget, relay_over_raw, triage,
+    DedupBench, EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Rival, TriageFigures, add_published,
+    delay_over_raw, forget, forget_inbox, relay_over_raw, triage,
 };
 use crate::config::{Backends, Config, Server};
 use crate::exit::{Exit, usage};
@@ -45,6 +45,9 @@ pub(crate) struct BenchArgs {
     /// Measure the time from commit to confirm alone
     #[arg(long, conflicts_with = "keys")]
     delay: bool,
+    /// Measure duplicates and new events with Redis in front of the inbox instead, over the inbox alone
+    #[arg(long, conflicts_with_all = ["keys", "delay", "letters"])]
+    dedup: bool,
     /// Events a second while that time is measured
     #[arg(long, default_value_t = 1000, value_name = "N")]
     rate: u32,
@@ -115,6 +118,12 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
         return Ok(Exit::Ok);
     }
     let figures = match &config.backends {
+        Backends::Networked { database, broker } if args.dedup => {
+            dedup(context, database, broker, &args).await?
+        }
+        Backends::Embedded { .. } | Backends::BrokerAlone { .. } if args.dedup => {
+            return Err(usage("--dedup measures PostgreSQL, RabbitMQ and Redis; set all three"));
+        }
         Backends::Embedded { .. } | Backends::BrokerAlone { .. } => embedded(clock, &args).await?,
         Backends::Networked { database, broker } => networked(config, database, broker, clock, &args).await?,
     };
@@ -203,6 +212,39 @@ async fn embedded(clock: &Clock, args: &BenchArgs) -> anyhow::Result<Vec<Figure>
     let measured = measured.await;
     broker.close().await;
     let _left_behind = std::fs::remove_dir_all(&folder);
+    measured
+}
+
+async fn dedup(
+    context: &Context,
+    database: &Server,
+    broker: &Server,
+    args: &BenchArgs,
+) -> anyhow::Result<Vec<Figure>> {
+    let (config, clock) = (&context.config, &context.clock);
+    let accelerator = wiring::accelerator(context).await;
+    let Some(accelerator) = accelerator.filter(|accelerator| !accelerator.is_degraded()) else {
+        return Err(usage("--dedup needs a Redis that answers; set REDIS_URL"));
+    };
+    let store = Postgres::connect(wiring::postgres(config, database), clock.clone()).await?;
+    store.check().await?;
+    let rabbitmq: Arc<dyn Broker> =
+        Arc::new(RabbitMq::connect(wiring::rabbitmq(config, broker), clock.clone()).await?);
+    let queue = QueueName::new(format!("postrider.bench.{}", clock.new_id()))?;
+    let bench = DedupBench {
+        store: &store,
+        broker: &rabbitmq,
+        accelerator: &accelerator,
+        queue: &queue,
+        clock,
+        load: args.load(0),
+        backend: "PostgreSQL + RabbitMQ + Redis",
+    };
+    let measured = bench.figures().await;
+    rabbitmq.close().await;
+    let url = wiring::rabbitmq(config, broker).url.expose_secret().to_owned();
+    RabbitRaw::open(&url, queue.clone()).await?.remove().await?;
+    forget_inbox(&store, &queue).await?;
     measured
 }
 

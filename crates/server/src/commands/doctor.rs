@@ -6,6 +6,7 @@ use clap::Args;
 use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
+use postrider::redis::RedisFacts;
 use postrider::store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 
@@ -223,20 +224,52 @@ async fn examine_redis(context: &Context, report: &mut Report) {
     match postrider::redis::facts(wiring::redis(&context.config, server)).await {
         Ok(facts) => {
             report.ok("redis", format!("Redis {} at {} answers", facts.version, server.shown));
-            if facts.may_evict() {
-                report.warn(
-                    "redis settings",
-                    format!(
-                        "maxmemory-policy is {}: keys may vanish. No effect is lost or repeated by that, but duplicates cost \
-                         more; noeviction is better",
-                        facts.maxmemory_policy
-                    ),
-                );
+            let (harmless, settings) = redis_settings(&facts);
+            if harmless {
+                report.ok("redis settings", settings);
+            } else {
+                report.warn("redis settings", settings);
             }
         }
         Err(error) => {
             report.warn("redis", format!("{} {error}; everything works without it, slower", server.shown));
         }
+    }
+}
+
+/// What maxmemory and its policy mean for the keys that are kept there, and whether that is fine.
+fn redis_settings(facts: &RedisFacts) -> (bool, String) {
+    let RedisFacts { maxmemory, maxmemory_policy: policy, .. } = facts;
+    let full = facts.memory_used().map_or(String::new(), |used| format!(", {:.0} % used", used * 100.0));
+    let megabytes = maxmemory >> 20;
+    match policy.as_str() {
+        _ if *maxmemory == 0 => (
+            false,
+            "maxmemory is not set: idempotency keys grow until they end, or the machine's memory does; set it".to_owned(),
+        ),
+        "" => (true, format!("maxmemory is {megabytes} MB{full}; the policy is not told")),
+        "noeviction" => (
+            true,
+            format!(
+                "maxmemory is {megabytes} MB{full}, noeviction: when it is full new keys are refused, and their duplicates ask the \
+                 database; jobs' progress is not shown then either"
+            ),
+        ),
+        "volatile-ttl" | "volatile-lru" | "volatile-lfu" | "volatile-random" => (
+            true,
+            format!(
+                "maxmemory is {megabytes} MB{full}, {policy}: when it is full idempotency keys and shown jobs vanish before their \
+                 time. No effect is lost or repeated by that; duplicates of what vanished ask the database. The policy is for \
+                 the whole server, not for one of its databases"
+            ),
+        ),
+        _ => (
+            false,
+            format!(
+                "maxmemory is {megabytes} MB{full}, {policy}: when it is full any key may vanish, those of other applications \
+                 too. No effect of ours is lost or repeated by that; volatile-ttl spares keys that never end"
+            ),
+        ),
     }
 }
 
@@ -257,5 +290,31 @@ fn examine_http(context: &Context, report: &mut Report) {
             "http",
             format!("{} is open to other machines, behind a proxy with TLS, for tokens only", http.listen),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_redis_does_when_it_is_full_is_said() {
+        let facts = |maxmemory: u64, policy: &str| RedisFacts {
+            version: "7.0.15".to_owned(),
+            maxmemory_policy: policy.to_owned(),
+            maxmemory,
+            used_memory: 1 << 30,
+            cluster: false,
+        };
+        for (maxmemory, policy, fine, told) in [
+            (0, "noeviction", false, "set it"),
+            (2 << 30, "volatile-ttl", true, "2048 MB, 50 % used, volatile-ttl"),
+            (2 << 30, "noeviction", true, "refused"),
+            (2 << 30, "allkeys-lru", false, "other applications"),
+        ] {
+            let (harmless, text) = redis_settings(&facts(maxmemory, policy));
+            assert_eq!(harmless, fine, "{text}");
+            assert!(text.contains(told), "{text}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use postrider::broker::Broker;
+use postrider::dedup::Accelerator;
 use postrider::relay::{Backoff, RelayConfig};
 use postrider::runtime::{Running, Runtime, StartError};
 use postrider::store::{Archive, HouseRules, PartitionSpan};
@@ -24,7 +25,7 @@ use super::Context;
 use crate::api::metrics;
 use crate::config::{ArchiveChoice, Config, OutboxTable, PartitionChoice};
 use crate::exit::Exit;
-use crate::wiring::{OnStore, WholeStore, Wired};
+use crate::wiring::{self, OnStore, WholeStore, Wired};
 
 /// Which parts run in this process, and where.
 #[derive(Debug, Args)]
@@ -86,10 +87,14 @@ impl OnStore for Serve<'_> {
         let measured = metrics::install()?;
         tokio::spawn(metrics::upkeep(measured.clone(), context.clock.clone()));
         let broker = wired.broker.open().await?;
+        let accelerator = wiring::accelerator(context).await;
 
         let stop = CancellationToken::new();
         let api = if self.runs(Role::Api) {
-            Some(ApiTask::start(&wired.store, &broker, measured, context, stop.clone()).await?)
+            Some(
+                ApiTask::start(&wired.store, &broker, accelerator.as_ref(), measured, context, stop.clone())
+                    .await?,
+            )
         } else {
             None
         };
@@ -99,7 +104,7 @@ impl OnStore for Serve<'_> {
         let mut running = None;
         loop {
             tokio::select! {
-                started = self.start(&wired.store, &broker), if running.is_none() => {
+                started = self.start(&wired.store, &broker, accelerator.as_ref()), if running.is_none() => {
                     running = Some(started?);
                     let roles: Vec<_> = self.args.roles.iter().map(Role::to_string).collect();
                     eprintln!("serving {}", roles.join(", "));
@@ -141,7 +146,12 @@ impl Serve<'_> {
     }
 
     /// Declares and starts. Waits for a broker that is away: the API takes events meanwhile.
-    async fn start<S: WholeStore>(&self, store: &S, broker: &Arc<dyn Broker>) -> anyhow::Result<Running<S>> {
+    async fn start<S: WholeStore>(
+        &self,
+        store: &S,
+        broker: &Arc<dyn Broker>,
+        accelerator: Option<&Accelerator>,
+    ) -> anyhow::Result<Running<S>> {
         let config = &self.context.config;
         let mut pause = Duration::from_secs(1);
         loop {
@@ -151,7 +161,11 @@ impl Serve<'_> {
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
                 .topology(config.own.layout.topology.clone())
                 .relay(relay)
-                .house(house(config));
+                .house(house(config))
+                .inbox_keeps(config.settings.inbox.keep());
+            if let Some(accelerator) = accelerator {
+                runtime = runtime.accelerator(accelerator.clone());
+            }
             for table in &config.settings.outbox.table {
                 runtime = runtime.outbox(store.outbox(&table.name)?, relay_of(config, table)?);
             }
@@ -230,6 +244,8 @@ pub(crate) fn house(config: &Config) -> HouseRules {
 
 #[cfg(test)]
 mod tests {
+    use postrider::dedup::AcceleratorConfig;
+
     use super::*;
     use crate::config::{Environment, Flags};
 
@@ -240,5 +256,8 @@ mod tests {
         assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
         let config = Config::load(&Flags::default(), &Environment::default()).unwrap();
         assert_eq!(house(&config), HouseRules::default());
+        assert_eq!(config.settings.inbox.keep(), postrider::runtime::INBOX_KEEPS);
+        assert_eq!(wiring::accelerator_config(&config), AcceleratorConfig::default());
+        assert_eq!(config.settings.redis.idempotency_ttl(), postrider::redis::RedisCache::TTL);
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct ConsumerShort {
     breaker_pause: Option<Delay>,
     breaker_max_pause: Option<Delay>,
     max_crashes: Option<u32>,
+    key_prefix: Option<String>,
 }
 
 impl ConsumerShort {
@@ -55,6 +56,7 @@ impl ConsumerShort {
             },
             max_crashes: self.max_crashes.unwrap_or(usual.max_crashes),
             poll_interval: usual.poll_interval,
+            key_prefix: self.key_prefix.clone(),
         })
     }
 }

@@ -22,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) broker: Broker,
     pub(crate) redis: Redis,
     pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
     pub(crate) relay: Relay,
     pub(crate) progress: Progress,
     pub(crate) limits: Limits,
@@ -79,7 +80,17 @@ pub(crate) struct Redis {
     pub(crate) port: u16,
     pub(crate) password: Secret,
     pub(crate) state_db: u32,
+    pub(crate) idempotency: bool,
+    pub(crate) idempotency_ttl_hours: u32,
+    pub(crate) idempotency_limit_ms: u64,
     pub(crate) tls: Certificates,
+}
+
+impl Redis {
+    /// How long an idempotency key stays after its last change.
+    pub(crate) fn idempotency_ttl(&self) -> Duration {
+        Duration::from_hours(u64::from(self.idempotency_ttl_hours))
+    }
 }
 
 /// Certificates as PEM files; an empty path is none.
@@ -124,6 +135,20 @@ pub(crate) struct Outbox {
     pub(crate) partition: PartitionChoice,
     pub(crate) partitions_ahead: u16,
     pub(crate) table: Vec<OutboxTable>,
+}
+
+/// What each consumer has applied.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Inbox {
+    pub(crate) retention_days: u32,
+}
+
+impl Inbox {
+    /// How long an applied event is remembered.
+    pub(crate) fn keep(&self) -> Duration {
+        Duration::from_hours(u64::from(self.retention_days) * 24)
+    }
 }
 
 /// An outbox table beside the default one.
@@ -309,6 +334,13 @@ impl Settings {
         rule("relay.backoff_base_ms", relay.backoff_base_ms >= 1, "must be at least 1");
         let ordered = relay.backoff_max_ms >= relay.backoff_base_ms;
         rule("relay.backoff_max_ms", ordered, "must be at least relay.backoff_base_ms");
+        let redis = &self.redis;
+        let hours = (1..=8_760).contains(&redis.idempotency_ttl_hours);
+        rule("redis.idempotency_ttl_hours", hours, "must be from 1 to 8760");
+        let limit = (1..=10_000).contains(&redis.idempotency_limit_ms);
+        rule("redis.idempotency_limit_ms", limit, "must be from 1 to 10000");
+        let kept = (1..=36_500).contains(&self.inbox.retention_days);
+        rule("inbox.retention_days", kept, "must be from 1 to 36500");
         let progress = &self.progress;
         let word = postrider::EventType::new(&progress.completed).is_ok();
         rule("progress.completed", word, "must be an event type such as job.completed");

@@ -319,3 +319,19 @@ fn what_is_rendered_reads_back_as_it_was() {
         assert_eq!(again, first, "{rendered}");
     }
 }
+
+#[test]
+fn an_inbox_that_forgets_too_soon_is_refused() {
+    for (file, days) in [
+        ("[outbox]\nretention_days = 60\n", 60),
+        ("[inbox]\nretention_days = 20\n", 30),
+        ("[[queue]]\nname = 'slow'\n[queue.retry]\nmax_retries = 20\ndelays = ['24h']\n", 50),
+    ] {
+        let told = problem(file);
+        assert!(
+            told.contains("inbox.retention_days") && told.contains(&format!("at least {days}")),
+            "{told}"
+        );
+    }
+    load("[inbox]\nretention_days = 50\n[[queue]]\nname = 'slow'\n[queue.retry]\nmax_retries = 20\ndelays = ['24h']\n", []).unwrap();
+}

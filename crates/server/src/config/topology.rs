@@ -80,6 +80,28 @@ impl OwnTopology {
         let consumers = consumers(settings, &layout)?.into_iter().filter_map(registration).collect();
         Ok(Self { layout, consumers })
     }
+
+    /// An event can come again for as long as the outbox could send it again, and for its retries after that. An inbox that
+    /// forgets sooner would apply it twice.
+    pub(super) fn fits_the_inbox(&self, settings: &Settings) -> Result<(), Wrong> {
+        const DAY: u64 = 24 * 60 * 60;
+        let retries = self.layout.services.iter().map(|service| (service.retry.longest(), service.name()));
+        let (longest, of) = match retries.max() {
+            Some((longest, queue)) => {
+                (longest.as_secs().div_ceil(DAY), format!(" and the retries of {queue}"))
+            }
+            None => (0, String::new()),
+        };
+        let needed = u64::from(settings.outbox.retention_days) + longest;
+        if u64::from(settings.inbox.retention_days) >= needed {
+            return Ok(());
+        }
+        let text = format!(
+            "must be at least {needed}: outbox.retention_days{of} can bring an event again for so long, and an inbox that forgot \
+             it would apply it twice"
+        );
+        Err(("inbox.retention_days", text))
+    }
 }
 
 impl TopologySection {

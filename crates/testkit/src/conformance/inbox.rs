@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use postrider::Payload;
+use bytes::Bytes;
 use postrider::envelope::{PayloadHash, TenantId};
-use postrider::store::{Admission, Arrival, Inbox, Store, StoreError};
+use postrider::store::{Admission, Arrival, Forgotten, Inbox, InboxMemory as _, Store, StoreError};
 use postrider::topology::ConsumerName;
+use postrider::{Clock, Payload};
 
 use super::store::{StoreFixture, id};
 use super::until;
@@ -46,10 +47,10 @@ pub async fn an_event_is_new_once<F: StoreFixture>(fixture: &F) {
     let one = [Arrival { tenant, ..arrival("one") }];
     assert_eq!(admit(&store, &mail(), &one).await.unwrap(), [Admission::New]);
     for _ in 0..2 {
-        assert_eq!(admit(&store, &mail(), &one).await.unwrap(), [Admission::Duplicate]);
+        assert_eq!(admit(&store, &mail(), &one).await.unwrap(), [Admission::Duplicate(None)]);
     }
     let mixed = [arrival("one"), arrival("two")];
-    assert_eq!(admit(&store, &mail(), &mixed).await.unwrap(), [Admission::Duplicate, Admission::New]);
+    assert_eq!(admit(&store, &mail(), &mixed).await.unwrap(), [Admission::Duplicate(None), Admission::New]);
 }
 
 /// And the first payload stays the one that was applied.
@@ -58,7 +59,7 @@ pub async fn another_payload_is_a_conflict<F: StoreFixture>(fixture: &F) {
     assert_eq!(admit(&store, &mail(), &[arrival("one")]).await.unwrap(), [Admission::New]);
     for _ in 0..2 {
         assert_eq!(admit(&store, &mail(), &[changed("one")]).await.unwrap(), [Admission::Conflict]);
-        assert_eq!(admit(&store, &mail(), &[arrival("one")]).await.unwrap(), [Admission::Duplicate]);
+        assert_eq!(admit(&store, &mail(), &[arrival("one")]).await.unwrap(), [Admission::Duplicate(None)]);
     }
 }
 
@@ -86,14 +87,15 @@ pub async fn a_rollback_forgets<F: StoreFixture>(fixture: &F) {
 
 /// The first is new, the rest are judged by it.
 pub async fn repeats_inside_a_batch_are_told<F: StoreFixture>(fixture: &F) {
-    use Admission::{Conflict, Duplicate, New};
+    use Admission::{Conflict, New};
+    const DUPLICATE: Admission = Admission::Duplicate(None);
     let store = fixture.store().await;
     let batch =
         [arrival("one"), arrival("two"), arrival("one"), changed("two"), arrival("two"), arrival("three")];
     let first = admit(&store, &mail(), &batch).await.unwrap();
-    assert_eq!(first, [New, New, Duplicate, Conflict, Duplicate, New]);
+    assert_eq!(first, [New, New, DUPLICATE, Conflict, DUPLICATE, New]);
     let again = admit(&store, &mail(), &batch).await.unwrap();
-    assert_eq!(again, [Duplicate, Duplicate, Duplicate, Conflict, Duplicate, Duplicate]);
+    assert_eq!(again, [DUPLICATE, DUPLICATE, DUPLICATE, Conflict, DUPLICATE, DUPLICATE]);
 }
 
 /// More than one statement may have parameters; half of them known.
@@ -103,7 +105,7 @@ pub async fn a_large_batch_is_admitted<F: StoreFixture>(fixture: &F) {
     let known: Vec<Arrival> = all.iter().step_by(2).cloned().collect();
     assert!(admit(&store, &mail(), &known).await.unwrap().iter().all(|told| *told == Admission::New));
     for (n, told) in admit(&store, &mail(), &all).await.unwrap().into_iter().enumerate() {
-        assert_eq!(told, if n % 2 == 0 { Admission::Duplicate } else { Admission::New }, "event {n}");
+        assert_eq!(told, if n % 2 == 0 { Admission::Duplicate(None) } else { Admission::New }, "event {n}");
     }
 }
 
@@ -199,4 +201,60 @@ pub async fn odd_ids_are_told_apart<F: StoreFixture>(fixture: &F) {
     let arrivals: Vec<Arrival> = odd.into_iter().map(arrival).collect();
     let told = admit(&store, &mail(), &arrivals).await.unwrap();
     assert_eq!(told, vec![Admission::New; odd.len()]);
+}
+
+/// It commits with the effects, and whoever comes with the same event gets it.
+pub async fn an_answer_is_kept_with_its_mark<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let both = [arrival("one"), arrival("two")];
+    let answers = [(id("one"), Bytes::from_static(b"first")), (id("two"), Bytes::new())];
+    for keep in [false, true] {
+        let mut tx = store.begin().await.unwrap();
+        assert_eq!(store.admit(&mut tx, &mail(), &both).await.unwrap(), [Admission::New, Admission::New]);
+        store.keep_answers(&mut tx, &mail(), &answers).await.unwrap();
+        if keep {
+            store.commit(tx).await.unwrap();
+        } else {
+            store.rollback(tx).await.unwrap();
+        }
+    }
+    let first = Admission::Duplicate(Some(Bytes::from_static(b"first")));
+    let empty = Admission::Duplicate(Some(Bytes::new()));
+    assert_eq!(admit(&store, &mail(), &both).await.unwrap(), [first, empty]);
+    assert_eq!(admit(&store, &mail(), &[changed("one")]).await.unwrap(), [Admission::Conflict]);
+}
+
+/// A step at a time, for each consumer apart.
+pub async fn what_is_old_is_forgotten_and_known_to_be<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let ledger = ConsumerName::new("ledger").unwrap();
+    let three = [arrival("one"), arrival("two"), arrival("three")];
+    for one in &three {
+        admit(&store, &mail(), std::slice::from_ref(one)).await.unwrap();
+    }
+    let before = Clock::system().now();
+    let (hour, none) = (Duration::from_hours(1), Duration::ZERO);
+    let kept = store.forget("me", hour, 100).await.unwrap();
+    assert_eq!(kept, Some(Forgotten { marks: 0, more: false }));
+    assert_eq!(store.forgotten_before(&mail()).await.unwrap(), None);
+
+    let step = store.forget("me", none, 2).await.unwrap();
+    assert_eq!(step, Some(Forgotten { marks: 2, more: true }));
+    let told = admit(&store, &mail(), &three[2..]).await.unwrap();
+    assert_eq!(told, [Admission::Duplicate(None)], "the oldest go first");
+    let step = store.forget("me", none, 2).await.unwrap();
+    assert_eq!(step, Some(Forgotten { marks: 1, more: false }));
+    let forgotten = store.forgotten_before(&mail()).await.unwrap().unwrap();
+    assert!((before - hour..=before + hour).contains(&forgotten), "{forgotten}");
+    assert_eq!(store.forgotten_before(&ledger).await.unwrap(), None, "it has forgotten nothing");
+    assert_eq!(admit(&store, &mail(), &three[..1]).await.unwrap(), [Admission::New]);
+}
+
+/// And says the same for as long as nobody restores another.
+pub async fn a_store_knows_its_history<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let lineage = store.lineage().await.unwrap();
+    admit(&store, &mail(), &[arrival("one")]).await.unwrap();
+    assert!(!lineage.is_empty());
+    assert_eq!(store.lineage().await.unwrap(), lineage);
 }

@@ -16,7 +16,7 @@ use url::Url;
 use super::home::{self, Home};
 use super::postgres::Postgres;
 use super::rabbitmq::{RabbitCluster, RabbitMq, RabbitVersion};
-use super::redis::Redis;
+use super::redis::{Kind, Redis};
 
 /// What [`up`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ async fn start(folder: &Path, cluster: bool) -> Result<Fleet> {
     Home::kept(&data)?;
     let (postgres, redis, packaged, newer) = tokio::try_join!(
         Postgres::start_in(Home::kept(&data.join("postgres"))?, false),
-        Redis::start_in(Home::kept(&data.join("redis"))?, false),
+        Redis::start_in(Home::kept(&data.join("redis"))?, Kind::Plain),
         rabbitmq(Home::kept(&data.join("rabbitmq"))?, cluster),
         newer_rabbitmq(Home::kept(&data.join("rabbitmq4"))?),
     )?;

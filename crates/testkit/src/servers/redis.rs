@@ -16,31 +16,63 @@ use super::wait::Patience;
 
 const READY: Duration = Duration::from_secs(30);
 
+/// What kind of server it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    /// With TLS alone.
+    Tls,
+    /// One of a cluster.
+    Node,
+}
+
 /// A Redis server. Dropping it kills it and removes its data.
 #[derive(Debug)]
 pub struct Redis {
     process: Process,
     port: Port,
     certificates: Option<Certificates>,
+    /// Where the nodes of a cluster talk to each other.
+    _bus: Option<Port>,
     home: Home,
 }
 
 impl Redis {
     /// A private server; ready when this returns.
     pub async fn start() -> Result<Self> {
-        Self::start_in(Home::private()?, false).await
+        Self::start_in(Home::private()?, Kind::Plain).await
     }
 
     /// A private server that accepts TLS connections only.
     pub async fn start_tls() -> Result<Self> {
-        Self::start_in(Home::private()?, true).await
+        Self::start_in(Home::private()?, Kind::Tls).await
     }
 
-    pub(crate) async fn start_in(home: Home, tls: bool) -> Result<Self> {
+    /// Three private servers that share the keys among them; ready when this returns.
+    pub async fn start_cluster() -> Result<[Self; 3]> {
+        let start = || async { Self::start_in(Home::private()?, Kind::Node).await };
+        let nodes = [start().await?, start().await?, start().await?];
+        let addresses = nodes.each_ref().map(|node| format!("127.0.0.1:{}", node.port.number()));
+        let mut create = vec!["--cluster", "create"];
+        create.extend(addresses.iter().map(String::as_str));
+        create.push("--cluster-yes");
+        nodes[0].cli(&create).await?;
+        let patience = Patience::new("the Redis cluster", READY);
+        for node in &nodes {
+            while !node.cli(&["CLUSTER", "INFO"]).await?.contains("cluster_state:ok") {
+                node.process.pause_before_look(&patience).await?;
+            }
+        }
+        Ok(nodes)
+    }
+
+    pub(crate) async fn start_in(home: Home, kind: Kind) -> Result<Self> {
         let port = Port::claim()?;
-        let certificates = if tls { Some(Certificates::make(home.path()).await?) } else { None };
-        let process = Process::start(launch(&home, &port, certificates.as_ref())?)?;
-        let server = Self { process, port, certificates, home };
+        let certificates =
+            if kind == Kind::Tls { Some(Certificates::make(home.path()).await?) } else { None };
+        let bus = if kind == Kind::Node { Some(Port::claim()?) } else { None };
+        let process = Process::start(launch(&home, &port, bus.as_ref(), certificates.as_ref())?)?;
+        let server = Self { process, port, certificates, _bus: bus, home };
         server.wait_ready().await?;
         Ok(server)
     }
@@ -92,6 +124,13 @@ impl Redis {
         self.wait_ready().await
     }
 
+    /// What `redis-cli` prints for a command.
+    pub async fn cli(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.client();
+        command.args(words);
+        Ok(process::run(command).await?.trim().to_owned())
+    }
+
     async fn wait_ready(&self) -> Result<()> {
         let patience = Patience::new("Redis", READY);
         while !self.answers().await {
@@ -101,17 +140,25 @@ impl Redis {
     }
 
     async fn answers(&self) -> bool {
+        self.cli(&["PING"]).await.is_ok_and(|answer| answer == "PONG")
+    }
+
+    fn client(&self) -> Command {
         let mut command = Command::new("redis-cli");
         command.args(["-h", "127.0.0.1", "-p", &self.port.number().to_string()]);
         if let Some(authority) = self.ca_file() {
             command.arg("--tls").arg("--cacert").arg(authority);
         }
-        command.arg("PING");
-        process::run(command).await.is_ok_and(|answer| answer.trim() == "PONG")
+        command
     }
 }
 
-fn launch(home: &Home, port: &Port, certificates: Option<&Certificates>) -> Result<Launch> {
+fn launch(
+    home: &Home,
+    port: &Port,
+    bus: Option<&Port>,
+    certificates: Option<&Certificates>,
+) -> Result<Launch> {
     let data = home.folder("data")?;
     let mut args: Vec<OsString> = Vec::new();
     let mut set = |option: &str, value: OsString| args.extend([option.into(), value]);
@@ -122,6 +169,10 @@ fn launch(home: &Home, port: &Port, certificates: Option<&Certificates>) -> Resu
     set("--appendonly", "yes".into());
     set("--appendfsync", "everysec".into());
     set("--daemonize", "no".into());
+    if let Some(bus) = bus {
+        set("--cluster-enabled", "yes".into());
+        set("--cluster-port", bus.number().to_string().into());
+    }
     if let Some(certificates) = certificates {
         set("--port", "0".into());
         set("--tls-port", port.number().to_string().into());

@@ -30,7 +30,7 @@ async fn second_while_first(commit: bool, payload: &'static str) -> Admission {
             let mut tx = postgres.begin().await.unwrap();
             let admission = admit(&postgres, &mut tx, &[arrival("1", payload)]).await;
             postgres.commit(tx).await.unwrap();
-            admission[0]
+            admission[0].clone()
         }
     });
     loop {
@@ -61,7 +61,7 @@ async fn the_second_waits_and_is_new_if_the_first_rolls_back() {
 
 #[tokio::test]
 async fn the_second_waits_and_is_a_duplicate_if_the_first_commits() {
-    assert_eq!(second_while_first(true, " {} ").await, Admission::Duplicate);
+    assert_eq!(second_while_first(true, " {} ").await, Admission::Duplicate(None));
     assert_eq!(second_while_first(true, "[]").await, Admission::Conflict);
 }
 
@@ -70,12 +70,17 @@ async fn the_same_id_twice_in_a_batch_is_new_once() {
     let (postgres, _database) = store().await;
     let mut tx = postgres.begin().await.unwrap();
     let batch = [arrival("b", "1"), arrival("a", "1"), arrival("b", "1"), arrival("b", "2")];
-    let expected = [Admission::New, Admission::New, Admission::Duplicate, Admission::Conflict];
+    let expected = [Admission::New, Admission::New, Admission::Duplicate(None), Admission::Conflict];
     assert_eq!(admit(&postgres, &mut tx, &batch).await, expected);
     assert_eq!(admit(&postgres, &mut tx, &[]).await, []);
     postgres.commit(tx).await.unwrap();
     let mut tx = postgres.begin().await.unwrap();
-    let expected = [Admission::Duplicate, Admission::Duplicate, Admission::Duplicate, Admission::Conflict];
+    let expected = [
+        Admission::Duplicate(None),
+        Admission::Duplicate(None),
+        Admission::Duplicate(None),
+        Admission::Conflict,
+    ];
     assert_eq!(admit(&postgres, &mut tx, &batch).await, expected);
     let other = ConsumerName::new("ledger").unwrap();
     assert_eq!(postgres.admit(&mut tx, &other, &batch[..1]).await.unwrap(), [Admission::New]);

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use postrider::audit::Account;
 use postrider::broker::{Message, Outgoing};
 use postrider::consumer::ConsumerConfig;
+use postrider::dedup::Accelerator;
 use postrider::embedded::EmbeddedBroker;
 use postrider::handler::handler_fn;
 use postrider::postgres::{Postgres, PostgresConfig};
@@ -47,6 +48,8 @@ pub(super) struct Stage<S> {
     pub(super) calls: Arc<Mutex<Vec<(EventId, u32)>>>,
     /// When.
     pub(super) times: Arc<Mutex<Vec<Timestamp>>>,
+    /// What is asked before the inbox.
+    pub(super) accelerator: Option<Accelerator>,
 }
 
 impl Stage<Sqlite> {
@@ -82,6 +85,7 @@ impl<S: Effects> Stage<S> {
             config: ConsumerConfig { poll_interval: Duration::from_millis(50), ..ConsumerConfig::default() },
             calls: Arc::default(),
             times: Arc::default(),
+            accelerator: None,
         }
     }
 
@@ -122,7 +126,11 @@ impl<S: Effects> Stage<S> {
         }
         let config = ConsumerConfig { handler_limit: self.handler_limit, ..self.config.clone() };
         let relay = RelayConfig { max_attempts: self.max_attempts, lanes: 2, ..RelayConfig::default() };
-        Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
+        let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone());
+        if let Some(accelerator) = &self.accelerator {
+            runtime = runtime.accelerator(accelerator.clone());
+        }
+        runtime
             .relay(Some(relay))
             .exchange(exchange, ExchangeKind::Topic)
             .consumer_with(ConsumerName::new(CONSUMER).unwrap(), service, handlers, config)

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
+use postrider::dedup::{Accelerator, Deduplicator};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Api, Erased, refuse_open_doors};
+use crate::api::{Api, Erased, Once, refuse_open_doors};
 use crate::commands::Context;
 use crate::wiring::WholeStore;
 
@@ -23,17 +24,19 @@ impl ApiTask {
     pub(super) async fn start<S: WholeStore>(
         store: &S,
         broker: &Arc<dyn Broker>,
+        accelerator: Option<&Accelerator>,
         metrics: PrometheusHandle,
         context: &Context,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
         let (http, clock) = (context.config.settings.http.clone(), context.clock.clone());
         let backend = Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+        let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
         let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
         let listens_at = listener.local_addr()?;
-        let api = Api::new(backend, clock, http, context.config.settings.limits, metrics, listens_at);
+        let api = Api::new(backend, once, clock, http, context.config.settings.limits, metrics, listens_at);
         let service = api.router().into_make_service_with_connect_info::<SocketAddr>();
         let server = axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned());
         eprintln!("listening on http://{listens_at}");
@@ -46,5 +49,15 @@ impl ApiTask {
             tracing::warn!("requests were cut off: they took longer than {limit:?}");
             self.0.abort();
         }
+    }
+}
+
+/// What was done under an `Idempotency-Key`. A request outlives its time limit by a little.
+fn once<S: WholeStore>(store: &S, accelerator: Option<&Accelerator>, context: &Context) -> Arc<dyn Once> {
+    let lease = context.config.settings.http.request_timeout() + Duration::from_secs(5);
+    let once = Deduplicator::new(store.clone(), context.clock.clone(), "http").lease(lease);
+    match accelerator {
+        Some(accelerator) => Arc::new(once.accelerated(accelerator)),
+        None => Arc::new(once),
     }
 }

@@ -144,8 +144,7 @@ impl Node {
         let configuration = configuration(group, &amqp, &management, secure_management.as_ref())?;
         fs::write(folder.join("rabbitmq.conf"), configuration)?;
         let process = Process::start(launch(group, &name, &folder, &distribution)?)?;
-        let _distribution = distribution;
-        Ok(Self { process, name, folder, amqp, management, secure_management, _distribution })
+        Ok(Self { process, name, folder, amqp, management, secure_management, _distribution: distribution })
     }
 
     pub(super) fn name(&self) -> &str {
