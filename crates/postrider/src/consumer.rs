@@ -13,11 +13,13 @@ mod crash;
 mod desk;
 mod due;
 mod order;
+mod outside;
 mod pace;
 mod release;
 mod settle;
 mod status;
 mod throttle;
+mod together;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
 pub use pace::Concurrency;
@@ -34,10 +36,11 @@ use self::breaker::Breaker;
 use self::desk::Desk;
 use self::pace::Pace;
 use self::throttle::Throttle;
+use self::together::Together;
 use crate::broker::{Broker, BrokerError, Subscription};
 use crate::clock::Clock;
 use crate::registry::Registry;
-use crate::store::{ConsumerStore, Pause};
+use crate::store::{Admission, Arrival, ConsumerStore, Pause};
 use crate::topology::{ConsumerName, ServiceQueue};
 
 /// How a consumer works.
@@ -92,6 +95,9 @@ pub struct Consumer<S: ConsumerStore> {
     marked: Mutex<HashSet<String>>,
     /// Somebody has to look for held events.
     released: Notify,
+    /// What is asked of the inbox for handlers that work outside, and told it.
+    looks: Together<Arrival, Admission>,
+    marks: Together<(Arrival, bool), Admission>,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -122,6 +128,8 @@ impl<S: ConsumerStore> Consumer<S> {
             alone: Arc::default(),
             marked: Mutex::default(),
             released: Notify::new(),
+            looks: Together::default(),
+            marks: Together::default(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! 3. [`relay`]: outbox to broker. Claim, publish, wait for the confirm, mark.
 //! 4. [`broker`] and [`topology`]: where it is published and how it is routed.
 //! 5. [`consumer`]: delivery to effect. Transaction, inbox, [`handler`], commit.
+//!    [`push`] and [`pull`] hand it to services in any language.
 //! 6. [`settlement`]: what becomes of the delivery: ack, wait, dead letter.
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
 //! 8. [`operation`]: what people do with many of them: plan, run, watch, cancel. A replay is back at 3; [`triage`] has the rules
@@ -31,6 +32,7 @@ pub mod handler;
 mod host;
 pub mod operation;
 pub mod progress;
+pub mod pull;
 pub mod registry;
 pub mod relay;
 pub mod runtime;
@@ -46,6 +48,8 @@ pub mod embedded;
 pub mod harness;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "push")]
+pub mod push;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -56,6 +60,6 @@ pub mod sqlite;
 pub use broker::Broker;
 pub use clock::Clock;
 pub use envelope::{Envelope, Event, EventId, EventType, Payload, WireFormat};
-pub use handler::{Failure, Handler, Incoming};
+pub use handler::{Failure, Handler, Incoming, OutsideHandler};
 pub use store::{Inbox, Outbox, Store};
 pub use text::InvalidText;

@@ -38,6 +38,24 @@ impl Inbox for Postgres {
         let mut fresh = marked;
         arrivals.iter().map(|arrival| admission(arrival, &mut fresh, &firsts, &known)).collect()
     }
+
+    async fn look(
+        &self,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Admission>, StoreError> {
+        let ids: Vec<&str> = arrivals.iter().map(|arrival| arrival.event_id.as_str()).collect();
+        let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids);
+        let rows = self.limited("looking into the inbox", select.fetch_all(self.pool())).await?;
+        let known: HashMap<String, Option<PayloadHash>> =
+            rows.iter().map(|row| (row.get(0), PayloadHash::from_bytes(row.get(1)))).collect();
+        let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
+            None => Admission::New,
+            Some(hash) if *hash == Some(arrival.payload_hash) => Admission::Duplicate,
+            Some(_) => Admission::Conflict,
+        };
+        Ok(arrivals.iter().map(judge).collect())
+    }
 }
 
 impl Postgres {

@@ -42,6 +42,20 @@ impl Inbox for Sqlite {
         }
         admitted
     }
+
+    async fn look(
+        &self,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Admission>, StoreError> {
+        let mut reader = self.readers().acquire().await.map_err(from_sqlite)?;
+        let known = known(&mut reader, consumer, arrivals).await?;
+        let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
+            None => Admission::New,
+            found => compare(found, arrival.payload_hash),
+        };
+        Ok(arrivals.iter().map(judge).collect())
+    }
 }
 
 /// Marks that are still to be written.

@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0006_topology.sql"),
     include_str!("../../../../migrations/sqlite/0007_ledger.sql"),
     include_str!("../../../../migrations/sqlite/0008_progress.sql"),
+    include_str!("../../../../migrations/sqlite/0009_push.sql"),
 ];
 
 /// Applies what is missing.

@@ -18,6 +18,14 @@ pub trait Inbox: Store {
         consumer: &ConsumerName,
         arrivals: &[Arrival],
     ) -> impl Future<Output = Result<Vec<Admission>, StoreError>> + Send;
+
+    /// What the inbox knows of these arrivals now. Marks nothing: for work outside of the database, which is marked when it
+    /// is done.
+    fn look(
+        &self,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> impl Future<Output = Result<Vec<Admission>, StoreError>> + Send;
 }
 
 /// An event at the door.

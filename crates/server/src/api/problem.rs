@@ -20,9 +20,16 @@ pub(crate) struct Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidJson,
+    InvalidUtf8,
+    DuplicateKey,
     InvalidEvent,
+    TooDeep,
     PayloadTooLarge,
+    TooManyEvents,
     DuplicateEvent,
+    InvalidRequest,
+    Conflict,
+    LeaseOver,
     Unauthenticated,
     Forbidden,
     NotFound,
@@ -31,6 +38,7 @@ pub(crate) enum Code {
     TimedOut,
     Overloaded,
     StoreUnavailable,
+    BrokerUnavailable,
     Internal,
 }
 
@@ -38,6 +46,14 @@ impl Code {
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::InvalidJson => (StatusCode::BAD_REQUEST, "invalid_json", "The body cannot be read"),
+            Self::InvalidUtf8 => (StatusCode::BAD_REQUEST, "invalid_utf8", "The body is not UTF-8"),
+            Self::DuplicateKey => (StatusCode::BAD_REQUEST, "duplicate_key", "A key is there twice"),
+            Self::TooDeep => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "too_deep", "The payload is nested too deeply")
+            }
+            Self::TooManyEvents => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "too_many_events", "The batch has too many events")
+            }
             Self::InvalidEvent => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid_event", "The event breaks a rule")
             }
@@ -47,6 +63,11 @@ impl Code {
             Self::DuplicateEvent => {
                 (StatusCode::CONFLICT, "duplicate_event", "The event was committed before")
             }
+            Self::InvalidRequest => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", "The request breaks a rule")
+            }
+            Self::Conflict => (StatusCode::CONFLICT, "conflict", "It stands against what is there"),
+            Self::LeaseOver => (StatusCode::GONE, "lease_over", "The lease is over"),
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A token is needed"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The token does not allow this"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "There is nothing here"),
@@ -61,6 +82,9 @@ impl Code {
             Self::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "No database now")
             }
+            Self::BrokerUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "broker_unavailable", "No broker now")
+            }
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong here"),
         }
     }
@@ -72,6 +96,16 @@ impl Problem {
         let (status, word, title) = code.parts();
         let kind = format!("urn:postrider:problem:{word}");
         Self { kind, title, status: status.as_u16(), code: word, detail: detail.into() }
+    }
+
+    /// The word for it, for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What happened, for people.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
     }
 
     /// No such path.
