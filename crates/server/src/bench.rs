@@ -1,6 +1,7 @@
 //! The figures of the README: each a ratio to a raw limit, measured in the same run on the same servers.
 
 mod delay;
+mod http;
 mod naive;
 mod raw;
 mod relay;
@@ -8,6 +9,7 @@ mod table;
 mod triage;
 
 pub(crate) use delay::delay_over_raw;
+pub(crate) use http::over_http;
 pub(crate) use naive::Naive;
 pub(crate) use raw::{EmbeddedRaw, RabbitRaw, Raw};
 pub(crate) use relay::{Rival, relay_over_raw};
