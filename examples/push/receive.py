@@ -6,7 +6,8 @@ Needs `pip install standardwebhooks`. Ends after EXPECT events, if that is set.
 import json
 import os
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -34,13 +35,14 @@ class Endpoint(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text.encode())
+        if len(seen) >= int(os.environ.get("EXPECT", "1000000000")):
+            threading.Thread(target=self.server.shutdown).start()
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 if __name__ == "__main__":
-    server = HTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0), Endpoint)
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0), Endpoint)
     print(f"listening on http://127.0.0.1:{server.server_port}/", flush=True)
-    while len(seen) < int(os.environ.get("EXPECT", "1000000000")):
-        server.handle_request()
+    server.serve_forever()

@@ -46,7 +46,6 @@ pub struct StatusTable {
 
 /// The table as it is written: `"409" = "retry"`, `"4xx" = "reject"`, `"500-503" = "retry"`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Rows {
     #[serde(default)]
     strict: bool,
