@@ -67,6 +67,11 @@ impl<S: Backend> PullDesks<S> {
         Ok(Some(desk))
     }
 
+    /// How long a worker may wait: well within the time of a request.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.config.settings.http.request_timeout() * 2 / 3
+    }
+
     /// The desk of a queue if it is open: a lease of one that is not is over.
     pub(crate) async fn open(&self, queue: &QueueName) -> Option<Arc<PullDesk>> {
         self.open.lock().await.get(queue).map(|open| open.desk.clone())

@@ -27,8 +27,10 @@ pub(crate) struct PushDesk<S> {
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) state: &'static str,
-    #[serde(flatten)]
-    pub(crate) source: Source,
+    pub(crate) queue: String,
+    /// What a queue of its own is bound by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) keys: Vec<String>,
     pub(crate) url: String,
     pub(crate) form: Form,
     pub(crate) concurrency: usize,
@@ -267,10 +269,15 @@ fn of_store(stored: &StoredSubscription) -> Row {
 }
 
 fn row(subscription: &Subscription, secrets: usize, made_by: String) -> Row {
+    let (queue, keys) = match &subscription.source {
+        Source::Queue(queue) => (queue.to_string(), Vec::new()),
+        Source::Keys { keys, .. } => (subscription.name.to_string(), keys.clone()),
+    };
     Row {
         name: subscription.name.to_string(),
         state: "active",
-        source: subscription.source.clone(),
+        queue,
+        keys,
         url: subscription.shown_url(),
         form: subscription.form,
         concurrency: subscription.concurrency,

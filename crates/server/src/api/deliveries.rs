@@ -30,8 +30,6 @@ const MOST: usize = 100;
 const LEASE_MS: u64 = 30_000;
 /// A lease lasts so long at most; it can be extended.
 const LONGEST_LEASE_MS: u64 = 600_000;
-/// A worker waits so long at most.
-const LONGEST_WAIT_MS: u64 = 20_000;
 
 type Desks<S> = State<Arc<PullDesks<S>>>;
 
@@ -91,7 +89,7 @@ async fn lease<S: Backend>(
     let ask: Ask = read_or_default(&body)?;
     let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
     let (max, lease) = (ask.max.unwrap_or(1).clamp(1, MOST), lease_of(ask.lease_ms)?);
-    let wait = Duration::from_millis(ask.wait_ms.min(LONGEST_WAIT_MS));
+    let wait = Duration::from_millis(ask.wait_ms).min(desks.longest_wait());
     let deliveries = desk.lease(max, lease, wait).await;
     Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use postrider::envelope::EventId;
-use postrider::push::Source;
 use postrider::store::{Controls, Subscriptions};
 use postrider::topology::ConsumerName;
 
@@ -222,10 +221,7 @@ async fn list<S: Subscriptions + Controls>(desk: &PushDesk<S>, context: &Context
     let rows = desk.rows().await.map_err(told)?;
     let header = ["NAME", "STATE", "FROM", "URL", "FORM", "SECRETS", "MADE BY", "LAST"];
     context.output.rows(&header, &rows, |row| {
-        let from = match &row.source {
-            Source::Queue(queue) => queue.to_string(),
-            Source::Keys { keys, .. } => keys.join(", "),
-        };
+        let from = if row.keys.is_empty() { row.queue.clone() } else { row.keys.join(", ") };
         vec![
             row.name.clone(),
             row.state.to_owned(),
