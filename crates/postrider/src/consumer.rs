@@ -13,12 +13,14 @@ mod crash;
 mod desk;
 mod due;
 mod order;
+mod outside;
 mod pace;
 mod release;
 mod settle;
 mod sight;
 mod status;
 mod throttle;
+mod together;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
 pub use pace::Concurrency;
@@ -36,11 +38,12 @@ use self::breaker::Breaker;
 use self::desk::Desk;
 use self::pace::Pace;
 use self::throttle::Throttle;
+use self::together::Together;
 use crate::broker::{Broker, BrokerError, Subscription};
 use crate::clock::Clock;
 use crate::dedup::Accelerator;
 use crate::registry::Registry;
-use crate::store::{ConsumerStore, Pause};
+use crate::store::{Admission, Arrival, ConsumerStore, Pause};
 use crate::topology::{ConsumerName, ServiceQueue};
 
 /// How a consumer works.
@@ -103,6 +106,9 @@ pub struct Consumer<S: ConsumerStore> {
     /// Which history the store has; empty while that is not known.
     lineage: Mutex<String>,
     told_of_lineage: AtomicBool,
+    /// What is asked of the inbox for handlers that work outside, and told it.
+    looks: Together<Arrival, Admission>,
+    marks: Together<(Arrival, bool), Admission>,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -136,6 +142,8 @@ impl<S: ConsumerStore> Consumer<S> {
             accelerator: None,
             lineage: Mutex::default(),
             told_of_lineage: AtomicBool::new(false),
+            looks: Together::default(),
+            marks: Together::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 
 use crate::envelope::{Envelope, PayloadHash};
 use crate::store::Store;
@@ -31,6 +32,20 @@ pub trait BatchHandler<S: Store>: Send + Sync + 'static {
     /// Applies the effects of all these events, which are in the order of their delivery. An error rolls all of them back.
     fn handle(&self, tx: &mut S::Tx, events: &[Incoming])
     -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// Handles one event outside of the database: by calling another service, or by handing it to a worker.
+///
+/// No transaction is open meanwhile, so it may take its time. The event is marked as applied after the handler has
+/// succeeded; a crash in between makes it happen again under the same event id. It happens at least once, and the event's id is
+/// the idempotency key.
+pub trait OutsideHandler: Send + Sync + 'static {
+    /// Does it. Nothing when it gave up because it was told to stop: then the delivery goes back to its queue.
+    fn handle(
+        &self,
+        event: &Incoming,
+        stop: &CancellationToken,
+    ) -> impl Future<Output = Option<Result<(), Failure>>> + Send;
 }
 
 /// How large a batch is.

@@ -8,6 +8,7 @@
 //! 4. [`broker`] and [`topology`]: where it is published and how it is routed.
 //! 5. [`consumer`]: delivery to effect. Transaction, inbox, [`handler`], commit.
 //!    [`dedup`] spares the inbox most duplicates, and does for effects outside the database what the inbox does for those inside.
+//!    [`push`] and [`pull`] hand it to services in any language.
 //! 6. [`settlement`]: what becomes of the delivery: ack, wait, dead letter.
 //! 7. [`dead_letter`]: what could not be handled, collected where it can be found again.
 //! 8. [`operation`]: what people do with many of them: plan, run, watch, cancel. A replay is back at 3; [`triage`] has the rules
@@ -33,6 +34,7 @@ pub mod handler;
 mod host;
 pub mod operation;
 pub mod progress;
+pub mod pull;
 pub mod registry;
 pub mod relay;
 pub mod runtime;
@@ -48,6 +50,8 @@ pub mod embedded;
 pub mod harness;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "push")]
+pub mod push;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -59,6 +63,6 @@ pub use broker::Broker;
 pub use clock::Clock;
 pub use dedup::Deduplicator;
 pub use envelope::{Envelope, Event, EventId, EventType, Payload, WireFormat};
-pub use handler::{Failure, Handler, Incoming};
+pub use handler::{Failure, Handler, Incoming, OutsideHandler};
 pub use store::{Inbox, Outbox, Store};
 pub use text::InvalidText;

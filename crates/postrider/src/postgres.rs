@@ -25,6 +25,8 @@ mod outbox;
 mod registration;
 mod settle;
 mod slots;
+#[cfg(feature = "push")]
+mod subscriptions;
 mod table;
 mod tokens;
 mod trace;

@@ -1,9 +1,10 @@
 //! Which handler wants which type of event. Handlers lose their types here, once.
 
 use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
 
 use crate::envelope::EventType;
-use crate::handler::{BatchHandler, BatchLimits, Failure, Handler, Incoming};
+use crate::handler::{BatchHandler, BatchLimits, Failure, Handler, Incoming, OutsideHandler};
 use crate::store::Store;
 use crate::topology::topic_matches;
 
@@ -52,6 +53,12 @@ impl<S: Store> Registry<S> {
         self.push(pattern.into(), Box::new(Many(handler)), Some(limits))
     }
 
+    /// Gives them to this handler, which works outside of the database and without a transaction.
+    #[must_use]
+    pub fn on_outside(self, pattern: impl Into<String>, handler: impl OutsideHandler) -> Self {
+        self.push(pattern.into(), Box::new(Outside(handler)), None)
+    }
+
     fn push(
         mut self,
         pattern: String,
@@ -80,6 +87,20 @@ impl<S: Store> Registry<S> {
 /// A handler without its type. One that takes single events is only ever given one.
 pub(crate) trait ErasedHandler<S: Store>: Send + Sync {
     fn handle<'a>(&'a self, tx: &'a mut S::Tx, events: &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Itself, if it works without a transaction.
+    fn outside(&self) -> Option<&dyn ErasedOutside> {
+        None
+    }
+}
+
+/// A handler that works without a transaction, without its type.
+pub(crate) trait ErasedOutside: Send + Sync {
+    fn handle_outside<'a>(
+        &'a self,
+        event: &'a Incoming,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Option<Result<(), Failure>>>;
 }
 
 struct One<H>(H);
@@ -100,5 +121,38 @@ struct Many<H>(H);
 impl<S: Store, H: BatchHandler<S>> ErasedHandler<S> for Many<H> {
     fn handle<'a>(&'a self, tx: &'a mut S::Tx, events: &'a [Incoming]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(BatchHandler::handle(&self.0, tx, events))
+    }
+}
+
+struct Outside<H>(H);
+
+impl<H: OutsideHandler> ErasedOutside for Outside<H> {
+    fn handle_outside<'a>(
+        &'a self,
+        event: &'a Incoming,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Option<Result<(), Failure>>> {
+        Box::pin(self.0.handle(event, stop))
+    }
+}
+
+impl<S: Store, H: OutsideHandler> ErasedHandler<S> for Outside<H> {
+    /// A consumer never does this: it asks for [`ErasedHandler::outside`] first.
+    fn handle<'a>(
+        &'a self,
+        _tx: &'a mut S::Tx,
+        events: &'a [Incoming],
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let never = CancellationToken::new();
+            for event in events {
+                self.0.handle(event, &never).await.unwrap_or(Ok(()))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn outside(&self) -> Option<&dyn ErasedOutside> {
+        Some(self)
     }
 }

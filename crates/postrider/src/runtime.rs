@@ -56,6 +56,8 @@ pub struct Runtime<S: Backend> {
     operations: bool,
     inbox_keeps: Duration,
     accelerator: Option<Accelerator>,
+    collects: bool,
+    origin: ExchangeName,
 }
 
 /// How long the inbox remembers what was applied, if nobody says: longer than the outbox keeps what it could send again.
@@ -78,6 +80,8 @@ impl<S: Backend> Runtime<S> {
             operations: false,
             inbox_keeps: INBOX_KEEPS,
             accelerator: None,
+            collects: true,
+            origin: ExchangeName::default_exchange(),
         }
     }
 
@@ -165,6 +169,20 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// The exchange of events that name no other, where the relay runs elsewhere: for the consumers' accounts.
+    #[must_use]
+    pub fn events_from(mut self, exchange: ExchangeName) -> Self {
+        self.origin = exchange;
+        self
+    }
+
+    /// Leaves dead letters to others to collect.
+    #[must_use]
+    pub fn leave_dead_letters(mut self) -> Self {
+        self.collects = false;
+        self
+    }
+
     /// Runs the operations that people start, also where nothing is collected.
     #[must_use]
     pub fn operations(mut self) -> Self {
@@ -188,8 +206,7 @@ impl<S: Backend> Runtime<S> {
 
     fn registrations(&self) -> Vec<Registration> {
         let topology = self.whole_topology();
-        let exchange =
-            self.relay.as_ref().map_or_else(ExchangeName::default_exchange, |relay| relay.exchange.clone());
+        let exchange = self.relay.as_ref().map_or(&self.origin, |relay| &relay.exchange);
         let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
             name: name.clone(),
             service: service.clone(),
@@ -202,7 +219,10 @@ impl<S: Backend> Runtime<S> {
     /// Declares the topology and starts everything.
     ///
     /// The consumers are registered in the store first, so that `postrider audit` knows them from any process.
-    pub async fn start(self) -> Result<Running<S>, StartError> {
+    pub async fn start(mut self) -> Result<Running<S>, StartError> {
+        if !self.collects {
+            self.collected.clear();
+        }
         self.store.register(self.registrations()).await?;
         self.broker.declare(&self.whole_topology()).await?;
         let stop = CancellationToken::new();
@@ -358,16 +378,21 @@ impl<S: Backend> Running<S> {
     /// Stops: attempts in progress finish and are settled, for at most this long. What was not finished by then is
     /// delivered again elsewhere. Says whether everything finished.
     pub async fn stop(self, limit: Duration) -> bool {
+        let drained = self.finish(limit).await;
+        self.broker.close().await;
+        drained
+    }
+
+    /// The same, but leaves the broker open for others.
+    pub async fn finish(&self, limit: Duration) -> bool {
         self.stop.cancel();
-        let drained = tokio::select! {
+        tokio::select! {
             () = self.tasks.wait() => true,
             () = self.clock.sleep(limit) => {
                 tracing::warn!("not everything finished within {limit:?}; the rest is delivered again");
                 false
             }
-        };
-        self.broker.close().await;
-        drained
+        }
     }
 }
 

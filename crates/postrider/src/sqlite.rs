@@ -21,6 +21,8 @@ mod outbox;
 mod outboxes;
 mod registrations;
 mod schema;
+#[cfg(feature = "push")]
+mod subscriptions;
 mod tokens;
 mod trace;
 mod tx;

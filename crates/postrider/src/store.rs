@@ -21,6 +21,8 @@ mod outbox;
 mod outbox_desk;
 mod outboxes;
 mod registration;
+#[cfg(feature = "push")]
+mod subscriptions;
 mod token;
 mod trace;
 mod upkeep;
@@ -53,6 +55,10 @@ pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use outbox_desk::{OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
+#[cfg(feature = "push")]
+pub(crate) use subscriptions::KEPT_ATTEMPTS;
+#[cfg(feature = "push")]
+pub use subscriptions::{StoredSubscription, Subscriptions};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
 pub use trace::{AppliedStep, OutboxStep, Trace, Traces};
 pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};

@@ -4,12 +4,14 @@
 
 mod access;
 mod backend;
+pub(crate) mod deliveries;
 mod events;
 mod guard;
 mod health;
 mod idempotency;
 pub(crate) mod metrics;
 mod problem;
+pub(crate) mod subscriptions;
 
 pub(crate) use access::refuse_open_doors;
 pub(crate) use backend::{ApiBackend, Erased, append};
@@ -69,16 +71,21 @@ impl Api {
         Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, listens_at }))
     }
 
-    /// All routes with everything around them.
-    pub(crate) fn router(self) -> Router {
+    /// All routes with everything around them. `more` are the routes of parts with a state of their own, by the role they
+    /// need.
+    pub(crate) fn router(self, more: Vec<(TokenRole, Router<Self>)>) -> Router {
         let needs = |role: TokenRole, routes: Router<Self>| {
             routes
                 .route_layer(from_fn_with_state(self.clone(), idempotency::once))
                 .route_layer(from_fn_with_state((self.clone(), role), access::require))
         };
-        let operator = Router::new().route("/events", post(events::publish));
+        let operator = Router::new()
+            .route("/events", post(events::publish))
+            .route("/events:batch", post(events::publish_batch));
         let metrics = Router::new().route("/metrics", get(metrics::scrape));
-        let limited = needs(TokenRole::Operator, operator)
+        let more = more.into_iter().map(|(role, routes)| needs(role, routes));
+        let limited = more
+            .fold(needs(TokenRole::Operator, operator), Router::merge)
             .merge(metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics)))
             .route_layer(from_fn_with_state(self.clone(), guard::slots));
 

@@ -2,6 +2,7 @@
 
 mod dedup;
 mod delay;
+mod http;
 mod naive;
 mod raw;
 mod relay;
@@ -10,6 +11,7 @@ mod triage;
 
 pub(crate) use dedup::DedupBench;
 pub(crate) use delay::delay_over_raw;
+pub(crate) use http::over_http;
 pub(crate) use naive::Naive;
 pub(crate) use raw::{EmbeddedRaw, RabbitRaw, Raw};
 pub(crate) use relay::{Rival, relay_over_raw};

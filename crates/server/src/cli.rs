@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     audit, bench, consumers, db, demo, dlq, doctor, event, generate, ledger, ops, outbox, progress, publish,
-    serve, token, topology,
+    push, serve, token, topology,
 };
 use crate::config::Flags;
 use crate::output::{Format, Output};
@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Ledger(ledger::LedgerArgs),
     /// See how far jobs have come
     Progress(progress::ProgressArgs),
+    /// Push events to endpoints: list, add, test, pause and rotate
+    Push(push::PushArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
     /// Print completions for a shell, or the manual page

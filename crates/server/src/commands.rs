@@ -14,6 +14,7 @@ pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod progress;
 pub(crate) mod publish;
+pub(crate) mod push;
 pub(crate) mod serve;
 pub(crate) mod token;
 pub(crate) mod topology;
@@ -68,6 +69,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         }
         Command::Ledger(args) => wiring::open(&context, ledger::Keep { args, context: &context }).await,
         Command::Progress(args) => wiring::open(&context, progress::Follow { args, context: &context }).await,
+        Command::Push(args) => wiring::open(&context, push::ToEndpoints { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::run(&args),
     }

@@ -7,6 +7,7 @@ mod backends;
 mod consumer;
 mod environment;
 mod layers;
+mod push;
 mod retry;
 mod secret;
 mod sections;
@@ -16,6 +17,7 @@ mod triage;
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
+pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
 pub(crate) use sections::{
     ArchiveChoice, Http, Limits, LogFormat, OutboxTable, PartitionChoice, Settings, Tls,
@@ -49,6 +51,10 @@ pub(crate) struct Config {
     pub(crate) own: OwnTopology,
     /// The rules that replay dead letters by schedule.
     pub(crate) rules: Vec<postrider::triage::Rule>,
+    /// The push subscriptions.
+    pub(crate) push: Vec<Pushed>,
+    /// Where requests of ours may go beside public https.
+    pub(crate) allowed: postrider::push::Allowed,
     /// Every value as text, to tell what a reload changed.
     values: BTreeMap<String, Secret>,
 }
@@ -105,8 +111,15 @@ impl Config {
         own.fits_the_inbox(&settings).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;
+        let allowed = postrider::push::Allowed::new(&settings.egress.allow);
+        let allowed = allowed.map_err(|why| wrong(("egress.allow", why)))?;
+        let push = push::all(&settings.push, &allowed).map_err(wrong)?;
+        for pushed in &push {
+            let declared = pushed.subscription.service(&own.layout.services, &own.layout.exchange);
+            declared.map_err(|why| wrong(("push", why.to_string())))?;
+        }
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, management, redis, own, rules, values })
+        Ok(Self { settings, backends, management, redis, own, rules, push, allowed, values })
     }
 
     /// The settings that differ between two readings, by name.

@@ -10,6 +10,8 @@ mod event_input;
 mod exit;
 mod logging;
 mod output;
+mod pull_desks;
+mod push_desk;
 mod wiring;
 
 use std::process::ExitCode;

@@ -25,6 +25,7 @@ pub mod progress;
 pub mod registrations;
 pub mod replays;
 pub mod store;
+pub mod subscriptions;
 pub mod triage;
 
 use std::future::Future;
@@ -141,6 +142,7 @@ macro_rules! store_conformance {
             of_two_transactions_one_is_new, a_waiting_transaction_is_new_after_a_rollback,
             batches_in_opposite_order_apply_each_event_once, odd_ids_are_told_apart,
             an_answer_is_kept_with_its_mark, what_is_old_is_forgotten_and_known_to_be, a_store_knows_its_history,
+            looking_tells_and_marks_nothing,
         ]);
         $crate::conformance_cases!($fixture, claims: [
             the_first_answer_is_everybodys, an_empty_answer_is_kept, what_is_released_is_free,
@@ -182,6 +184,10 @@ macro_rules! store_conformance {
         ]);
         $crate::conformance_cases!($fixture, controls: [
             a_pause_is_seen_until_it_is_taken_back, the_first_pause_stands, crash_marks_are_counted_until_the_end,
+        ]);
+        $crate::conformance_cases!($fixture, subscriptions: [
+            a_subscription_comes_back_whole, a_name_is_taken_once,
+            two_secrets_are_valid_while_one_takes_the_others_place, attempts_are_remembered_and_forgotten,
         ]);
         $crate::conformance_cases!($fixture, held: [
             a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, holding_again_changes_nothing,
@@ -322,6 +328,7 @@ mod tests {
             include_str!("conformance/progress/refusing.rs"),
             include_str!("conformance/registrations.rs"),
             include_str!("conformance/store.rs"),
+            include_str!("conformance/subscriptions.rs"),
         ] {
             for case in file.split("\npub async fn ").skip(1) {
                 let name = case.split(['(', '<']).next().unwrap();

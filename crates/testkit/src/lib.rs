@@ -3,5 +3,6 @@
 pub mod checkers;
 pub mod conformance;
 pub mod effects;
+pub mod receiver;
 pub mod servers;
 pub mod worker;

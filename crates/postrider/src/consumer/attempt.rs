@@ -34,6 +34,11 @@ impl<S: ConsumerStore> Consumer<S> {
         held: bool,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
+        if let Some(handler) = entry.handler.outside() {
+            let outcome = self.attempt_outside(handler, incoming, held, stop).await?;
+            self.tell_breaker(incoming, &outcome);
+            return Some(outcome);
+        }
         let outcome = match self.try_on(entry, std::slice::from_ref(incoming), held, stop).await? {
             Tried::Done(mut outcomes) => outcomes.pop().unwrap_or(Outcome::Duplicate),
             Tried::Failed(failure) => Outcome::Failed(failure),
@@ -81,7 +86,7 @@ impl<S: ConsumerStore> Consumer<S> {
         }
     }
 
-    fn note_latency(&self, took: Duration, now: Duration) {
+    pub(super) fn note_latency(&self, took: Duration, now: Duration) {
         let limit = {
             let mut pace = self.pace();
             pace.attempted(took, now);
@@ -141,10 +146,7 @@ impl<S: ConsumerStore> Consumer<S> {
         tokio::select! {
             biased;
             answer = handling => answer.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))),
-            () = self.clock.sleep(self.config.handler_limit) => {
-                let limit = self.config.handler_limit;
-                Err(Failure::transient(format_args!("the handler took longer than {limit:?}")).class("timeout"))
-            }
+            () = self.clock.sleep(self.config.handler_limit) => Err(too_slow(self.config.handler_limit)),
         }
     }
 
@@ -166,7 +168,7 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 }
 
-fn arrival(incoming: &Incoming) -> Arrival {
+pub(super) fn arrival(incoming: &Incoming) -> Arrival {
     let envelope = &incoming.envelope;
     Arrival {
         event_id: envelope.id.clone(),
@@ -176,7 +178,7 @@ fn arrival(incoming: &Incoming) -> Arrival {
 }
 
 /// What it will be, once the transaction is committed. A duplicate has the first answer; everything else has none yet.
-fn outcome(event: &Incoming, admission: Admission) -> Outcome {
+pub(super) fn outcome(event: &Incoming, admission: Admission) -> Outcome {
     event.set_answer(None);
     match admission {
         Admission::New => Outcome::Applied,
@@ -193,7 +195,11 @@ fn is_ours(error: &StoreError) -> bool {
     matches!(error.kind, StoreErrorKind::Invalid | StoreErrorKind::Duplicate)
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
+pub(super) fn too_slow(limit: Duration) -> Failure {
+    Failure::transient(format_args!("the handler took longer than {limit:?}")).class("timeout")
+}
+
+pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
     let said = panic.downcast_ref::<&str>().map(ToString::to_string);
     let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
     Failure::transient(format_args!("the handler panicked: {}", said.unwrap_or_default())).class("panic")

@@ -71,6 +71,24 @@ impl Inbox for Postgres {
         let select = sqlx::query_scalar(LINEAGE).fetch_one(self.pool());
         self.limited("asking which history the server has", select).await
     }
+
+    async fn look(
+        &self,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Admission>, StoreError> {
+        let ids: Vec<&str> = arrivals.iter().map(|arrival| arrival.event_id.as_str()).collect();
+        let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids);
+        let known = read(&self.limited("looking into the inbox", select.fetch_all(self.pool())).await?);
+        let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
+            None => Admission::New,
+            Some((hash, answer)) if *hash == Some(arrival.payload_hash) => {
+                Admission::Duplicate(answer.clone())
+            }
+            Some(_) => Admission::Conflict,
+        };
+        Ok(arrivals.iter().map(judge).collect())
+    }
 }
 
 impl Postgres {
@@ -102,11 +120,14 @@ impl Postgres {
         ids: &[&str],
     ) -> Result<Known, StoreError> {
         let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids);
-        let rows = self.limited("reading the inbox", select.fetch_all(tx.ours())).await?;
-        let answer = |row: &PgRow| row.get::<Option<Vec<u8>>, _>(2).map(Bytes::from);
-        let known = |row: &PgRow| (row.get(0), (PayloadHash::from_bytes(row.get(1)), answer(row)));
-        Ok(rows.iter().map(known).collect())
+        Ok(read(&self.limited("reading the inbox", select.fetch_all(tx.ours())).await?))
     }
+}
+
+fn read(rows: &[PgRow]) -> Known {
+    let answer = |row: &PgRow| row.get::<Option<Vec<u8>>, _>(2).map(Bytes::from);
+    let known = |row: &PgRow| (row.get(0), (PayloadHash::from_bytes(row.get(1)), answer(row)));
+    rows.iter().map(known).collect()
 }
 
 /// Each id once, sorted, so that two batches with the same events wait for each other instead of deadlocking.

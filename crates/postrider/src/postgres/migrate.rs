@@ -50,6 +50,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "progress",
         sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
     },
+    Migration {
+        version: 11,
+        name: "push",
+        sql: include_str!("../../../../migrations/postgres/0011_push.sql"),
+    },
 ];
 
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.

@@ -62,6 +62,20 @@ impl Inbox for Sqlite {
         let select = sqlx::query_scalar("SELECT id FROM lineage").fetch_one(self.readers());
         select.await.map_err(from_sqlite)
     }
+
+    async fn look(
+        &self,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Admission>, StoreError> {
+        let mut reader = self.readers().acquire().await.map_err(from_sqlite)?;
+        let known = known(&mut reader, consumer, arrivals).await?;
+        let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
+            None => Admission::New,
+            Some(found) => compare(found.clone(), arrival.payload_hash),
+        };
+        Ok(arrivals.iter().map(judge).collect())
+    }
 }
 
 /// What was marked before: its hash, and its answer.

@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0007_ledger.sql"),
     include_str!("../../../../migrations/sqlite/0008_progress.sql"),
     include_str!("../../../../migrations/sqlite/0009_inbox.sql"),
+    include_str!("../../../../migrations/sqlite/0010_push.sql"),
 ];
 
 /// Applies what is missing.

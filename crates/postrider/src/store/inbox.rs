@@ -33,6 +33,14 @@ pub trait Inbox: Store {
     /// Which history of which database this is. Another one after a failover, after a restore to a point in time, and in
     /// every other database; so what was noted elsewhere under this name is known to be about what this inbox has.
     fn lineage(&self) -> impl Future<Output = Result<String, StoreError>> + Send;
+
+    /// What the inbox knows of these arrivals now. Marks nothing: for work outside of the database, which is marked when it
+    /// is done.
+    fn look(
+        &self,
+        consumer: &ConsumerName,
+        arrivals: &[Arrival],
+    ) -> impl Future<Output = Result<Vec<Admission>, StoreError>> + Send;
 }
 
 /// An event at the door.

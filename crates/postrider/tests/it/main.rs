@@ -7,6 +7,7 @@ mod embedded;
 mod operator;
 mod postgres;
 mod progress;
+mod push;
 mod rabbitmq;
 mod redis;
 mod runtime;

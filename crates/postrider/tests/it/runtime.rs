@@ -5,6 +5,8 @@ mod controls;
 mod given_up;
 mod idempotency;
 mod ordering;
+mod pulling;
+mod pushing;
 mod retrying;
 mod scenarios;
 mod stage;
@@ -97,5 +99,21 @@ scenarios!(
         whatever_happens_to_redis_each_event_is_applied_once,
         a_replayed_event_asks_the_store,
         a_handlers_answer_is_kept,
+    ]
+    pushing: [
+        every_status_is_settled_as_the_table_says,
+        the_seeds_own_table_tries_every_4xx_again,
+        a_body_says_retry_or_reject,
+        a_gone_endpoint_is_paused_and_loses_nothing,
+        retry_after_is_kept_to,
+        bad_receivers_fail_their_attempt_alone,
+        a_request_says_who_it_is_and_is_signed,
+        order_holds_at_the_endpoint,
+        a_duplicate_is_not_sent_again,
+    ]
+    pulling: [
+        a_worker_acks_retries_and_rejects,
+        an_expired_lease_gives_the_delivery_back_as_the_same_attempt,
+        what_nobody_settled_goes_back_to_the_queue,
     ]
 );

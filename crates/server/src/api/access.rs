@@ -21,6 +21,27 @@ pub(crate) struct Caller {
     pub(crate) role: TokenRole,
     /// The one tenant they act for, if they are bound to one.
     pub(crate) tenant: Option<TenantId>,
+    /// The token they came with; none for the owner of the machine.
+    pub(crate) token: Option<uuid::Uuid>,
+}
+
+impl Caller {
+    /// Who it was, for the audit log.
+    pub(crate) fn name(&self) -> String {
+        self.token.map_or_else(|| "api".to_owned(), |id| format!("token {id}"))
+    }
+}
+
+/// Keeps tokens that are for one tenant out of what is everybody's.
+pub(super) async fn refuse_one_tenant(request: Request, next: Next) -> Result<Response, Problem> {
+    let tenant = request.extensions().get::<Caller>().and_then(|caller| caller.tenant.clone());
+    match tenant {
+        Some(own) => Err(Problem::new(
+            Code::Forbidden,
+            format!("the token is for the tenant {own} alone, and queues have the events of all"),
+        )),
+        None => Ok(next.run(request).await),
+    }
 }
 
 /// Lets in who has at least this role.
@@ -73,13 +94,13 @@ async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Call
         let token = api.backend.token(&hash).await?;
         let same = |stored: &TokenHash| bool::from(stored.as_bytes().ct_eq(hash.as_bytes()));
         return match token.filter(|token| same(&token.hash) && token.is_valid(api.clock.now())) {
-            Some(token) => Ok(Caller { role: token.role, tenant: token.tenant }),
+            Some(token) => Ok(Caller { role: token.role, tenant: token.tenant, token: Some(token.id) }),
             None => Err(Problem::new(Code::Unauthenticated, "this token is unknown, expired or revoked")),
         };
     }
     let local = api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers);
     if local && !api.backend.has_tokens().await? {
-        return Ok(Caller { role: TokenRole::Admin, tenant: None });
+        return Ok(Caller { role: TokenRole::Admin, tenant: None, token: None });
     }
     Err(Problem::new(
         Code::Unauthenticated,
@@ -124,7 +145,7 @@ pub(crate) async fn refuse_open_doors(backend: &dyn ApiBackend, http: &Http) -> 
     if http.tls == Tls::Off {
         return Err(crate::exit::usage(format!(
             "{} can be reached from other machines, and tokens would cross the network unprotected; put a proxy with TLS \
-             in front and set http.tls = \"proxy\", or listen on 127.0.0.1",
+             in front and set http.tls = \"proxy\", give a certificate and set http.tls = \"own\", or listen on 127.0.0.1",
             http.listen
         )));
     }

@@ -13,6 +13,9 @@ pub(crate) trait ApiBackend: Send + Sync {
     /// Commits an event to the outbox.
     async fn append(&self, event: Event) -> Result<EventId, StoreError>;
 
+    /// Commits events to the outbox together: all of them or none.
+    async fn append_all(&self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError>;
+
     /// The token with this hash.
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError>;
 
@@ -39,6 +42,10 @@ impl<S: Store + Outbox + Tokens> ApiBackend for Erased<S> {
         append(&self.store, event).await
     }
 
+    async fn append_all(&self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        append_all(&self.store, events).await
+    }
+
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
         self.store.token(hash).await
     }
@@ -59,13 +66,19 @@ impl<S: Store + Outbox + Tokens> ApiBackend for Erased<S> {
 
 /// Commits one event in a transaction of its own.
 pub(crate) async fn append<S: Outbox>(store: &S, event: Event) -> Result<EventId, StoreError> {
-    let mut tx = store.begin().await?;
-    let mut ids = store.append(&mut tx, vec![event]).await?;
-    store.commit(tx).await?;
+    let mut ids = append_all(store, vec![event]).await?;
     ids.pop().ok_or_else(|| {
         StoreError::new(
             postrider::store::StoreErrorKind::Other,
             "the outbox returned no id for the event it took",
         )
     })
+}
+
+/// Commits events in one transaction. Their ids, in order.
+async fn append_all<S: Outbox>(store: &S, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+    let mut tx = store.begin().await?;
+    let ids = store.append(&mut tx, events).await?;
+    store.commit(tx).await?;
+    Ok(ids)
 }

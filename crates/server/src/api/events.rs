@@ -1,49 +1,92 @@
-//! `POST /v1/events`: plain JSON in, committed to the outbox, 202 with the id.
+//! `POST /v1/events` and `/v1/events:batch`: events in, committed to the outbox, 202 with their ids.
+//!
+//! An event is plain JSON or a CloudEvent. A batch is committed in one transaction; an event that cannot be taken says so
+//! for itself and keeps no other one out.
+
+mod batch;
+mod content;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
 use postrider::Event;
 use serde::Serialize;
 
+use self::content::Content;
 use super::Api;
 use super::access::Caller;
 use super::problem::{Code, Problem};
-use crate::event_input::{EventInput, Refused};
+use crate::event_input::{EventInput, Refused, cloud_event};
 
 /// What became of the event: it is committed, and will be published.
 #[derive(Debug, Serialize)]
-pub(super) struct Accepted {
+struct Accepted {
     id: String,
 }
 
-/// Commits one event. A repeat with the same id is 409 and changes nothing.
+/// Commits one event. A repeat with the same id is 409 and changes nothing. Who has one address for everything may send a
+/// batch of CloudEvents here too.
 pub(super) async fn publish(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<Accepted>), Problem> {
-    require_json(&headers)?;
+) -> Result<Response, Problem> {
+    let content = Content::of(&headers)?;
     let body = body.map_err(|rejection| read_failed(&rejection, api.http.max_body_bytes))?;
-    let input: EventInput = serde_json::from_slice(&body)
-        .map_err(|error| Problem::new(Code::InvalidJson, format!("not an event: {error}")))?;
-    let mut event = input.into_event(api.limits).map_err(|why| refused(&why))?;
-    keep_to_tenant(&mut event, &caller)?;
+    let event = match content {
+        Content::CloudEvents => return batch::publish(&api, &caller, content, &headers, &body).await,
+        Content::Attributes => cloud_event::binary(&headers, body, api.limits),
+        Content::CloudEvent => cloud_event::structured(text(&body)?, api.limits),
+        Content::Json => plain(text(&body)?, &api),
+    };
+    let event = ready(event, &caller, &headers)?;
     let id = api.backend.append(event).await?;
-    Ok((StatusCode::ACCEPTED, Json(Accepted { id: id.to_string() })))
+    Ok((StatusCode::ACCEPTED, Json(Accepted { id: id.to_string() })).into_response())
 }
 
-/// A form in a browser can post anything but this type without asking first.
-fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let essence = given.split(';').next().unwrap_or("").trim();
-    if essence.eq_ignore_ascii_case("application/json") {
-        return Ok(());
+/// Commits many events: an array of plain events, or of CloudEvents.
+pub(super) async fn publish_batch(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let content = Content::of(&headers)?;
+    if !matches!(content, Content::Json | Content::CloudEvents) {
+        let detail = "a batch is an array, as application/json or application/cloudevents-batch+json";
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
-    Err(Problem::new(Code::UnsupportedMediaType, "send Content-Type: application/json"))
+    let body = body.map_err(|rejection| read_failed(&rejection, api.http.max_body_bytes))?;
+    batch::publish(&api, &caller, content, &headers, &body).await
+}
+
+fn plain(json: &str, api: &Api) -> Result<Event, Refused> {
+    let input: EventInput =
+        serde_json::from_str(json).map_err(|error| Refused::NotAnEvent(error.to_string()))?;
+    input.into_event(api.limits)
+}
+
+/// The event as the caller may publish it, with the trace of the request if it has none of its own.
+fn ready(event: Result<Event, Refused>, caller: &Caller, headers: &HeaderMap) -> Result<Event, Problem> {
+    let mut event = event.map_err(|why| refused(&why))?;
+    keep_to_tenant(&mut event, caller)?;
+    if event.trace.traceparent.is_none() {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        event.trace.traceparent = header("traceparent");
+        event.trace.tracestate = header("tracestate").filter(|_| event.trace.traceparent.is_some());
+    }
+    Ok(event)
+}
+
+fn text(body: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(body).map_err(|error| {
+        let detail = format!("the byte at {} is not UTF-8; JSON is", error.valid_up_to());
+        Problem::new(Code::InvalidUtf8, detail)
+    })
 }
 
 fn read_failed(rejection: &BytesRejection, max: usize) -> Problem {
@@ -56,7 +99,10 @@ fn read_failed(rejection: &BytesRejection, max: usize) -> Problem {
 fn refused(why: &Refused) -> Problem {
     let code = match why {
         Refused::TooLarge { .. } => Code::PayloadTooLarge,
-        Refused::Text(_) | Refused::TooDeep { .. } => Code::InvalidEvent,
+        Refused::TooDeep { .. } => Code::TooDeep,
+        Refused::KeyTwice(_) => Code::DuplicateKey,
+        Refused::NotJson(_) | Refused::NotAnEvent(_) => Code::InvalidJson,
+        Refused::Text(_) | Refused::Nul => Code::InvalidEvent,
     };
     Problem::new(code, why.to_string())
 }

@@ -20,12 +20,19 @@ pub(crate) struct Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidJson,
+    InvalidUtf8,
+    DuplicateKey,
     InvalidEvent,
+    TooDeep,
     PayloadTooLarge,
+    TooManyEvents,
     DuplicateEvent,
     InvalidIdempotencyKey,
     IdempotencyMismatch,
     IdempotencyInFlight,
+    InvalidRequest,
+    Conflict,
+    LeaseOver,
     Unauthenticated,
     Forbidden,
     NotFound,
@@ -34,6 +41,7 @@ pub(crate) enum Code {
     TimedOut,
     Overloaded,
     StoreUnavailable,
+    BrokerUnavailable,
     Internal,
 }
 
@@ -41,6 +49,14 @@ impl Code {
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::InvalidJson => (StatusCode::BAD_REQUEST, "invalid_json", "The body cannot be read"),
+            Self::InvalidUtf8 => (StatusCode::BAD_REQUEST, "invalid_utf8", "The body is not UTF-8"),
+            Self::DuplicateKey => (StatusCode::BAD_REQUEST, "duplicate_key", "A key is there twice"),
+            Self::TooDeep => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "too_deep", "The payload is nested too deeply")
+            }
+            Self::TooManyEvents => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "too_many_events", "The batch has too many events")
+            }
             Self::InvalidEvent => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid_event", "The event breaks a rule")
             }
@@ -61,6 +77,11 @@ impl Code {
             Self::IdempotencyInFlight => {
                 (StatusCode::CONFLICT, "idempotency_in_flight", "The request is being worked on")
             }
+            Self::InvalidRequest => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", "The request breaks a rule")
+            }
+            Self::Conflict => (StatusCode::CONFLICT, "conflict", "It stands against what is there"),
+            Self::LeaseOver => (StatusCode::GONE, "lease_over", "The lease is over"),
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A token is needed"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The token does not allow this"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "There is nothing here"),
@@ -75,6 +96,9 @@ impl Code {
             Self::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "No database now")
             }
+            Self::BrokerUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "broker_unavailable", "No broker now")
+            }
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong here"),
         }
     }
@@ -86,6 +110,16 @@ impl Problem {
         let (status, word, title) = code.parts();
         let kind = format!("urn:postrider:problem:{word}");
         Self { kind, title, status: status.as_u16(), code: word, detail: detail.into() }
+    }
+
+    /// The word for it, for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What happened, for people.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
     }
 
     /// No such path.

@@ -42,6 +42,20 @@ impl ApiBackend for Memory {
         events.push(event);
         Ok(id)
     }
+    async fn append_all(&self, all: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        let before = self.events.lock().unwrap().clone();
+        let mut ids = Vec::new();
+        for event in all {
+            match self.append(event).await {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    *self.events.lock().unwrap() = before;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(ids)
+    }
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
         Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())
     }
@@ -111,7 +125,7 @@ fn router_with(memory: Memory, once: Arc<dyn Once>, metrics_token: &str) -> Rout
     http.request_timeout_ms = 200;
     let at = "127.0.0.1:7070".parse().unwrap();
     let (clock, measured) = (Clock::system(), metrics::install().unwrap());
-    Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at).router()
+    Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at).router(Vec::new())
 }
 
 async fn send(router: &Router, request: axum::http::request::Builder, body: impl Into<Body>) -> Response {
@@ -166,6 +180,15 @@ async fn every_mistake_has_its_problem() {
         (post_event(), large, 413, "payload_too_large"),
         (post_event().header("content-length", "500000"), huge.clone(), 413, "payload_too_large"),
         (post_event(), huge, 413, "payload_too_large"),
+        (post_event(), r#"{"type":"a.b","data":{"x":1,"x":2}}"#.to_owned(), 400, "duplicate_key"),
+        (post_event(), r#"{"type":"a.b","data":{},"type":"a.c"}"#.to_owned(), 400, "invalid_json"),
+        (post_event(), r#"{"type":"a.b","data":"\u0000"}"#.to_owned(), 422, "invalid_event"),
+        (
+            post_event(),
+            format!(r#"{{"type":"a.b","data":{}{}}}"#, "[".repeat(65), "]".repeat(65)),
+            422,
+            "too_deep",
+        ),
         (plain(), "{}".to_owned(), 415, "unsupported_media_type"),
         (post_event(), r#"{"type":"test.panic","data":{}}"#.to_owned(), 500, "internal"),
         (Request::get("/v1/nothing"), String::new(), 404, "not_found"),
@@ -347,4 +370,54 @@ async fn nobody_gets_the_answer_of_another() {
         assert_eq!(answer.status(), StatusCode::ACCEPTED, "{who}");
         assert!(!answer.headers().contains_key("idempotency-replayed"));
     }
+}
+
+#[tokio::test]
+async fn what_is_not_utf8_is_told() {
+    let router = router(Memory::default(), "");
+    let refused = problem(&router, post_event(), b"{\"type\":\"a.\xff\",\"data\":{}}".to_vec()).await;
+    assert_eq!(refused, (400, "invalid_utf8".to_owned()));
+}
+
+#[tokio::test]
+async fn a_cloud_event_is_taken_in_all_its_forms() {
+    let router = router(Memory::default(), "");
+    let event =
+        |id: &str| format!(r#"{{"specversion":"1.0","id":"{id}","source":"/s","type":"a.b","data":{{}}}}"#);
+    let whole =
+        Request::post("/v1/events").header("content-type", "application/cloudevents+json; charset=utf-8");
+    let (status, body) = json(send(&router, whole, event("evt_1")).await).await;
+    assert_eq!((status.as_u16(), body["id"].as_str()), (202, Some("evt_1")));
+    let parts = Request::post("/v1/events")
+        .header("content-type", "text/plain")
+        .header("ce-specversion", "1.0")
+        .header("ce-id", "evt_2")
+        .header("ce-source", "/s")
+        .header("ce-type", "a.b");
+    let (status, body) = json(send(&router, parts, "hello").await).await;
+    assert_eq!((status.as_u16(), body["id"].as_str()), (202, Some("evt_2")));
+    for path in ["/v1/events", "/v1/events:batch"] {
+        let batch = Request::post(path).header("content-type", "application/cloudevents-batch+json");
+        let (status, body) = json(send(&router, batch, format!("[{}]", event("evt_3"))).await).await;
+        assert_eq!((status.as_u16(), body["events"][0]["id"].as_str()), (202, Some("evt_3")), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn each_event_of_a_batch_has_its_answer() {
+    let router = router(Memory::default(), "");
+    let batch = || Request::post("/v1/events:batch").header("content-type", "application/json");
+    let events = r#"[{"type":"a.b","data":{},"id":"1"},{"type":"b","data":{}},{"type":"a.b","data":{},"id":"1"},{"type":"a.c","data":{}}]"#;
+    let (status, body) = json(send(&router, batch(), events).await).await;
+    assert_eq!(status, StatusCode::MULTI_STATUS);
+    let told = |index: usize| body["events"][index]["status"].as_str().unwrap().to_owned();
+    assert_eq!([0, 1, 2, 3].map(told), ["accepted", "refused", "duplicate", "accepted"]);
+    assert_eq!(body["events"][1]["code"], "invalid_event");
+    assert_eq!([&body["accepted"], &body["duplicates"], &body["refused"]], [2, 1, 1]);
+
+    let many = format!("[{}]", vec![r#"{"type":"a.b","data":1}"#; 1001].join(","));
+    assert_eq!(problem(&router, batch(), many).await, (413, "too_many_events".to_owned()));
+    assert_eq!(problem(&router, batch(), "{}").await, (400, "invalid_json".to_owned()));
+    let wrong = Request::post("/v1/events:batch").header("content-type", "application/cloudevents+json");
+    assert_eq!(problem(&router, wrong, "[]").await, (415, "unsupported_media_type".to_owned()));
 }

@@ -56,6 +56,14 @@ impl RabbitRaw {
         Ok(Self { channel, _connection: connection, queue })
     }
 
+    /// Removes other queues of the benchmark.
+    pub(crate) async fn remove_also(&self, queues: impl Iterator<Item = &QueueName>) -> anyhow::Result<()> {
+        for queue in queues {
+            self.channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
+        }
+        Ok(())
+    }
+
     /// Removes the queue.
     pub(crate) async fn remove(self) -> anyhow::Result<()> {
         self.channel.queue_delete(self.queue.as_str().into(), QueueDeleteOptions::default()).await?;

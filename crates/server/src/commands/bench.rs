@@ -6,17 +6,18 @@ use clap::Args;
 use postrider::embedded::EmbeddedBroker;
 use postrider::postgres::Postgres;
 use postrider::rabbitmq::RabbitMq;
+use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::{Outbox as _, Store as _};
-use postrider::topology::QueueName;
+use postrider::topology::{QueueName, ServiceQueue};
 use postrider::{Broker, Clock};
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
 use super::Context;
 use crate::bench::{
-    DedupBench, EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Rival, TriageFigures, add_published,
-    delay_over_raw, forget, forget_inbox, relay_over_raw, triage,
+    DedupBench, EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Raw as _, Rival, TriageFigures,
+    add_published, delay_over_raw, forget, forget_inbox, over_http, relay_over_raw, triage,
 };
 use crate::config::{Backends, Config, Server};
 use crate::exit::{Exit, usage};
@@ -60,6 +61,9 @@ pub(crate) struct BenchArgs {
     /// Of these, replay so many
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     replays: u64,
+    /// Measure publishing over HTTP and push instead
+    #[arg(long, conflicts_with_all = ["keys", "delay", "letters"])]
+    http: bool,
     /// Put so many published events into the outbox first
     #[arg(long, default_value_t = 0, value_name = "N")]
     history: usize,
@@ -79,13 +83,13 @@ impl BenchArgs {
     fn keys(&self) -> Vec<usize> {
         match self.keys {
             Some(keys) => vec![keys],
-            None if self.delay => Vec::new(),
+            None if self.delay || self.http => Vec::new(),
             None => vec![0, 5000, 1],
         }
     }
 
     fn wants_delay(&self) -> bool {
-        self.delay || self.keys.is_none()
+        self.delay || (self.keys.is_none() && !self.http)
     }
 }
 
@@ -188,6 +192,20 @@ async fn forget_letters(store: &Postgres, queue: &QueueName) -> anyhow::Result<(
     Ok(())
 }
 
+/// The queue that push is measured on, beside the benchmark's own.
+fn push_queue(queue: &QueueName) -> anyhow::Result<ServiceQueue> {
+    Ok(ServiceQueue::new(format!("{queue}.push"), RetryPolicy::default())?)
+}
+
+/// Removes what was published over HTTP.
+async fn forget_published(store: &Postgres) -> anyhow::Result<()> {
+    let delete = "DELETE FROM postrider.event_outbox WHERE aggregate_type = 'bench.http'";
+    let mut tx = store.begin().await?;
+    sqlx::query(delete).execute(tx.connection()).await?;
+    store.commit(tx).await?;
+    Ok(())
+}
+
 async fn embedded(clock: &Clock, args: &BenchArgs) -> anyhow::Result<Vec<Figure>> {
     let folder = std::env::temp_dir().join(format!("postrider-bench-{}", clock.new_id()));
     let store = Sqlite::open(SqliteConfig::new(folder.join("bench.db")), clock.clone()).await?;
@@ -206,6 +224,12 @@ async fn embedded(clock: &Clock, args: &BenchArgs) -> anyhow::Result<Vec<Figure>
             let load = args.load(0);
             figures
                 .extend(delay_over_raw(&store, &broker, &mut raw, clock, load, args.rate, "embedded").await?);
+        }
+        if args.http {
+            figures.extend(
+                over_http(&store, &broker, clock, args.load(0), &push_queue(raw.queue())?, "embedded")
+                    .await?,
+            );
         }
         anyhow::Ok(figures)
     };
@@ -288,6 +312,11 @@ async fn networked(
             figures
                 .extend(delay_over_raw(&store, &rabbitmq, &mut raw, clock, load, args.rate, BACKEND).await?);
         }
+        if args.http {
+            figures.extend(
+                over_http(&store, &rabbitmq, clock, args.load(0), &push_queue(&queue)?, BACKEND).await?,
+            );
+        }
         anyhow::Ok(figures)
     };
     let measured = measured.await;
@@ -295,6 +324,11 @@ async fn networked(
         held.end().await?;
     }
     rabbitmq.close().await;
+    if args.http {
+        let queues = push_queue(&queue)?.queues();
+        raw.remove_also(queues.iter().map(|queue| &queue.name)).await?;
+        forget_published(&store).await?;
+    }
     raw.remove().await?;
     naive.remove().await?;
     forget(&store, &queue).await?;

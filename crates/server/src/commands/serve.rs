@@ -5,7 +5,9 @@
 mod api_task;
 mod policies;
 mod progress_task;
+mod push_task;
 mod signals;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use postrider::topology::ExchangeName;
 use tokio_util::sync::CancellationToken;
 
 use self::api_task::ApiTask;
+use self::push_task::PushTask;
 use self::signals::{Signal, Signals};
 use super::Context;
 use crate::api::metrics;
@@ -55,10 +58,12 @@ enum Role {
     Api,
     /// Job progress to Redis
     Progress,
+    /// Deliveries to the endpoints of push subscriptions
+    Push,
 }
 
 impl Role {
-    const ALL: [Self; 4] = [Self::Relay, Self::Collector, Self::Api, Self::Progress];
+    const ALL: [Self; 5] = [Self::Relay, Self::Collector, Self::Api, Self::Progress, Self::Push];
 }
 
 impl std::fmt::Display for Role {
@@ -68,6 +73,7 @@ impl std::fmt::Display for Role {
             Self::Collector => "collector",
             Self::Api => "api",
             Self::Progress => "progress",
+            Self::Push => "push",
         })
     }
 }
@@ -101,6 +107,8 @@ impl OnStore for Serve<'_> {
         if self.runs(Role::Progress) {
             progress_task::start(&wired.store, context, &stop)?;
         }
+        let push =
+            self.runs(Role::Push).then(|| PushTask::start(&wired.store, &broker, context, stop.clone()));
         let mut running = None;
         loop {
             tokio::select! {
@@ -121,6 +129,9 @@ impl OnStore for Serve<'_> {
         let stopped = async {
             if let Some(api) = api {
                 api.finished(drain).await;
+            }
+            if let Some(push) = push {
+                push.finished().await;
             }
             match running {
                 Some(running) => running.stop(drain).await,

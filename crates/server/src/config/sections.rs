@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::consumer::ConsumerShort;
+use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
 use super::triage::Triage;
@@ -40,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) queue: Vec<QueueForm>,
     pub(crate) consumer: Vec<ConsumerShort>,
     pub(crate) triage: Triage,
+    pub(crate) push: Vec<PushForm>,
+    pub(crate) egress: Egress,
 }
 
 /// Where events are committed.
@@ -230,6 +233,7 @@ impl Progress {
 pub(crate) struct Limits {
     pub(crate) max_payload_bytes: usize,
     pub(crate) max_depth: usize,
+    pub(crate) max_batch_events: usize,
 }
 
 /// The HTTP API.
@@ -238,6 +242,8 @@ pub(crate) struct Limits {
 pub(crate) struct Http {
     pub(crate) listen: SocketAddr,
     pub(crate) tls: Tls,
+    pub(crate) cert_file: PathBuf,
+    pub(crate) key_file: PathBuf,
     pub(crate) max_body_bytes: usize,
     pub(crate) request_timeout_ms: u64,
     pub(crate) max_concurrent_requests: usize,
@@ -252,6 +258,15 @@ pub(crate) enum Tls {
     Off,
     /// A proxy in front.
     Proxy,
+    /// We do.
+    Own,
+}
+
+/// Where requests of ours may go.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Egress {
+    pub(crate) allow: Vec<String>,
 }
 
 /// What is written to stderr.
@@ -362,7 +377,12 @@ impl Settings {
         let payload = self.limits.max_payload_bytes;
         rule("limits.max_payload_bytes", (1..=16 << 20).contains(&payload), "must be from 1 to 16777216");
         rule("limits.max_depth", (1..=128).contains(&self.limits.max_depth), "must be from 1 to 128");
+        let batch = self.limits.max_batch_events;
+        rule("limits.max_batch_events", (1..=10_000).contains(&batch), "must be from 1 to 10000");
         rule("http.max_body_bytes", http.max_body_bytes >= 1, "must be at least 1");
+        let named = |path: &PathBuf| !path.as_os_str().is_empty();
+        let certified = http.tls != Tls::Own || (named(&http.cert_file) && named(&http.key_file));
+        rule("http.tls", certified, "is \"own\": name http.cert_file and http.key_file too");
         rule("http.request_timeout_ms", http.request_timeout_ms >= 1, "must be at least 1");
         rule("http.max_concurrent_requests", http.max_concurrent_requests >= 1, "must be at least 1");
         rule("store.path", !self.store.path.as_os_str().is_empty(), "must name a file");

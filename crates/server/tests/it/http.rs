@@ -73,3 +73,41 @@ fn off_loopback_it_needs_tls_and_a_token() {
     let folder = folder.with("POSTRIDER_HTTP__TLS", "proxy");
     folder.run(&["serve", "--listen", "0.0.0.0:0"]).assert(2, "there is no token yet");
 }
+
+#[test]
+fn it_does_tls_itself() {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    let folder = Folder::new();
+    let make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -days 10 -subj /CN=localhost \
+                -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
+    let made =
+        Command::new("openssl").args(make.split_whitespace()).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    folder.write("postrider.toml", "[http]\ntls = 'own'\n");
+    folder.run(&["serve"]).assert(2, "http.cert_file");
+    folder.write("postrider.toml", "[http]\ntls = 'own'\ncert_file = 'key.pem'\nkey_file = 'key.pem'\n");
+    folder.run(&["serve", "--listen", "127.0.0.1:0"]).assert(1, "do not go together");
+    folder.write("postrider.toml", "[http]\ntls = 'own'\ncert_file = 'cert.pem'\nkey_file = 'key.pem'\n");
+    let mut serving = folder.start(&["serve", "--roles", "api", "--listen", "127.0.0.1:0"]);
+    let line = serving.wait_for("listening on https://");
+    let address = line.rsplit('/').next().unwrap();
+
+    // Somebody who connects and says nothing keeps nobody waiting.
+    let _silent = std::net::TcpStream::connect(address).unwrap();
+    let ask = ["s_client", "-quiet", "-CAfile", "cert.pem", "-verify_return_error", "-connect", address];
+    let mut client = Command::new("openssl");
+    client
+        .args(ask)
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut client = client.spawn().unwrap();
+    let request = "GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    client.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
+    let answer = client.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&answer.stdout);
+    assert!(said.starts_with("HTTP/1.1 200"), "{said} {}", String::from_utf8_lossy(&answer.stderr));
+}

@@ -10,6 +10,7 @@ mod ledger;
 mod networked;
 mod process;
 mod progress;
+mod push;
 mod topology;
 mod topology_live;
 mod triage;

@@ -53,6 +53,19 @@ pub async fn an_event_is_new_once<F: StoreFixture>(fixture: &F) {
     assert_eq!(admit(&store, &mail(), &mixed).await.unwrap(), [Admission::Duplicate(None), Admission::New]);
 }
 
+/// Nothing is marked by looking.
+pub async fn looking_tells_and_marks_nothing<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    admit(&store, &mail(), &[arrival("one")]).await.unwrap();
+    let asked = [arrival("one"), arrival("two"), changed("one"), arrival("two")];
+    for _ in 0..2 {
+        let told = store.look(&mail(), &asked).await.unwrap();
+        assert_eq!(told, [Admission::Duplicate(None), Admission::New, Admission::Conflict, Admission::New]);
+    }
+    assert!(store.look(&mail(), &[]).await.unwrap().is_empty());
+    assert_eq!(admit(&store, &mail(), &[arrival("two")]).await.unwrap(), [Admission::New]);
+}
+
 /// And the first payload stays the one that was applied.
 pub async fn another_payload_is_a_conflict<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::serve::ListenerExt as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
 use postrider::dedup::{Accelerator, Deduplicator};
@@ -12,8 +13,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Api, Erased, Once, refuse_open_doors};
+use super::tls::{self, TlsListener};
+use crate::api::{Api, Erased, Once, deliveries, refuse_open_doors, subscriptions};
 use crate::commands::Context;
+use crate::config::Tls;
+use crate::pull_desks::PullDesks;
+use crate::push_desk::PushDesk;
 use crate::wiring::WholeStore;
 
 /// The running API.
@@ -33,13 +38,30 @@ impl ApiTask {
         let backend = Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
         let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
+        let certified = match http.tls {
+            Tls::Own => Some(tls::config(&http.cert_file, &http.key_file)?),
+            Tls::Off | Tls::Proxy => None,
+        };
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
         let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
         let listens_at = listener.local_addr()?;
         let api = Api::new(backend, once, clock, http, context.config.settings.limits, metrics, listens_at);
-        let service = api.router().into_make_service_with_connect_info::<SocketAddr>();
-        let server = axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned());
-        eprintln!("listening on http://{listens_at}");
+        let config = Arc::new(context.config.clone());
+        let desk = PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
+        let mut more = subscriptions::routes(desk);
+        let (broker, clock) = (broker.clone(), context.clock.clone());
+        more.extend(deliveries::routes(PullDesks::new(store.clone(), broker, config, clock, stop.clone())));
+        let service = api.router(more).into_make_service_with_connect_info::<SocketAddr>();
+        let stopped = stop.cancelled_owned();
+        let Some(certified) = certified else {
+            let server = axum::serve(listener, service).with_graceful_shutdown(stopped);
+            eprintln!("listening on http://{listens_at}");
+            return Ok(Self(tokio::spawn(server.into_future())));
+        };
+        // Tapped, because only so does it tell who calls.
+        let listener = TlsListener::new(listener, certified)?.tap_io(|_| {});
+        let server = axum::serve(listener, service).with_graceful_shutdown(stopped);
+        eprintln!("listening on https://{listens_at}");
         Ok(Self(tokio::spawn(server.into_future())))
     }
 

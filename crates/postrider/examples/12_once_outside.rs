@@ -1,6 +1,6 @@
 //! An effect outside the database, done once: claim, act, complete. Whoever comes later gets the first answer.
 //!
-//! `cargo run -p postrider --example 09_once_outside`
+//! `cargo run -p postrider --example 12_once_outside`
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use postrider::dedup::Standing;

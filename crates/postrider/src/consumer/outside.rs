@@ -1,0 +1,80 @@
+//! An attempt without an open transaction, for handlers that work outside of the database: look, handle, mark.
+//!
+//! A crash after the handler and before the mark makes it happen again, under the same event id. What many deliveries ask of
+//! the inbox at the same time is asked in one statement, and their marks commit together.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::Consumer;
+use super::attempt::{arrival, outcome, panicked, too_slow};
+use crate::handler::{Failure, Incoming};
+use crate::registry::ErasedOutside;
+use crate::settlement::Outcome;
+use crate::store::{Admission, Arrival, ConsumerStore, StoreError};
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// Attempts one event. Nothing when it was told to stop before it was done.
+    pub(super) async fn attempt_outside(
+        &self,
+        handler: &dyn ErasedOutside,
+        incoming: &Incoming,
+        held: bool,
+        stop: &CancellationToken,
+    ) -> Option<Outcome> {
+        let arrival = arrival(incoming);
+        let looking = || self.looks.call(arrival.clone(), |arrivals| self.look(arrivals));
+        match self.surely(stop, looking).await? {
+            Admission::New => {
+                let start = self.clock.monotonic();
+                let answer = self.guarded_outside(handler, incoming, stop).await?;
+                let now = self.clock.monotonic();
+                self.note_latency(now.saturating_sub(start), now);
+                if let Err(failure) = answer {
+                    return Some(Outcome::Failed(failure));
+                }
+            }
+            Admission::Conflict => return Some(Outcome::Conflict),
+            known @ Admission::Duplicate(_) if !held => return Some(outcome(incoming, known)),
+            // It was applied, and has to leave the table of held events still.
+            Admission::Duplicate(_) => {}
+        }
+        let marking = || self.marks.call((arrival.clone(), held), |arrivals| self.mark(arrivals));
+        self.surely(stop, marking).await.map(|admission| outcome(incoming, admission))
+    }
+
+    async fn look(&self, arrivals: Vec<Arrival>) -> Result<Vec<Admission>, StoreError> {
+        self.store.look(&self.name, &arrivals).await
+    }
+
+    /// Marks events as applied; those that were held leave their table in the same transaction.
+    async fn mark(&self, arrivals: Vec<(Arrival, bool)>) -> Result<Vec<Admission>, StoreError> {
+        let held: Vec<_> =
+            arrivals.iter().filter(|(_, held)| *held).map(|(arrival, _)| arrival.event_id.clone()).collect();
+        let arrivals: Vec<_> = arrivals.into_iter().map(|(arrival, _)| arrival).collect();
+        let mut tx = self.store.begin().await?;
+        let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
+        for event in &held {
+            self.store.let_go(&mut tx, &self.name, event).await?;
+        }
+        self.store.commit(tx).await?;
+        Ok(admissions)
+    }
+
+    /// A panic is a failure of this attempt, and so is taking too long.
+    async fn guarded_outside(
+        &self,
+        handler: &dyn ErasedOutside,
+        incoming: &Incoming,
+        stop: &CancellationToken,
+    ) -> Option<Result<(), Failure>> {
+        let handling = AssertUnwindSafe(handler.handle_outside(incoming, stop)).catch_unwind();
+        tokio::select! {
+            biased;
+            answer = handling => answer.unwrap_or_else(|panic| Some(Err(panicked(panic.as_ref())))),
+            () = self.clock.sleep(self.config.handler_limit) => Some(Err(too_slow(self.config.handler_limit))),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Push: a queue's deliveries POSTed to services in any language.
+//!
+//! An endpoint is a handler like any other: retries, order, pauses, the breaker and dead letters are the consumer's. What is
+//! here is the call itself: how the request is [written](form) and [signed](signing), where it may [go](safety), and what an
+//! [answer](answer) means. An effect over there happens at least once; `webhook-id` is the event's id on every attempt, so that
+//! receivers can tell a repeat.
+
+mod answer;
+mod attempts;
+mod form;
+mod safety;
+mod sender;
+mod signing;
+mod subscription;
+
+pub use answer::{Answer, Said, StatusTable, Treatment, judge};
+pub use attempts::{Attempt, Attempts};
+pub use form::{Form, Prepared};
+pub use safety::{Allowed, Names, Network, SystemNames, Unsafe, is_public};
+pub use sender::{SendError, Sender, SenderParts};
+pub use signing::{BadSecret, SigningSecret};
+pub use subscription::{BadSubscription, Source, Subscription};
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::handler::{Failure, Incoming, OutsideHandler};
+use crate::store::{Controls, StoreError};
+use crate::topology::ConsumerName;
+
+/// An endpoint as a handler.
+pub struct Push {
+    sender: Sender,
+    table: StatusTable,
+    attempts: Arc<Attempts>,
+    pauses: Arc<dyn Pauses>,
+    clock: Clock,
+}
+
+/// Whoever can pause a consumer, without its type.
+pub trait Pauses: Send + Sync + 'static {
+    /// Pauses the consumer of an endpoint that does not want to be called any more.
+    fn pause_endpoint<'a>(
+        &'a self,
+        consumer: &'a ConsumerName,
+        reason: &'a str,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+}
+
+impl<S: Controls> Pauses for S {
+    fn pause_endpoint<'a>(
+        &'a self,
+        consumer: &'a ConsumerName,
+        reason: &'a str,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.pause(consumer, "push", reason))
+    }
+}
+
+impl Push {
+    /// Calls by this sender and judges by this table. What comes of each attempt is told to `attempts`.
+    pub fn new(
+        sender: Sender,
+        table: StatusTable,
+        attempts: Arc<Attempts>,
+        pauses: Arc<dyn Pauses>,
+        clock: Clock,
+    ) -> Self {
+        Self { sender, table, attempts, pauses, clock }
+    }
+
+    async fn attempt(&self, event: &Incoming) -> Result<(), Failure> {
+        let (at, start) = (self.clock.now(), self.clock.monotonic());
+        let sent = self.sender.send(event).await;
+        let took = self.clock.since(start);
+        let said = match &sent {
+            Ok(answer) => judge(answer, &self.table, self.clock.now()),
+            Err(error) => Said::Failed(error.failure()),
+        };
+        self.attempts.record(Attempt::of(event, at, took, &sent, &said));
+        count(event, &sent, took);
+        match said {
+            Said::Done => Ok(()),
+            Said::Failed(failure) => Err(failure),
+            Said::Gone(failure) => {
+                self.pause(&event.consumer, &failure.message).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// What cannot be paused now is tried again by the next answer of the same kind.
+    async fn pause(&self, consumer: &ConsumerName, reason: &str) {
+        match self.pauses.pause_endpoint(consumer, reason).await {
+            Ok(true) => tracing::error!(%consumer, "{reason}; the endpoint is paused, its events wait: \
+                                         `postrider push resume {consumer}` lets them go on"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!(%consumer, %error, "{reason}, but the endpoint could not be paused")
+            }
+        }
+    }
+}
+
+impl OutsideHandler for Push {
+    /// What is on its way is finished, also when the consumer is told to stop: the endpoint may have done it already.
+    async fn handle(&self, event: &Incoming, _stop: &CancellationToken) -> Option<Result<(), Failure>> {
+        Some(self.attempt(event).await)
+    }
+}
+
+fn count(event: &Incoming, sent: &Result<Answer, SendError>, took: std::time::Duration) {
+    let status = match sent {
+        Ok(answer) => answer.status.to_string(),
+        Err(error) => error.class().to_owned(),
+    };
+    let consumer = event.consumer.to_string();
+    metrics::counter!("postrider_push_attempts_total", "consumer" => consumer.clone(), "status" => status)
+        .increment(1);
+    metrics::histogram!("postrider_push_seconds", "consumer" => consumer).record(took.as_secs_f64());
+}

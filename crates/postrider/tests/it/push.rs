@@ -1,0 +1,149 @@
+//! Where push may go: by name, by address, and when a name changes its mind.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use postrider::push::{Allowed, Form, Names, SendError, Sender, SenderParts, SystemNames};
+use postrider::topology::ConsumerName;
+use postrider::{Clock, Event, Incoming};
+use postrider_testkit::receiver::{Receiver, Reply};
+
+/// Answers for every name, one answer after the other; the last one repeats.
+struct Told {
+    answers: Vec<Vec<IpAddr>>,
+    asked: AtomicUsize,
+    names: Mutex<Vec<String>>,
+}
+
+impl Told {
+    fn new(answers: &[&[&str]]) -> Arc<Self> {
+        let answers = answers.iter().map(|all| all.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
+        Arc::new(Self { answers, asked: AtomicUsize::new(0), names: Mutex::default() })
+    }
+}
+
+impl Names for Told {
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, std::io::Result<Vec<IpAddr>>> {
+        self.names.lock().unwrap().push(name.to_owned());
+        let number = self.asked.fetch_add(1, Ordering::SeqCst).min(self.answers.len() - 1);
+        Box::pin(std::future::ready(Ok(self.answers[number].clone())))
+    }
+}
+
+fn sender(url: &str, allow: &[&str], names: Arc<dyn Names>) -> Sender {
+    let parts = SenderParts {
+        form: Form::Bare,
+        headers: &BTreeMap::new(),
+        secrets: Vec::new(),
+        limit: Duration::from_secs(20),
+        allowed: Allowed::new(allow).unwrap(),
+        names,
+    };
+    Sender::new(url.parse().unwrap(), parts, Clock::system()).unwrap()
+}
+
+async fn send(sender: &Sender) -> Result<u16, SendError> {
+    let envelope = Event::new("order.placed").unwrap().into_envelope(&Clock::system());
+    let event = Incoming::new(ConsumerName::new("mail").unwrap(), envelope, 1);
+    sender.send(&event).await.map(|answer| answer.status)
+}
+
+#[tokio::test]
+async fn a_name_that_leads_inside_is_refused_and_nobody_is_called() {
+    let receiver = Receiver::start(|_, _| Reply::status(200)).await;
+    let port = receiver.address.port();
+    for inside in [
+        "127.0.0.1",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::1",
+        "::",
+        "fe80::1",
+        "fd00::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "ff02::1",
+        "2002:7f00:1::",
+    ] {
+        for answers in [&[inside][..], &["1.1.1.1", inside][..], &[inside, "1.1.1.1"][..]] {
+            for scheme in ["https", "http"] {
+                let url = format!("{scheme}://rebound.example:{port}/");
+                let refused = send(&sender(&url, &["http"], Told::new(&[answers]))).await;
+                assert!(matches!(refused, Err(SendError::Unsafe(_))), "{url} at {answers:?}: {refused:?}");
+            }
+        }
+    }
+    let refused = send(&sender(&format!("http://localhost:{port}/"), &["http"], Arc::new(SystemNames))).await;
+    assert!(matches!(refused, Err(SendError::Unsafe(_))), "{refused:?}");
+    assert!(receiver.requests().is_empty());
+}
+
+#[tokio::test]
+async fn an_address_in_any_spelling_is_refused() {
+    let receiver = Receiver::start(|_, _| Reply::status(200)).await;
+    let port = receiver.address.port();
+    for host in [
+        "127.0.0.1",
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "0177.0.0.1",
+        "0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::]",
+    ] {
+        let refused =
+            send(&sender(&format!("http://{host}:{port}/"), &["http"], Arc::new(SystemNames))).await;
+        assert!(matches!(refused, Err(SendError::Unsafe(_))), "{host}: {refused:?}");
+    }
+    assert!(receiver.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_that_moves_inside_later_is_refused_then() {
+    let receiver = Receiver::start(|_, _| Reply::Status(200, "connection: close\r\n", String::new())).await;
+    let names = Told::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
+    let url = format!("http://rebound.example:{}/", receiver.address.port());
+    let sender = sender(&url, &["127.0.0.1", "http"], names.clone());
+    assert_eq!(send(&sender).await.unwrap(), 200);
+    let refused = send(&sender).await;
+    assert!(matches!(refused, Err(SendError::Unsafe(_))), "{refused:?}");
+    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(
+        *names.names.lock().unwrap(),
+        ["rebound.example", "rebound.example"],
+        "asked once a connection"
+    );
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer_and_is_never_followed() {
+    let receiver =
+        Receiver::start(|_, _| Reply::Status(302, "location: /elsewhere\r\n", String::new())).await;
+    let sender = sender(&receiver.url(), &["127.0.0.1", "http"], Arc::new(SystemNames));
+    assert_eq!(send(&sender).await.unwrap(), 302);
+    let paths: Vec<_> = receiver.requests().into_iter().map(|request| request.path).collect();
+    assert_eq!(paths, ["/hook"]);
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let receiver = Receiver::start(|_, _| Reply::status(204)).await;
+    let names = Told::new(&[&["127.0.0.1"]]);
+    let url = format!("http://sidecar.example:{}/", receiver.address.port());
+    let sender = sender(&url, &["127.0.0.0/8", "http"], names.clone());
+    for _ in 0..5 {
+        assert_eq!(send(&sender).await.unwrap(), 204);
+    }
+    assert_eq!(names.names.lock().unwrap().len(), 1);
+}

@@ -1,0 +1,237 @@
+//! `/v1/queues/{queue}/deliveries`: workers that cannot be called lease deliveries and settle them by the lease's token.
+//!
+//! What a worker says goes to the consumer's own settlement: an inbox mark and an ack, a wait queue, or a dead letter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::middleware::from_fn;
+use axum::routing::post;
+use axum::{Json, Router};
+use postrider::Envelope;
+use postrider::pull::{Leased, PullDesk, Verdict};
+use postrider::runtime::StartError;
+use postrider::store::{Backend, TokenRole};
+use postrider::topology::QueueName;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Api;
+use super::access::refuse_one_tenant;
+use super::problem::{Code, Problem};
+use super::subscriptions::{read, read_or_default};
+use crate::pull_desks::PullDesks;
+
+/// The most deliveries of one lease.
+const MOST: usize = 100;
+/// A lease lasts so long, unless the worker says otherwise.
+const LEASE_MS: u64 = 30_000;
+/// A lease lasts so long at most; it can be extended.
+const LONGEST_LEASE_MS: u64 = 600_000;
+
+type Desks<S> = State<Arc<PullDesks<S>>>;
+
+/// The routes. A token for one tenant has no part in them: a queue has everybody's events.
+pub(crate) fn routes<S: Backend>(desks: Arc<PullDesks<S>>) -> Vec<(TokenRole, Router<Api>)> {
+    let routes = Router::new()
+        .route("/queues/{queue}/deliveries", post(lease::<S>))
+        .route("/queues/{queue}/deliveries:ack", post(ack::<S>))
+        .route("/queues/{queue}/deliveries:retry", post(retry::<S>))
+        .route("/queues/{queue}/deliveries:reject", post(reject::<S>))
+        .route("/queues/{queue}/deliveries:extend", post(extend::<S>));
+    vec![(TokenRole::Operator, routes.route_layer(from_fn(refuse_one_tenant)).with_state(desks))]
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Ask {
+    max: Option<usize>,
+    lease_ms: Option<u64>,
+    wait_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Given {
+    deliveries: Vec<Delivered>,
+}
+
+/// A delivery as a worker gets it.
+#[derive(Serialize)]
+struct Delivered {
+    lease: String,
+    attempt: u32,
+    id: String,
+    #[serde(rename = "type")]
+    event_type: String,
+    aggregate_id: Option<String>,
+    tenant: Option<String>,
+    subsidiary: Option<String>,
+    ordering_key: Option<String>,
+    occurred_at: String,
+    traceparent: Option<String>,
+    content_type: String,
+    /// The payload, if it is JSON …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Box<RawValue>>,
+    /// … and if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_base64: Option<String>,
+}
+
+/// Leases what there is. An empty list when there was nothing within `wait_ms`.
+async fn lease<S: Backend>(
+    State(desks): Desks<S>,
+    Path(queue): Path<QueueName>,
+    body: Bytes,
+) -> Result<Json<Given>, Problem> {
+    let ask: Ask = read_or_default(&body)?;
+    let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
+    let (max, lease) = (ask.max.unwrap_or(1).clamp(1, MOST), lease_of(ask.lease_ms)?);
+    let wait = Duration::from_millis(ask.wait_ms).min(desks.longest_wait());
+    let deliveries = desk.lease(max, lease, wait).await;
+    Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
+}
+
+/// What is settled, and why.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settle {
+    leases: Vec<String>,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    after_ms: Option<u64>,
+    #[serde(default)]
+    lease_ms: Option<u64>,
+}
+
+/// Which of them were settled, and whose lease was over: these come again.
+#[derive(Default, Serialize)]
+struct Settled {
+    settled: Vec<String>,
+    over: Vec<String>,
+}
+
+async fn ack<S: Backend>(
+    State(desks): Desks<S>,
+    Path(queue): Path<QueueName>,
+    body: Bytes,
+) -> Result<Json<Settled>, Problem> {
+    settle(&desks, &queue, &read(&body)?, |desk, token, _| desk.settle(token, Verdict::Ack).is_ok()).await
+}
+
+async fn retry<S: Backend>(
+    State(desks): Desks<S>,
+    Path(queue): Path<QueueName>,
+    body: Bytes,
+) -> Result<Json<Settled>, Problem> {
+    let verdict = |asked: &Settle| Verdict::Retry {
+        reason: reason(asked, "the worker asked for a retry"),
+        after: asked.after_ms.map(Duration::from_millis),
+    };
+    settle(&desks, &queue, &read(&body)?, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok())
+        .await
+}
+
+async fn reject<S: Backend>(
+    State(desks): Desks<S>,
+    Path(queue): Path<QueueName>,
+    body: Bytes,
+) -> Result<Json<Settled>, Problem> {
+    let verdict = |asked: &Settle| Verdict::Reject { reason: reason(asked, "the worker rejected it") };
+    settle(&desks, &queue, &read(&body)?, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok())
+        .await
+}
+
+async fn extend<S: Backend>(
+    State(desks): Desks<S>,
+    Path(queue): Path<QueueName>,
+    body: Bytes,
+) -> Result<Json<Settled>, Problem> {
+    let asked: Settle = read(&body)?;
+    let lease = lease_of(asked.lease_ms)?;
+    settle(&desks, &queue, &asked, |desk, token, _| desk.extend(token, lease).is_ok()).await
+}
+
+/// Does it to each lease. 410 when all of them are over.
+async fn settle<S: Backend>(
+    desks: &PullDesks<S>,
+    queue: &QueueName,
+    asked: &Settle,
+    each: impl Fn(&PullDesk, &str, &Settle) -> bool,
+) -> Result<Json<Settled>, Problem> {
+    let mut answer = Settled::default();
+    if let Some(desk) = desks.open(queue).await {
+        for token in &asked.leases {
+            let place = if each(&desk, token, asked) { &mut answer.settled } else { &mut answer.over };
+            place.push(token.clone());
+        }
+    } else {
+        answer.over.clone_from(&asked.leases);
+    }
+    if answer.settled.is_empty() && !answer.over.is_empty() {
+        let detail = "it ran out, was settled before, or was given by another process; what was not settled comes again";
+        return Err(Problem::new(Code::LeaseOver, detail));
+    }
+    Ok(Json(answer))
+}
+
+fn reason(asked: &Settle, otherwise: &str) -> String {
+    if asked.reason.is_empty() { otherwise.to_owned() } else { asked.reason.clone() }
+}
+
+fn lease_of(asked: Option<u64>) -> Result<Duration, Problem> {
+    let millis = asked.unwrap_or(LEASE_MS);
+    if (1..=LONGEST_LEASE_MS).contains(&millis) {
+        return Ok(Duration::from_millis(millis));
+    }
+    Err(Problem::new(
+        Code::InvalidRequest,
+        format!("lease_ms is from 1 to {LONGEST_LEASE_MS}; it can be extended"),
+    ))
+}
+
+fn no_queue(queue: &QueueName) -> Problem {
+    Problem::new(Code::NotFound, format!("the configuration has no consumed queue {queue}"))
+}
+
+fn delivered(leased: Leased) -> Delivered {
+    use base64::Engine as _;
+
+    let Leased { token, event } = leased;
+    let Envelope { payload, .. } = &event.envelope;
+    let data = if payload.is_json() { serde_json::from_slice(payload.bytes()).ok() } else { None };
+    let data_base64 =
+        data.is_none().then(|| base64::engine::general_purpose::STANDARD.encode(payload.bytes()));
+    let content_type = payload.content_type().to_owned();
+    let envelope = event.envelope;
+    Delivered {
+        lease: token,
+        attempt: event.attempt,
+        id: envelope.id.to_string(),
+        event_type: envelope.event_type.to_string(),
+        aggregate_id: envelope.aggregate_id.map(String::from),
+        tenant: envelope.tenant.group.map(String::from),
+        subsidiary: envelope.tenant.subsidiary.map(String::from),
+        ordering_key: envelope.ordering_key.map(String::from),
+        occurred_at: envelope.occurred_at.to_string(),
+        traceparent: envelope.trace.traceparent,
+        content_type,
+        data,
+        data_base64,
+    }
+}
+
+impl From<StartError> for Problem {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => error.into(),
+            StartError::Broker(error) => {
+                tracing::warn!(%error, "a request failed: the broker is not available");
+                Self::new(Code::BrokerUnavailable, "the broker cannot be reached now; try again")
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Many events in one request: one transaction for all that can be taken, and an answer for each.
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use postrider::Event;
+use postrider::store::StoreErrorKind;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::content::Content;
+use super::{plain, ready, text};
+use crate::api::Api;
+use crate::api::access::Caller;
+use crate::api::problem::{Code, Problem};
+use crate::event_input::cloud_event;
+
+/// What became of a batch. The events are in the order of the request.
+#[derive(Debug, Serialize)]
+struct Answer {
+    accepted: usize,
+    duplicates: usize,
+    refused: usize,
+    events: Vec<Told>,
+}
+
+/// What became of one event.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+enum Told {
+    /// It is committed.
+    Accepted { id: String },
+    /// One with this id was committed before; nothing was written for it now.
+    Duplicate { id: String },
+    /// It cannot be taken as it is.
+    Refused { code: &'static str, detail: String },
+}
+
+/// Commits what can be. 202 if nothing was refused, 207 if something was: `events` says what.
+///
+/// A crash before the answer leaves all or nothing committed, but for a batch with duplicates, whose events are committed
+/// one by one. Either way the same batch can be sent again: what was committed under its id is a duplicate then.
+pub(super) async fn publish(
+    api: &Api,
+    caller: &Caller,
+    content: Content,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Response, Problem> {
+    let events: Vec<&RawValue> = serde_json::from_str(text(body)?)
+        .map_err(|error| Problem::new(Code::InvalidJson, format!("not an array of events: {error}")))?;
+    let most = api.limits.max_batch_events;
+    if events.len() > most {
+        let detail = format!(
+            "the batch has {} events, more than the {most} allowed (limits.max_batch_events)",
+            events.len()
+        );
+        return Err(Problem::new(Code::TooManyEvents, detail));
+    }
+    let read = |event: &&RawValue| {
+        let event = match content {
+            Content::CloudEvents => cloud_event::structured(event.get(), api.limits),
+            _ => plain(event.get(), api),
+        };
+        ready(event, caller, headers)
+    };
+    let read: Vec<Result<Event, Problem>> = events.iter().map(read).collect();
+    let good: Vec<Event> = read.iter().filter_map(|event| event.as_ref().ok().cloned()).collect();
+    let mut committed = commit(api, good).await?.into_iter();
+    let told = |event: Result<Event, Problem>| match event {
+        Ok(_) => committed.next(),
+        Err(problem) => Some(Told::Refused { code: problem.code(), detail: problem.detail().to_owned() }),
+    };
+    Ok(answer(read.into_iter().filter_map(told).collect()))
+}
+
+fn answer(events: Vec<Told>) -> Response {
+    let count = |so: fn(&Told) -> bool| events.iter().filter(|told| so(told)).count();
+    let refused = count(|told| matches!(told, Told::Refused { .. }));
+    let accepted = count(|told| matches!(told, Told::Accepted { .. }));
+    let duplicates = count(|told| matches!(told, Told::Duplicate { .. }));
+    let status = if refused == 0 { StatusCode::ACCEPTED } else { StatusCode::MULTI_STATUS };
+    (status, Json(Answer { accepted, duplicates, refused, events })).into_response()
+}
+
+/// All in one transaction. Only if one of them was committed before, each in its own.
+async fn commit(api: &Api, events: Vec<Event>) -> Result<Vec<Told>, Problem> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    match api.backend.append_all(events.clone()).await {
+        Ok(ids) => return Ok(ids.into_iter().map(|id| Told::Accepted { id: id.to_string() }).collect()),
+        Err(error) if error.kind == StoreErrorKind::Duplicate => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut told = Vec::with_capacity(events.len());
+    for event in events {
+        let named = event.id.clone();
+        told.push(match (api.backend.append(event).await, named) {
+            (Ok(id), _) => Told::Accepted { id: id.to_string() },
+            (Err(error), Some(id)) if error.kind == StoreErrorKind::Duplicate => {
+                Told::Duplicate { id: id.to_string() }
+            }
+            (Err(error), _) => return Err(error.into()),
+        });
+    }
+    Ok(told)
+}

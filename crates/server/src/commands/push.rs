@@ -1,0 +1,348 @@
+//! `postrider push`: subscriptions whose events are POSTed to endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use postrider::envelope::EventId;
+use postrider::store::{Controls, Subscriptions};
+use postrider::topology::ConsumerName;
+
+use super::Context;
+use crate::config::{OLD_SECRET_STAYS, PushForm};
+use crate::exit::{Exit, usage};
+use crate::push_desk::{DeskError, PushDesk, Shown, Signing};
+use crate::wiring::{OnStore, WholeStore, Wired};
+
+/// Who did it, in the audit log.
+const BY: &str = "cli";
+
+/// What to do with push subscriptions.
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the subscriptions, without their secrets
+    Ls,
+    /// Make a subscription and show its secret, once
+    #[command(after_help = "Examples:\n  \
+        postrider push add erp --url https://erp.example.com/hooks --keys 'shop.order.*'\n  \
+        postrider push add mail --url http://127.0.0.1:8080/events --queue mail --form cloudevents\n\n\
+        Only public https is allowed, unless egress.allow says otherwise. `postrider serve` takes it up within seconds.")]
+    Add(Add),
+    /// Send an event of its own to the endpoint, past the queue, and show the answer
+    Test {
+        /// The subscription
+        name: ConsumerName,
+    },
+    /// Pause a subscription: its events wait in their queue
+    Pause {
+        /// The subscription
+        name: ConsumerName,
+        /// Why, for those who find it paused
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// Say what would be paused, and pause nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Let a paused subscription go on
+    Resume {
+        /// The subscription
+        name: ConsumerName,
+        /// Say what would be resumed, and resume nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Make a new secret and show it, once; the old one signs too for a while
+    RotateSecret {
+        /// The subscription
+        name: ConsumerName,
+        /// What signs from now on
+        #[arg(long, value_enum, default_value_t)]
+        signing: Signing,
+        /// How long the old secret signs still, such as 24h or 0s
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        old_stays: Option<Duration>,
+        /// Say what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// List the last attempts: status, time, and the beginning of the answer
+    Attempts {
+        /// The subscription
+        name: ConsumerName,
+        /// Those at this event alone
+        #[arg(long)]
+        event: Option<EventId>,
+        /// At most so many
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// Remove a subscription; its queue stays, and what is in it
+    Rm {
+        /// The subscription
+        name: ConsumerName,
+        /// Say what would be removed, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Add {
+    /// Its name, which is that of its consumer
+    name: ConsumerName,
+    /// Where its events are POSTed to
+    #[arg(long)]
+    url: String,
+    /// A queue of the configuration
+    #[arg(long, conflicts_with = "keys", required_unless_present = "keys")]
+    queue: Option<String>,
+    /// The keys that a queue of its own is bound by, such as shop.order.*
+    #[arg(long, value_delimiter = ',')]
+    keys: Vec<String>,
+    /// Events of one ordering key in order, across retries; with --keys
+    #[arg(long, requires = "keys")]
+    ordered: bool,
+    /// What the body is: envelope, cloudevents or bare
+    #[arg(long, default_value = "envelope")]
+    form: String,
+    /// Sent with every request, such as 'authorization: Bearer …'
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// How long one call may take, such as 10s
+    #[arg(long)]
+    timeout: Option<String>,
+    /// How many calls at the same time
+    #[arg(long)]
+    concurrency: Option<usize>,
+    /// Every 4xx is tried again, as the event-bus design has it
+    #[arg(long)]
+    strict: bool,
+    /// What differs from the status table, such as 404=ack or 5xx=reject
+    #[arg(long = "status", value_name = "STATUS=WHAT")]
+    statuses: Vec<String>,
+    /// What signs its requests
+    #[arg(long, value_enum, default_value_t)]
+    signing: Signing,
+    /// Check everything, and make nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// The command, on a store.
+pub(crate) struct ToEndpoints<'a> {
+    pub(crate) args: PushArgs,
+    pub(crate) context: &'a Context,
+}
+
+impl OnStore for ToEndpoints<'_> {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        wired.store.check().await?;
+        let context = self.context;
+        let config = Arc::new(context.config.clone());
+        let desk = PushDesk { store: wired.store, config, clock: context.clock.clone() };
+        match self.args.what {
+            What::Ls => list(&desk, context).await,
+            What::Add(given) => add(&desk, given, context).await,
+            What::Test { name } => test(&desk, &name, context).await,
+            What::Pause { name, reason, dry_run } => {
+                known(&desk, &name).await?;
+                let doing = async || desk.store.pause(&name, BY, &reason).await;
+                change(context, dry_run, &format!("pause {name}"), "it is paused already", doing).await
+            }
+            What::Resume { name, dry_run } => {
+                known(&desk, &name).await?;
+                let doing = async || desk.store.resume(&name, BY).await;
+                change(context, dry_run, &format!("resume {name}"), "it is not paused", doing).await
+            }
+            What::RotateSecret { name, signing, old_stays, dry_run } => {
+                known(&desk, &name).await?;
+                if dry_run {
+                    context.output.note(&format!("would make a new secret for {name}; nothing was changed"));
+                    return Ok(Exit::Ok);
+                }
+                let stays = old_stays.unwrap_or(OLD_SECRET_STAYS);
+                let shown = desk.rotate(&name, signing, stays, BY).await.map_err(told)?;
+                show_secret(&shown, context)
+            }
+            What::Attempts { name, event, limit } => {
+                attempts(&desk, &name, event.as_ref(), limit, context).await
+            }
+            What::Rm { name, dry_run } => {
+                known(&desk, &name).await?;
+                if !dry_run {
+                    context.output.confirm(&format!("remove the push subscription {name}?"))?;
+                }
+                let doing = async || match desk.remove(&name, BY).await {
+                    Ok(()) => Ok(true),
+                    Err(DeskError::Unknown(_)) => Ok(false),
+                    Err(error) => Err(error),
+                };
+                change(context, dry_run, &format!("remove {name}"), "it is gone already", doing).await
+            }
+        }
+    }
+}
+
+async fn known<S: Subscriptions + Controls>(desk: &PushDesk<S>, name: &ConsumerName) -> anyhow::Result<()> {
+    desk.find(name).await.map(|_| ()).map_err(told)
+}
+
+/// Does something that can be said in a few words, or says that it would.
+async fn change<E: Into<anyhow::Error>>(
+    context: &Context,
+    dry_run: bool,
+    what: &str,
+    otherwise: &str,
+    doing: impl AsyncFnOnce() -> Result<bool, E>,
+) -> anyhow::Result<Exit> {
+    if dry_run {
+        context.output.note(&format!("would {what}; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    let changed = doing().await.map_err(Into::into)?;
+    let said =
+        if changed { format!("{what}: done") } else { format!("{what}: {otherwise}; nothing was changed") };
+    context.output.note(&said);
+    if !context.output.is_for_people() {
+        context.output.one(&serde_json::json!({ "changed": changed }), "")?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn list<S: Subscriptions + Controls>(desk: &PushDesk<S>, context: &Context) -> anyhow::Result<Exit> {
+    let rows = desk.rows().await.map_err(told)?;
+    let header = ["NAME", "STATE", "FROM", "URL", "FORM", "SECRETS", "MADE BY", "LAST"];
+    context.output.rows(&header, &rows, |row| {
+        let from = if row.keys.is_empty() { row.queue.clone() } else { row.keys.join(", ") };
+        vec![
+            row.name.clone(),
+            row.state.to_owned(),
+            from,
+            row.url.clone(),
+            format!("{:?}", row.form).to_lowercase(),
+            row.secrets.to_string(),
+            row.made_by.clone(),
+            row.last.clone().unwrap_or_default(),
+        ]
+    })?;
+    Ok(Exit::Ok)
+}
+
+async fn add<S: Subscriptions + Controls>(
+    desk: &PushDesk<S>,
+    given: Add,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let form = given.form()?;
+    desk.check(&form).map_err(told)?;
+    if given.dry_run {
+        context.output.note(&format!("would make the push subscription {}; nothing was made", given.name));
+        return Ok(Exit::Ok);
+    }
+    let shown = desk.add(&form, given.signing, BY).await.map_err(told)?;
+    show_secret(&shown, context)
+}
+
+impl Add {
+    /// The flags as the form that the configuration and the API take.
+    fn form(&self) -> anyhow::Result<PushForm> {
+        let pairs = |given: &[String], by: char, what: &str| -> anyhow::Result<serde_json::Map<_, _>> {
+            let pair = |text: &String| {
+                let (name, value) = text.split_once(by).with_context(|| format!("{text:?} is no {what}"))?;
+                Ok((name.trim().to_owned(), serde_json::Value::from(value.trim())))
+            };
+            given.iter().map(pair).collect()
+        };
+        let mut form = serde_json::json!({
+            "name": self.name,
+            "url": self.url,
+            "form": self.form,
+            "strict": self.strict,
+            "headers": pairs(&self.headers, ':', "header such as 'name: value'")?,
+            "status": pairs(&self.statuses, '=', "row such as 404=ack")?,
+        });
+        let mut set = |name: &str, value: Option<serde_json::Value>| {
+            if let Some(value) = value {
+                form[name] = value;
+            }
+        };
+        set("queue", self.queue.clone().map(Into::into));
+        set("keys", (!self.keys.is_empty()).then(|| self.keys.clone().into()));
+        set("ordered", self.ordered.then(|| true.into()));
+        set("timeout", self.timeout.clone().map(Into::into));
+        set("concurrency", self.concurrency.map(Into::into));
+        serde_json::from_value(form).map_err(|error| usage(error.to_string()))
+    }
+}
+
+fn show_secret(shown: &Shown, context: &Context) -> anyhow::Result<Exit> {
+    let text = shown.secret.clone().or_else(|| shown.public_key.clone()).unwrap_or_default();
+    context.output.one(shown, &text)?;
+    if shown.secret.is_some() {
+        context.output.note("this secret is shown once; receivers verify with it");
+    }
+    if let Some(until) = shown.old_until {
+        context.output.note(&format!("the secret before it signs too until {until}"));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn test<S: Subscriptions + Controls>(
+    desk: &PushDesk<S>,
+    name: &ConsumerName,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let tested = desk.test(name).await.map_err(told)?;
+    let said = match (&tested.error, tested.status) {
+        (None, Some(status)) => format!("{name} took it: {status} in {} ms", tested.took_ms),
+        (error, _) => format!("{name} did not take it: {}", error.clone().unwrap_or_default()),
+    };
+    context.output.one(&tested, &format!("{said}\n{}", tested.answer).trim_end().to_owned())?;
+    Ok(if tested.taken { Exit::Ok } else { Exit::Unhealthy })
+}
+
+async fn attempts<S: Subscriptions + Controls>(
+    desk: &PushDesk<S>,
+    name: &ConsumerName,
+    event: Option<&EventId>,
+    limit: u32,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let rows = desk.store.attempts(name, event, limit).await?;
+    let header = ["AT", "EVENT", "ATTEMPT", "STATUS", "MS", "ERROR", "ANSWER"];
+    context.output.rows(&header, &rows, |row| {
+        vec![
+            row.at.to_string(),
+            row.event_id.to_string(),
+            row.attempt.to_string(),
+            row.status.map_or_else(String::new, |status| status.to_string()),
+            row.took_ms.to_string(),
+            row.error.clone().unwrap_or_default(),
+            row.answer.chars().take(60).collect(),
+        ]
+    })?;
+    Ok(Exit::Ok)
+}
+
+/// What the person at the keyboard got wrong is a usage error.
+fn told(error: DeskError) -> anyhow::Error {
+    match error {
+        DeskError::Store(error) => error.into(),
+        DeskError::Invalid(why) => usage(why),
+        other => anyhow::anyhow!(other.to_string()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a time with its unit, such as 24h".to_owned();
+    let read: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(read).map_err(|_| wrong())
+}

@@ -1,0 +1,168 @@
+//! Push as a task of `serve`: a consumer for every subscription, of the configuration and of the store.
+//!
+//! Subscriptions that are made, changed or removed meanwhile are taken up within seconds. What is on its way to an endpoint
+//! that is removed is finished and settled.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::Clock;
+use postrider::broker::Broker;
+use postrider::push::{Attempts, Push, Source, Subscription, SystemNames};
+use postrider::registry::Registry;
+use postrider::runtime::{Running, Runtime};
+use postrider::topology::ConsumerName;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::commands::Context;
+use crate::config::{Config, Pushed};
+use crate::wiring::WholeStore;
+
+/// How often it looks for changes, and stores what came of attempts.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What runs, until it is told to stop.
+pub(super) struct PushTask(JoinHandle<()>);
+
+impl PushTask {
+    /// Starts it.
+    pub(super) fn start<S: WholeStore>(
+        store: &S,
+        broker: &Arc<dyn Broker>,
+        context: &Context,
+        stop: CancellationToken,
+    ) -> Self {
+        let config = context.config.clone();
+        let drain = config.settings.shutdown.drain();
+        let push = Pushing {
+            store: store.clone(),
+            broker: broker.clone(),
+            clock: context.clock.clone(),
+            config,
+            endpoints: BTreeMap::new(),
+            trouble: None,
+        };
+        Self(tokio::spawn(push.run(stop, drain)))
+    }
+
+    /// Waits for what is on its way.
+    pub(super) async fn finished(self) {
+        let _panicked = self.0.await;
+    }
+}
+
+struct Pushing<S> {
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    config: Config,
+    endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
+    /// What was last complained about.
+    trouble: Option<String>,
+}
+
+/// An endpoint that is called.
+struct Endpoint<S> {
+    revision: Revision,
+    running: Running<S>,
+    attempts: Arc<Attempts>,
+}
+
+/// Changes with the subscription, and when one of its secrets ends.
+type Revision = (u64, u32);
+
+impl<S: WholeStore> Pushing<S> {
+    async fn run(mut self, stop: CancellationToken, drain: Duration) {
+        while !stop.is_cancelled() {
+            let told = self.take_up().await.err().map(|error| format!("{error:#}"));
+            if let Some(told) = told.as_ref().filter(|told| self.trouble.as_ref() != Some(told)) {
+                tracing::warn!("push subscriptions could not be taken up, trying on: {told}");
+            }
+            self.trouble = told;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.clock.sleep(POLL) => self.store_attempts().await,
+            }
+        }
+        let finishing = self.endpoints.values().map(|endpoint| endpoint.running.finish(drain));
+        futures_util::future::join_all(finishing).await;
+        self.store_attempts().await;
+    }
+
+    /// Starts what is new, stops what is gone, starts what has changed again.
+    async fn take_up(&mut self) -> anyhow::Result<()> {
+        let mut wanted: BTreeMap<ConsumerName, (Revision, Subscription)> = BTreeMap::new();
+        for stored in self.store.subscriptions().await? {
+            let revision = (stored.version, stored.secrets);
+            wanted.insert(stored.subscription.name.clone(), (revision, stored.subscription));
+        }
+        for pushed in &self.config.push {
+            let subscription = pushed.subscription.clone();
+            wanted.insert(subscription.name.clone(), ((0, 0), subscription));
+        }
+        let same = |name: &ConsumerName, endpoint: &mut Endpoint<S>| {
+            wanted.get(name).is_some_and(|(revision, _)| *revision == endpoint.revision)
+        };
+        // An endpoint that is dropped finishes by itself.
+        self.endpoints.retain(same);
+        let mut failed = None;
+        for (name, (revision, subscription)) in wanted {
+            if self.endpoints.contains_key(&name) {
+                continue;
+            }
+            match self.begin(subscription, revision).await {
+                Ok(endpoint) => _ = self.endpoints.insert(name, endpoint),
+                Err(error) => failed = Some(error.context(format!("push to {name}"))),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn begin(&self, subscription: Subscription, revision: Revision) -> anyhow::Result<Endpoint<S>> {
+        let secrets =
+            match self.config.push.iter().find(|pushed| pushed.subscription.name == subscription.name) {
+                Some(Pushed { secrets, .. }) => secrets.clone(),
+                None => self.store.signing_secrets(&subscription.name).await?,
+            };
+        let (layout, allowed) = (&self.config.own.layout, self.config.allowed.clone());
+        subscription.check(&allowed)?;
+        let service = subscription.service(&layout.services, &layout.exchange)?;
+        let sender = subscription.sender(secrets, allowed, Arc::new(SystemNames), self.clock.clone())?;
+        let attempts = Arc::new(Attempts::default());
+        let pauses = Arc::new(self.store.clone());
+        let push =
+            Push::new(sender, subscription.status.clone(), attempts.clone(), pauses, self.clock.clone());
+        let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
+            .relay(None)
+            .events_from(layout.exchange.clone())
+            .topology(layout.topology.clone())
+            .consumer_with(
+                subscription.name.clone(),
+                service,
+                Registry::new().on_outside("#", push),
+                subscription.consumer_config(),
+            );
+        // The queues of the configuration have their collector; one of its own has none but this.
+        if matches!(subscription.source, Source::Queue(_)) {
+            runtime = runtime.leave_dead_letters();
+        }
+        let running = runtime.start().await?;
+        tracing::info!(consumer = %subscription.name, url = subscription.shown_url(), "pushing");
+        Ok(Endpoint { revision, running, attempts })
+    }
+
+    /// What cannot be stored now is not worth keeping.
+    async fn store_attempts(&self) {
+        for (name, endpoint) in &self.endpoints {
+            let fresh = endpoint.attempts.take();
+            if fresh.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.store.record_attempts(name, fresh).await {
+                tracing::debug!(consumer = %name, %error, "attempts could not be stored");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The queues that workers pull from: each has a consumer here while somebody asks, and none when nobody does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::Clock;
+use postrider::broker::Broker;
+use postrider::pull::{PullDesk, PullHandler};
+use postrider::registry::Registry;
+use postrider::runtime::{Running, Runtime, StartError};
+use postrider::store::Backend;
+use postrider::topology::{ConsumerName, Layout, QueueName, ServiceQueue};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+
+/// A queue that nobody asked for deliveries of for so long is left alone.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The desks of this process.
+pub(crate) struct PullDesks<S: Backend> {
+    store: S,
+    broker: Arc<dyn Broker>,
+    config: Arc<Config>,
+    clock: Clock,
+    open: Mutex<HashMap<QueueName, Open<S>>>,
+}
+
+struct Open<S> {
+    desk: Arc<PullDesk>,
+    running: Running<S>,
+    asked: Duration,
+}
+
+impl<S: Backend> PullDesks<S> {
+    /// None is open yet. Idle ones are closed until `stop`, and all of them then.
+    pub(crate) fn new(
+        store: S,
+        broker: Arc<dyn Broker>,
+        config: Arc<Config>,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let desks = Arc::new(Self { store, broker, config, clock, open: Mutex::default() });
+        tokio::spawn(desks.clone().close_idle(stop));
+        desks
+    }
+
+    /// The desk of a queue, opened if it is not. Nothing if the configuration has no such queue.
+    pub(crate) async fn desk(&self, queue: &QueueName) -> Result<Option<Arc<PullDesk>>, StartError> {
+        let layout = &self.config.own.layout;
+        let Some(service) = layout.services.iter().find(|service| service.name() == queue) else {
+            return Ok(None);
+        };
+        let mut open = self.open.lock().await;
+        let now = self.clock.monotonic();
+        if let Some(open) = open.get_mut(queue) {
+            open.asked = now;
+            return Ok(Some(open.desk.clone()));
+        }
+        let Some(consumer) = self.consumer_of(service) else { return Ok(None) };
+        let desk = PullDesk::new(self.clock.clone());
+        let running = self.consume(consumer, service, layout, desk.clone()).await?;
+        open.insert(queue.clone(), Open { desk: desk.clone(), running, asked: now });
+        Ok(Some(desk))
+    }
+
+    /// How long a worker may wait: well within the time of a request.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.config.settings.http.request_timeout() * 2 / 3
+    }
+
+    /// The desk of a queue if it is open: a lease of one that is not is over.
+    pub(crate) async fn open(&self, queue: &QueueName) -> Option<Arc<PullDesk>> {
+        self.open.lock().await.get(queue).map(|open| open.desk.clone())
+    }
+
+    async fn consume(
+        &self,
+        consumer: ConsumerName,
+        service: &ServiceQueue,
+        layout: &Layout,
+        desk: Arc<PullDesk>,
+    ) -> Result<Running<S>, StartError> {
+        let handlers = Registry::new().on_outside("#", PullHandler(desk));
+        Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
+            .relay(None)
+            .events_from(layout.exchange.clone())
+            .topology(layout.topology.clone())
+            .consumer_with(consumer, service.clone(), handlers, PullDesk::consumer_config())
+            .leave_dead_letters()
+            .start()
+            .await
+    }
+
+    /// The consumer that the configuration names for this queue, else one named like it.
+    fn consumer_of(&self, service: &ServiceQueue) -> Option<ConsumerName> {
+        let named = self.config.own.consumers.iter().find(|other| other.service.name() == service.name());
+        let own = named.map(|registration| registration.name.clone());
+        own.or_else(|| service.consumer_name().ok())
+    }
+
+    async fn close_idle(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.clock.sleep(IDLE / 4) => {}
+            }
+            let now = self.clock.monotonic();
+            let mut open = self.open.lock().await;
+            // What is not leased goes back to its queue.
+            open.retain(|_, open| open.desk.leased() > 0 || now.saturating_sub(open.asked) < IDLE);
+        }
+        let closing: Vec<_> = self.open.lock().await.drain().collect();
+        for (_, open) in closing {
+            open.running.finish(Duration::from_secs(1)).await;
+        }
+    }
+}

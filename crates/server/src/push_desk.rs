@@ -1,0 +1,291 @@
+//! What people do with push subscriptions, from the command line and over HTTP: list, add, test, rotate, remove.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use postrider::push::{Answer, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
+use postrider::store::{Controls, Pause, StoreError, StoredSubscription, Subscriptions};
+use postrider::topology::ConsumerName;
+use postrider::{Clock, Event, Incoming};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, PushForm, Pushed};
+
+/// The type of the event that a test sends.
+const TEST_TYPE: &str = "postrider.push.test";
+
+/// Push subscriptions, wherever they were made.
+pub(crate) struct PushDesk<S> {
+    pub(crate) store: S,
+    pub(crate) config: Arc<Config>,
+    pub(crate) clock: Clock,
+}
+
+/// A subscription as it is listed. Never with a secret.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) queue: String,
+    /// What a queue of its own is bound by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) keys: Vec<String>,
+    pub(crate) url: String,
+    pub(crate) form: Form,
+    pub(crate) concurrency: usize,
+    pub(crate) timeout_ms: u64,
+    /// The names of the operator's own headers.
+    headers: Vec<String>,
+    /// How many secrets sign its requests.
+    pub(crate) secrets: usize,
+    /// Where it was made: in the configuration, or by whom.
+    pub(crate) made_by: String,
+    pub(crate) pause: Option<Pause>,
+    /// The status of the last attempt, or what went wrong.
+    pub(crate) last: Option<String>,
+}
+
+/// A secret, on the one occasion that it is shown.
+#[derive(Debug, Serialize)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    /// What receivers verify with, unless it has a public half.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) secret: Option<String>,
+    /// What receivers verify with, if they need no secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) public_key: Option<String>,
+    /// Until when the secret before it signs too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) old_until: Option<Timestamp>,
+}
+
+/// What signs a subscription's requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Signing {
+    /// A shared secret (HMAC-SHA256)
+    #[default]
+    Hmac,
+    /// A key pair, of which receivers get the public half
+    Ed25519,
+    /// Nothing
+    None,
+}
+
+/// What a test came to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tested {
+    pub(crate) name: String,
+    /// Whether the endpoint took it.
+    pub(crate) taken: bool,
+    pub(crate) status: Option<u16>,
+    pub(crate) took_ms: u64,
+    pub(crate) error: Option<String>,
+    /// The beginning of the answer.
+    pub(crate) answer: String,
+}
+
+/// Why something could not be done. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeskError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no such subscription.
+    #[error("there is no push subscription {0}; `postrider push ls` lists them")]
+    Unknown(ConsumerName),
+    /// One of this name is there.
+    #[error("there is a push subscription {0} already; nothing was changed")]
+    Taken(ConsumerName),
+    /// It is in the configuration, and changed there.
+    #[error("{0} is a subscription of the configuration; change it there and start again")]
+    Configured(ConsumerName),
+    /// It breaks a rule.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl<S: Subscriptions + Controls> PushDesk<S> {
+    /// All of them, by name.
+    pub(crate) async fn rows(&self) -> Result<Vec<Row>, DeskError> {
+        let pauses = self.store.pauses().await?;
+        let mut rows: Vec<_> = self.config.push.iter().map(configured).collect();
+        let ours = |stored: &StoredSubscription| {
+            !rows.iter().any(|row| row.name == stored.subscription.name.as_str())
+        };
+        let stored: Vec<_> = self.store.subscriptions().await?.into_iter().filter(ours).collect();
+        rows.extend(stored.iter().map(of_store));
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        for row in &mut rows {
+            row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
+            if row.pause.is_some() {
+                row.state = "paused";
+            }
+            let Ok(name) = ConsumerName::new(&row.name) else { continue };
+            let last = self.store.attempts(&name, None, 1).await?.pop();
+            row.last = last.map(|last| match (last.status, last.error) {
+                (Some(status), _) => status.to_string(),
+                (None, error) => error.unwrap_or_default(),
+            });
+        }
+        Ok(rows)
+    }
+
+    /// One of them, with what signs it.
+    pub(crate) async fn find(&self, name: &ConsumerName) -> Result<Pushed, DeskError> {
+        if let Some(pushed) = self.config.push.iter().find(|pushed| pushed.subscription.name == *name) {
+            return Ok(pushed.clone());
+        }
+        let all = self.store.subscriptions().await?;
+        let found = all.into_iter().find(|stored| stored.subscription.name == *name);
+        let Some(found) = found else { return Err(DeskError::Unknown(name.clone())) };
+        let secrets = self.store.signing_secrets(name).await?;
+        Ok(Pushed { subscription: found.subscription, secrets })
+    }
+
+    /// Checks a new one.
+    pub(crate) fn check(&self, form: &PushForm) -> Result<Pushed, DeskError> {
+        let pushed = form.whole(&self.config.allowed).map_err(DeskError::Invalid)?;
+        let layout = &self.config.own.layout;
+        let service = pushed.subscription.service(&layout.services, &layout.exchange);
+        service.map_err(|why| DeskError::Invalid(why.to_string()))?;
+        if pushed.secrets.len() > 1 {
+            return Err(DeskError::Invalid("give one secret, or none to have one made".to_owned()));
+        }
+        // The headers are checked where they are used.
+        self.sender(&pushed)?;
+        let taken = self.config.push.iter().any(|other| other.subscription.name == form.name);
+        if taken { Err(DeskError::Configured(form.name.clone())) } else { Ok(pushed) }
+    }
+
+    /// Makes one. Its secret is shown here and nowhere else.
+    pub(crate) async fn add(&self, form: &PushForm, signing: Signing, by: &str) -> Result<Shown, DeskError> {
+        let pushed = self.check(form)?;
+        let secret = pushed.secrets.into_iter().next().or_else(|| self.fresh(signing));
+        let name = pushed.subscription.name.clone();
+        if !self.store.create_subscription(&pushed.subscription, secret.as_ref(), by).await? {
+            return Err(DeskError::Taken(name));
+        }
+        Ok(shown(&name, secret.as_ref(), None))
+    }
+
+    /// Removes one. Its queue stays, and what is in it.
+    pub(crate) async fn remove(&self, name: &ConsumerName, by: &str) -> Result<(), DeskError> {
+        self.refuse_configured(name)?;
+        let removed = self.store.remove_subscription(name, by).await?;
+        if removed { Ok(()) } else { Err(DeskError::Unknown(name.clone())) }
+    }
+
+    /// A new secret beside the old one, which signs for this long still.
+    pub(crate) async fn rotate(
+        &self,
+        name: &ConsumerName,
+        signing: Signing,
+        old_stays: Duration,
+        by: &str,
+    ) -> Result<Shown, DeskError> {
+        self.refuse_configured(name)?;
+        let now = self.clock.now();
+        let until =
+            now.checked_add(old_stays).map_err(|_| DeskError::Invalid("that is too long".to_owned()))?;
+        let secret = self
+            .fresh(signing)
+            .ok_or_else(|| DeskError::Invalid("there is nothing to rotate to".to_owned()))?;
+        if !self.store.rotate_secret(name, &secret, until, by).await? {
+            return Err(DeskError::Unknown(name.clone()));
+        }
+        Ok(shown(name, Some(&secret), Some(until)))
+    }
+
+    /// Sends an event of its own to the endpoint, once, past the queue.
+    pub(crate) async fn test(&self, name: &ConsumerName) -> Result<Tested, DeskError> {
+        let pushed = self.find(name).await?;
+        let sender = self.sender(&pushed)?;
+        let invalid = |error: &dyn std::fmt::Display| DeskError::Invalid(error.to_string());
+        let payload = serde_json::json!({ "subscription": name, "sent_at": self.clock.now() });
+        let event = Event::new(TEST_TYPE).map_err(|error| invalid(&error))?;
+        let event = event.json(&payload).map_err(|error| invalid(&error))?;
+        let envelope = event.into_envelope(&self.clock);
+        let incoming = Incoming::new(name.clone(), envelope, 1);
+        let start = self.clock.monotonic();
+        let sent = sender.send(&incoming).await;
+        let took_ms = u64::try_from(self.clock.since(start).as_millis()).unwrap_or(u64::MAX);
+        let said = match &sent {
+            Ok(answer) => judge(answer, &pushed.subscription.status, self.clock.now()),
+            Err(error) => Said::Failed(error.failure()),
+        };
+        let error = match said {
+            Said::Done => None,
+            Said::Failed(failure) | Said::Gone(failure) => Some(failure.message),
+        };
+        let (status, answer) = match sent {
+            Ok(Answer { status, body, .. }) => (Some(status), beginning(&body)),
+            Err(_) => (None, String::new()),
+        };
+        Ok(Tested { name: name.to_string(), taken: error.is_none(), status, took_ms, error, answer })
+    }
+
+    fn sender(&self, pushed: &Pushed) -> Result<postrider::push::Sender, DeskError> {
+        let (secrets, allowed) = (pushed.secrets.clone(), self.config.allowed.clone());
+        let sender = pushed.subscription.sender(secrets, allowed, Arc::new(SystemNames), self.clock.clone());
+        sender.map_err(|why| DeskError::Invalid(why.to_string()))
+    }
+
+    fn fresh(&self, signing: Signing) -> Option<SigningSecret> {
+        match signing {
+            Signing::Hmac => Some(SigningSecret::shared(self.clock.secret())),
+            Signing::Ed25519 => Some(SigningSecret::key_pair(self.clock.secret())),
+            Signing::None => None,
+        }
+    }
+
+    fn refuse_configured(&self, name: &ConsumerName) -> Result<(), DeskError> {
+        if self.config.push.iter().any(|pushed| pushed.subscription.name == *name) {
+            return Err(DeskError::Configured(name.clone()));
+        }
+        Ok(())
+    }
+}
+
+fn beginning(body: &[u8]) -> String {
+    String::from_utf8_lossy(&body[..body.len().min(2048)]).into_owned()
+}
+
+fn shown(name: &ConsumerName, secret: Option<&SigningSecret>, old_until: Option<Timestamp>) -> Shown {
+    let public_key = secret.and_then(SigningSecret::public_key);
+    let own = secret.filter(|secret| !secret.is_key_pair()).map(|secret| secret.reveal().to_owned());
+    Shown { name: name.to_string(), secret: own, public_key, old_until }
+}
+
+fn configured(pushed: &Pushed) -> Row {
+    row(&pushed.subscription, pushed.secrets.len(), "configuration".to_owned())
+}
+
+fn of_store(stored: &StoredSubscription) -> Row {
+    let secrets = usize::try_from(stored.secrets).unwrap_or(usize::MAX);
+    row(&stored.subscription, secrets, stored.created_by.clone())
+}
+
+fn row(subscription: &Subscription, secrets: usize, made_by: String) -> Row {
+    let (queue, keys) = match &subscription.source {
+        Source::Queue(queue) => (queue.to_string(), Vec::new()),
+        Source::Keys { keys, .. } => (subscription.name.to_string(), keys.clone()),
+    };
+    Row {
+        name: subscription.name.to_string(),
+        state: "active",
+        queue,
+        keys,
+        url: subscription.shown_url(),
+        form: subscription.form,
+        concurrency: subscription.concurrency,
+        timeout_ms: u64::try_from(subscription.limit.as_millis()).unwrap_or(u64::MAX),
+        headers: subscription.headers.keys().cloned().collect(),
+        secrets,
+        made_by,
+        pause: None,
+        last: None,
+    }
+}

@@ -1,0 +1,172 @@
+//! Push and pull of a running `serve`: subscriptions of the configuration, the command line and the API.
+
+use std::time::Duration;
+
+use postrider_testkit::receiver::{Receiver, Reply, Request};
+use serde_json::{Value, json};
+
+use super::networked::servers;
+use super::process::{Folder, Serving};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn config(url: &str) -> String {
+    format!(
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
+         [queue.retry]\nmax_retries = 1\ndelays = ['50ms']\n[[queue]]\nname = 'work'\nbind = ['shop.job.*']\n\
+         [[push]]\nname = 'billing'\nqueue = 'billing'\nurl = '{url}'\n\
+         secrets = ['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw']\n"
+    )
+}
+
+fn ask(serving: &Serving, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    let (status, _, answer) = serving.http(method, path, &[JSON], &text);
+    (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
+}
+
+async fn until(mut so: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if so() {
+            return;
+        }
+        tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
+    }
+    panic!("it did not come about");
+}
+
+fn by_status(request: &Request, _: usize) -> Reply {
+    Reply::status(request.header("x-aggregate-id").parse().unwrap_or(200))
+}
+
+async fn pushed_by_configuration(folder: &Folder) {
+    let receiver = Receiver::start(by_status).await;
+    folder.write("postrider.toml", &config(&receiver.url()));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    for (id, status) in [("evt_1", "200"), ("evt_2", "500"), ("evt_3", "404")] {
+        let event = json!({"type": "shop.order.placed", "data": {}, "id": id, "aggregate_id": status});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    }
+    let dead = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].clone();
+    until(|| dead().as_array().is_some_and(|letters| letters.len() == 2)).await;
+    let calls = |id: &str| receiver.requests().iter().filter(|one| one.header("webhook-id") == id).count();
+    assert_eq!([calls("evt_1"), calls("evt_2"), calls("evt_3")], [1, 2, 1]);
+    assert!(receiver.requests().iter().all(|one| one.header("webhook-signature").starts_with("v1,")));
+
+    let tried = || folder.run(&["push", "attempts", "billing", "--event", "evt_2", "--json"]).json();
+    until(|| tried().as_array().is_some_and(|attempts| attempts.len() == 2)).await;
+    assert_eq!((&tried()[0]["attempt"], &tried()[0]["status"]), (&json!(2), &json!(500)));
+    let (_, attempts) =
+        ask(&serving, "GET", "/v1/subscriptions/billing/attempts?event_id=evt_2", &Value::Null);
+    assert_eq!(attempts["attempts"].as_array().map(Vec::len), Some(2), "{attempts}");
+    let report = folder.run(&["audit", "--json"]).assert(0, "").json();
+    let row = &report["consumers"][0];
+    assert_eq!(
+        (&row["committed"], &row["applied"], &row["dead"]),
+        (&json!(3), &json!(1), &json!(2)),
+        "{report}"
+    );
+
+    folder.run(&["push", "test", "billing"]).assert(0, "took it: 200");
+    folder.run(&["push", "pause", "billing", "--reason", "moving"]).assert(0, "done");
+    let rows = folder.run(&["push", "ls", "--json"]).assert(0, "paused");
+    assert!(!rows.out.contains("MfKQ9r8GKYqr"), "{}", rows.out);
+    folder.run(&["push", "resume", "billing"]).assert(0, "done");
+    folder.run(&["push", "rotate-secret", "billing"]).assert(1, "of the configuration");
+    folder.run(&["push", "pause", "nobody"]).assert(1, "no push subscription nobody");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_of_the_configuration_on_the_embedded_default() {
+    pushed_by_configuration(&Folder::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_of_the_configuration_on_real_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    pushed_by_configuration(&folder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
+    let receiver = Receiver::start(|_, _| Reply::status(200)).await;
+    let folder = Folder::new();
+    folder.write("postrider.toml", &config(&receiver.url()));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let new = json!({"name": "erp", "url": receiver.url(), "keys": ["shop.refund.*"], "form": "cloudevents",
+        "headers": {"authorization": "Bearer hidden"}, "timeout": "2s"});
+    let (status, made) = ask(&serving, "POST", "/v1/subscriptions", &new);
+    let secret = made["secret"].as_str().unwrap().to_owned();
+    assert!(status == 201 && secret.starts_with("whsec_"), "{made}");
+    assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).1["code"], "conflict");
+    for path in ["/v1/subscriptions", "/v1/subscriptions/erp"] {
+        let (status, _, listed) = serving.http("GET", path, &[], "");
+        assert!(status == 200 && listed.contains("authorization"), "{listed}");
+        assert!(!listed.contains(&secret) && !listed.contains("hidden"), "{listed}");
+    }
+    let unsafe_url = json!({"name": "inside", "url": "https://169.254.169.254/latest", "keys": ["a.b"]});
+    let (status, problem) = ask(&serving, "POST", "/v1/subscriptions", &unsafe_url);
+    assert_eq!((status, problem["code"].as_str()), (422, Some("invalid_request")), "{problem}");
+    assert_eq!(ask(&serving, "GET", "/v1/subscriptions/nobody", &Value::Null).0, 404);
+
+    // Until its queue is bound, events for it go elsewhere.
+    let mut number = 0;
+    until(|| {
+        number += 1;
+        let event = json!({"type": "shop.refund.paid", "data": {}, "id": format!("evt_{number}")});
+        ask(&serving, "POST", "/v1/events", &event);
+        receiver.requests().iter().any(|one| one.header("ce-type") == "shop.refund.paid")
+    })
+    .await;
+    let (_, rotated) =
+        ask(&serving, "POST", "/v1/subscriptions/erp/rotate-secret", &json!({"signing": "ed25519"}));
+    assert!(rotated["public_key"].as_str().is_some_and(|key| key.starts_with("whpk_")), "{rotated}");
+    let rows = ask(&serving, "GET", "/v1/subscriptions/erp", &Value::Null).1;
+    assert_eq!(rows["secrets"], 2);
+    let (_, tested) = ask(&serving, "POST", "/v1/subscriptions/erp/test", &Value::Null);
+    assert_eq!(tested["taken"], true, "{tested}");
+    let sent = receiver.requests().into_iter().find(|one| one.header("ce-type") == "postrider.push.test");
+    let signed = sent.unwrap().header("webhook-signature").to_owned();
+    assert!(signed.starts_with("v1a,") && signed.contains(" v1,"), "{signed}");
+    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp", &[], "").0, 204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_lease_settle_and_extend_over_http() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", &config("http://127.0.0.1:9/"));
+    let mut serving = folder.serve(&["--roles", "relay,collector,api"]);
+    serving.wait_for("serving");
+    let path = "/v1/queues/work/deliveries";
+    let lease = |body: Value| ask(&serving, "POST", path, &body).1["deliveries"].clone();
+    assert_eq!(lease(json!({})), json!([]));
+    for number in 1..=3 {
+        let event = json!({"type": "shop.job.made", "data": {"n": number}, "id": format!("evt_{number}")});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    }
+    let mut given = Vec::new();
+    while given.len() < 3 {
+        let more = lease(json!({"max": 10, "wait_ms": 10_000, "lease_ms": 60_000}));
+        given.extend(more.as_array().unwrap().clone());
+    }
+    assert_eq!((&given[0]["attempt"], &given[0]["type"]), (&json!(1), &json!("shop.job.made")));
+    let token = |index: usize| given[index]["lease"].as_str().unwrap().to_owned();
+    let say = |word: &str, body: Value| ask(&serving, "POST", &format!("{path}:{word}"), &body);
+    assert_eq!(say("extend", json!({"leases": [token(0)], "lease_ms": 120_000})).0, 200);
+    let (status, answer) = say("ack", json!({"leases": [token(0), "lease_unknown"]}));
+    assert_eq!(
+        (status, &answer["settled"], &answer["over"]),
+        (200, &json!([token(0)]), &json!(["lease_unknown"]))
+    );
+    assert_eq!(say("ack", json!({"leases": [token(0)]})).1["code"], "lease_over");
+    assert_eq!(say("retry", json!({"leases": [token(1)], "reason": "busy"})).0, 200);
+    assert_eq!(say("reject", json!({"leases": [token(2)], "reason": "no such job"})).0, 200);
+    let dead = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].clone();
+    until(|| dead().as_array().is_some_and(|letters| letters.len() == 1)).await;
+    assert_eq!(say("ack", json!({"leases": []})).0, 200);
+    assert_eq!(ask(&serving, "POST", "/v1/queues/nowhere/deliveries", &json!({})).1["code"], "not_found");
+    assert_eq!(say("extend", json!({"leases": [], "lease_ms": 0})).1["code"], "invalid_request");
+}
