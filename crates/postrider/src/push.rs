@@ -99,7 +99,7 @@ impl Push {
                                          `postrider push resume {consumer}` lets them go on"),
             Ok(false) => {}
             Err(error) => {
-                tracing::error!(%consumer, %error, "{reason}, but the endpoint could not be paused")
+                tracing::error!(%consumer, %error, "{reason}, but the endpoint could not be paused");
             }
         }
     }

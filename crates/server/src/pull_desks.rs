@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 
 /// A queue that nobody asked for deliveries of for so long is left alone.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 /// The desks of this process.
 pub(crate) struct PullDesks<S: Backend> {

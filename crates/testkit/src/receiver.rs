@@ -1,4 +1,5 @@
 //! An endpoint for push tests: answers as it is told, well or badly, and remembers every request.
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -22,7 +22,7 @@ use crate::handler::{Failure, Incoming, error_chain, retry_after};
 const MOST_READ: usize = 64 * 1024;
 
 /// A connection that nobody used for so long is closed.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 /// Calls one endpoint.
 pub struct Sender {

@@ -71,20 +71,16 @@ impl SigningSecret {
     /// One signature of `id.timestamp.body`.
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let head = format!("{id}.{timestamp}.");
-        match self.signing_key() {
-            Some(key) => {
-                let signature = key.sign(&[head.as_bytes(), body].concat());
-                format!("v1a,{}", BASE64.encode(signature.to_bytes()))
-            }
-            None => {
-                let key = bytes(self.reveal()).map(|(_, bytes)| bytes).unwrap_or_default();
-                // A key of any length is a key.
-                let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else { return String::new() };
-                mac.update(head.as_bytes());
-                mac.update(body);
-                format!("v1,{}", BASE64.encode(mac.finalize().into_bytes()))
-            }
+        if let Some(key) = self.signing_key() {
+            let signature = key.sign(&[head.as_bytes(), body].concat());
+            return format!("v1a,{}", BASE64.encode(signature.to_bytes()));
         }
+        let key = bytes(self.reveal()).map(|(_, bytes)| bytes).unwrap_or_default();
+        // A key of any length is a key.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else { return String::new() };
+        mac.update(head.as_bytes());
+        mac.update(body);
+        format!("v1,{}", BASE64.encode(mac.finalize().into_bytes()))
     }
 
     fn signing_key(&self) -> Option<SigningKey> {

@@ -164,7 +164,7 @@ async fn pushed<S: Backend>(
         clock.clone(),
     );
     let config = ConsumerConfig {
-        prefetch: 2 * SIDE_BY_SIDE as u16,
+        prefetch: 128,
         concurrency: Concurrency { min: SIDE_BY_SIDE, max: SIDE_BY_SIDE },
         ..ConsumerConfig::default()
     };

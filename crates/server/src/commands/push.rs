@@ -305,7 +305,7 @@ async fn test<S: Subscriptions + Controls>(
         (None, Some(status)) => format!("{name} took it: {status} in {} ms", tested.took_ms),
         (error, _) => format!("{name} did not take it: {}", error.clone().unwrap_or_default()),
     };
-    context.output.one(&tested, &format!("{said}\n{}", tested.answer).trim_end().to_owned())?;
+    context.output.one(&tested, format!("{said}\n{}", tested.answer).trim_end())?;
     Ok(if tested.taken { Exit::Ok } else { Exit::Unhealthy })
 }
 

@@ -230,6 +230,7 @@ impl Progress {
 /// What an event may be.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_field_names, reason = "the settings are named so")]
 pub(crate) struct Limits {
     pub(crate) max_payload_bytes: usize,
     pub(crate) max_depth: usize,

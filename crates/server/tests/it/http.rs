@@ -80,10 +80,10 @@ fn it_does_tls_itself() {
     use std::process::{Command, Stdio};
 
     let folder = Folder::new();
-    let make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -days 10 -subj /CN=localhost \
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -days 10 -subj /CN=localhost \
                 -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
     let made =
-        Command::new("openssl").args(make.split_whitespace()).current_dir(folder.path()).output().unwrap();
+        Command::new("openssl").args(words.split_whitespace()).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     folder.write("postrider.toml", "[http]\ntls = 'own'\n");
     folder.run(&["serve"]).assert(2, "http.cert_file");
