@@ -75,6 +75,25 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
+    /// As people would write it in JSON, for them to read: it does not tell a timestamp from an integer.
+    pub fn to_plain_json(&self) -> serde_json::Value {
+        match self {
+            Self::Null => serde_json::Value::Null,
+            Self::Bool(value) => (*value).into(),
+            Self::Int(value) => (*value).into(),
+            Self::Float(value) if value.is_finite() => (*value).into(),
+            Self::Float(value) => value.to_string().into(),
+            Self::Decimal { scale, value } => format!("{value}e-{scale}").into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::Bytes(bytes) => format!("{} bytes that are no text", bytes.len()).into(),
+            Self::Timestamp(seconds) => (*seconds).into(),
+            Self::List(values) => values.iter().map(Self::to_plain_json).collect(),
+            Self::Table(table) => {
+                table.iter().map(|(name, value)| (name.clone(), value.to_plain_json())).collect()
+            }
+        }
+    }
+
     /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
