@@ -45,6 +45,7 @@ const MIGRATIONS: &[Migration] = &[
         name: "progress",
         sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
     },
+    Migration { version: 10, name: "cdc", sql: include_str!("../../../../migrations/postgres/0010_cdc.sql") },
 ];
 
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.

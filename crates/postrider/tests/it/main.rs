@@ -10,3 +10,4 @@ mod rabbitmq;
 mod redis;
 mod runtime;
 mod sqlite;
+mod streaming;

@@ -1,9 +1,13 @@
 //! Marks after confirms, and what an outage does to both.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::{Done, Pump, Step};
 use crate::store::{Outbox, PublishResult, RowResult, StoreError};
+
+/// After this long, a commit that was told of can be seen.
+const MARK_AGAIN: Duration = Duration::from_millis(100);
 
 impl<S: Outbox> Pump<S> {
     pub(super) fn settle(&mut self) {
@@ -24,7 +28,9 @@ impl<S: Outbox> Pump<S> {
         self.settling = false;
         match recorded {
             Ok(recorded) => {
-                if recorded < done.len() {
+                if recorded < done.len() && self.is_live() {
+                    self.mark_again(&done);
+                } else if recorded < done.len() {
                     tracing::info!(
                         lost = done.len() - recorded,
                         "another relay took over some rows meanwhile; they may be published twice, and take effect once"
@@ -33,10 +39,15 @@ impl<S: Outbox> Pump<S> {
                 let published = done.iter().filter(|done| done.result == PublishResult::Published).count();
                 self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
                 metrics::counter!("postrider_relay_published_total").increment(published as u64);
-                for Done { row, key, retried, result } in done {
+                for Done { row, key, retried, replay, result } in done {
                     self.flow.settled(row.position, key.as_ref(), self.claims);
-                    if retried && key.is_some() && result == PublishResult::Published {
+                    let freed = match result {
+                        PublishResult::Published => retried,
+                        PublishResult::Failed { retry_at, .. } => replay && retry_at.is_none(),
+                    };
+                    if let (true, Some(key)) = (freed, key) {
                         self.reading.again(row.position);
+                        self.unpark(key);
                     }
                 }
             }
@@ -47,6 +58,21 @@ impl<S: Outbox> Pump<S> {
                 self.outage(&format!("the store failed: {error}"));
             }
         }
+    }
+
+    /// A stream may tell of a commit a moment before others can see it: a mark that came too early is made once more. Should
+    /// that fail too, the row is published again when the poller looks at everything.
+    fn mark_again(&mut self, done: &[Done]) {
+        let results: Vec<_> =
+            done.iter().map(|done| RowResult { row: done.row, result: done.result.clone() }).collect();
+        let (store, id, clock) = (self.relay.store.clone(), self.relay.id.clone(), self.relay.clock.clone());
+        self.start(async move {
+            clock.sleep(MARK_AGAIN).await;
+            if let Err(error) = store.settle(&id, results).await {
+                tracing::debug!(%error, "some marks were not made; their events may be published again");
+            }
+            Step::Over
+        });
     }
 
     /// Pauses. Says so once, and once that it goes on.
