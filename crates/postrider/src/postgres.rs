@@ -34,6 +34,7 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
+pub use stream::STREAM_LOG_TARGET;
 pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 

@@ -157,8 +157,9 @@ impl<S: Outbox> Relay<S> {
 
     /// Works until told to stop, then finishes what is in flight and gives its slots back.
     pub async fn run(self, stop: CancellationToken) {
-        let (store, id) = (self.store.clone(), self.id.clone());
+        let (store, id, status) = (self.store.clone(), self.id.clone(), self.status.clone());
         Pump::new(self).run(stop).await;
+        status.set_streaming(false);
         if let Err(error) = store.release(&id).await {
             tracing::warn!(%error, "the relay's slots were not given back; others take them when the lease ends");
         }

@@ -1,6 +1,7 @@
 //! The figures of the README: each a ratio to a raw limit, measured in the same run on the same servers.
 
 mod delay;
+mod gate;
 mod naive;
 mod raw;
 mod relay;

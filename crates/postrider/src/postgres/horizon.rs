@@ -6,7 +6,7 @@
 use super::Postgres;
 use crate::store::{Horizon, LogPosition, StoreError};
 
-pub(super) const POSITION: &str = "SELECT last_value, clock_timestamp(), \
+pub(super) const POSITION: &str = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END, clock_timestamp(), \
      (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint FROM {positions}";
 
 /// On the table and on its partitions, into which somebody may have inserted directly.

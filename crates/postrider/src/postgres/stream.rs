@@ -24,6 +24,9 @@ use crate::store::{
     LogPosition, Opening, RelayId, RowStream, StoreError, StoreErrorKind, StreamLimit, StreamState, Streamed,
 };
 
+/// Where the driver of streams logs. What it says is in our own errors too.
+pub const STREAM_LOG_TARGET: &str = "pgwire_replication";
+
 /// A slot is ready when all transactions that were writing have ended; one that takes longer is waited for next time.
 const SLOT_LIMIT: Duration = Duration::from_mins(10);
 /// Older servers cannot send what we read.

@@ -18,6 +18,8 @@ pub(super) struct Health {
     status: &'static str,
     store: &'static str,
     broker: &'static str,
+    /// How the outbox is read: `cdc` while a relay streams it, else `poll`.
+    relay: &'static str,
 }
 
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
@@ -39,7 +41,9 @@ pub(super) async fn ready(State(api): State<Api>) -> (StatusCode, Json<serde_jso
 pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>) {
     let (store, broker) = tokio::join!(store_works(&api), broker_works(&api));
     let word = |works| if works { "ok" } else { "unavailable" };
-    let health = Health { status: word(store && broker), store: word(store), broker: word(broker) };
+    let streamed = tokio::time::timeout(CHECK_LIMIT, api.backend.is_streamed()).await;
+    let relay = if matches!(streamed, Ok(Ok(true))) { "cdc" } else { "poll" };
+    let health = Health { status: word(store && broker), store: word(store), broker: word(broker), relay };
     let status = if store && broker { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health))
 }

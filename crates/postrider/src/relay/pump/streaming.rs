@@ -185,6 +185,7 @@ impl<S: Outbox> Pump<S> {
     fn reached(&mut self, point: Result<Horizon, StoreError>) {
         self.claiming = false;
         match point {
+            Ok(_) if self.held.len() < SLOTS => self.streaming.phase = Phase::Waiting,
             Ok(point) => {
                 self.streaming.handover = Handover::new(point.position);
                 self.streaming.phase = Phase::Joining { writers: Some(point.writers), asked: false };

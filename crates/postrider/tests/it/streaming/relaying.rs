@@ -27,7 +27,7 @@ async fn what_waits_is_polled_and_what_comes_is_streamed() {
     stage.in_order();
     assert!(running.status.is_streaming());
     running.stop().await;
-    assert_eq!(stage.slots().await, 0, "nothing is left on the server");
+    stage.until("nothing is left on the server", async || stage.slots().await == 0).await;
     assert_eq!(stage.store.stream_state().await.unwrap(), None);
 }
 
