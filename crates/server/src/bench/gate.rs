@@ -38,7 +38,7 @@ impl Broker for Gate {
 
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
         // The sender is ours, so it cannot be gone.
-        let _open = self.is_open.subscribe().wait_for(|open| *open).await;
+        let _open = self.is_open.subscribe().wait_for(|open| *open).await.is_ok();
         self.inner.publish(batch).await
     }
 

@@ -57,7 +57,7 @@ async fn a_failed_head_holds_its_key_alone_and_the_key_comes_back_to_the_stream(
     for number in 4..200 {
         stage.commit(vec![event("a", number), event("b", number)]).await;
     }
-    stage.drained(200 + 199).await;
+    stage.drained(200 + 198).await;
     stage.in_order();
     assert!(running.status.is_streaming());
     running.stop().await;
