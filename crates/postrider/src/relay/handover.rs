@@ -23,6 +23,8 @@ pub(super) struct Handover {
     fresh: Vec<i64>,
     /// Once the stream has told of everything before a place in the log, it has told of these.
     until: VecDeque<(LogPosition, Vec<i64>)>,
+    /// What the stream brought while a claim was under way, which may bring it too.
+    meanwhile: Option<HashSet<i64>>,
     /// Keys that the poller publishes.
     left: HashMap<OrderingKey, Left>,
 }
@@ -49,7 +51,12 @@ impl Handover {
             return false;
         }
         match row.envelope.ordering_key.as_ref().and_then(|key| self.left.get_mut(key)) {
-            None => true,
+            None => {
+                if let Some(meanwhile) = &mut self.meanwhile {
+                    meanwhile.insert(position);
+                }
+                true
+            }
             Some(left) => {
                 if let Left::Draining { more } = left {
                     *more = true;
@@ -89,6 +96,7 @@ impl Handover {
 
     /// A claim for new rows is asked for.
     pub(super) fn asked(&mut self) {
+        self.meanwhile = Some(HashSet::new());
         for left in self.left.values_mut() {
             if let Left::Draining { more } = left {
                 *more = false;
@@ -96,8 +104,12 @@ impl Handover {
         }
     }
 
-    /// A claim brought rows. `complete`: it found everything, but for the keys it left out.
-    pub(super) fn answered(&mut self, rows: &[OutboxRow], complete: bool, without: &[OrderingKey]) {
+    /// A claim brought rows; what the stream was quicker with is taken out. `complete`: it found everything, but for the keys
+    /// it left out.
+    pub(super) fn answered(&mut self, rows: &mut Vec<OutboxRow>, complete: bool, without: &[OrderingKey]) {
+        if let Some(meanwhile) = self.meanwhile.take() {
+            rows.retain(|row| !meanwhile.contains(&row.row.position));
+        }
         for row in rows.iter().filter(|row| row.row.position > self.after) {
             self.claimed.insert(row.row.position);
             self.fresh.push(row.row.position);
@@ -166,15 +178,26 @@ mod tests {
     #[test]
     fn rows_after_the_point_are_the_streams_unless_a_claim_had_them() {
         let mut handover = Handover::new(10);
-        handover.answered(&[row(9), row(12)], true, &[]);
+        handover.answered(&mut vec![row(9), row(12)], true, &[]);
         let admitted: Vec<_> = (9..=13).filter(|position| handover.admits(&row(*position))).collect();
         assert_eq!(admitted, [11, 13]);
     }
 
     #[test]
+    fn what_the_stream_brought_while_a_claim_was_under_way_is_not_taken_from_the_claim() {
+        let mut handover = Handover::new(0);
+        handover.asked();
+        assert!(handover.admits(&row(1)));
+        let mut rows = vec![row(1), row(2)];
+        handover.answered(&mut rows, true, &[]);
+        assert_eq!(rows.iter().map(|row| row.row.position).collect::<Vec<_>>(), [2]);
+        assert!(!handover.admits(&row(2)), "and the other way round");
+    }
+
+    #[test]
     fn what_claims_brought_is_forgotten_when_the_stream_has_passed_it() {
         let mut handover = Handover::new(10);
-        handover.answered(&[row(11), row(12)], true, &[]);
+        handover.answered(&mut vec![row(11), row(12)], true, &[]);
         let fresh = handover.take_fresh();
         handover.dated(fresh, None);
         let fresh = handover.take_fresh();
@@ -198,10 +221,10 @@ mod tests {
         // A row comes while the claim is under way: the claim may not have seen it.
         handover.asked();
         assert!(!handover.admits(&keyed(4, "a")));
-        handover.answered(&[keyed(2, "a")], true, &[]);
+        handover.answered(&mut vec![keyed(2, "a")], true, &[]);
         assert!(handover.wants_claim(|_| false));
         handover.asked();
-        handover.answered(&[keyed(4, "a")], true, &[]);
+        handover.answered(&mut vec![keyed(4, "a")], true, &[]);
         assert!(handover.admits(&keyed(5, "a")), "and back");
         assert!(!handover.wants_claim(|_| false));
     }
@@ -211,10 +234,10 @@ mod tests {
         let mut handover = Handover::new(0);
         handover.drain(key("a"));
         handover.asked();
-        handover.answered(&[row(2)], false, &[]);
+        handover.answered(&mut vec![row(2)], false, &[]);
         assert!(handover.wants_claim(|_| false));
         handover.asked();
-        handover.answered(&[], true, &[key("a")]);
+        handover.answered(&mut vec![], true, &[key("a")]);
         assert!(!handover.admits(&keyed(3, "a")));
     }
 
@@ -226,7 +249,7 @@ mod tests {
         handover.see_failing(vec![key("c")], |in_doubt| *in_doubt == key("b"));
         assert!(handover.wants_claim(|_| false));
         handover.asked();
-        handover.answered(&[], true, &[]);
+        handover.answered(&mut vec![], true, &[]);
         assert!(handover.admits(&keyed(3, "a")));
         assert!(!handover.admits(&keyed(4, "b")));
         assert!(!handover.admits(&keyed(5, "c")));

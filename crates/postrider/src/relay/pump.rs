@@ -287,7 +287,7 @@ impl<S: Outbox> Pump<S> {
                     self.look_at_horizon();
                 }
                 if let Some(without) = self.asked_without.take() {
-                    self.found_new(&rows, &without);
+                    self.found_new(&mut rows, &without);
                 }
                 self.flow.take(self.claims, rows);
             }

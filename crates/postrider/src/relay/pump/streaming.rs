@@ -227,7 +227,7 @@ impl<S: Outbox> Pump<S> {
     }
 
     /// It was answered.
-    pub(super) fn found_new(&mut self, rows: &[OutboxRow], without: &[OrderingKey]) {
+    pub(super) fn found_new(&mut self, rows: &mut Vec<OutboxRow>, without: &[OrderingKey]) {
         if !self.is_joined() {
             return;
         }
