@@ -51,6 +51,12 @@ enum Step {
         done: Vec<Done>,
         recorded: Result<usize, StoreError>,
     },
+    /// Marks that had come too early, this many times, were made again.
+    MarkedAgain {
+        done: Vec<Done>,
+        recorded: usize,
+        times: u32,
+    },
     Woken,
     /// Time passed while nobody listens for news.
     Tick,
@@ -98,6 +104,8 @@ pub(super) struct Pump<S> {
     size: usize,
     publishing: usize,
     settling: bool,
+    /// Marks that had come too early and are made again.
+    marking_again: usize,
     waiting: bool,
     /// Something may have been appended.
     news: bool,
@@ -125,6 +133,7 @@ impl<S: Outbox> Pump<S> {
             size: crate::envelope::MAX_PAYLOAD_BYTES,
             publishing: 0,
             settling: false,
+            marking_again: 0,
             waiting: false,
             news: true,
             horizon_at: None,
@@ -139,7 +148,8 @@ impl<S: Outbox> Pump<S> {
         self.renew_lease();
         loop {
             if self.stopping {
-                if self.publishing == 0 && !self.settling && (self.done.is_empty() || self.pause.is_on()) {
+                let marking = self.settling || self.marking_again > 0;
+                if self.publishing == 0 && !marking && (self.done.is_empty() || self.pause.is_on()) {
                     return;
                 }
             } else {
@@ -173,6 +183,7 @@ impl<S: Outbox> Pump<S> {
             }
             Step::Published { rows, answers, took } => self.published(rows, answers, took),
             Step::Settled { done, recorded } => self.settled(done, recorded),
+            Step::MarkedAgain { done, recorded, times } => self.marked_again(done, recorded, times),
             Step::Woken => (self.waiting, self.news) = (false, true),
             Step::Tick => self.waiting = false,
             Step::Stream(news) => self.heard(news),
@@ -193,7 +204,7 @@ impl<S: Outbox> Pump<S> {
         self.steps.clear();
         self.held.clear();
         (self.claiming, self.settling, self.waiting, self.news) = (false, false, false, true);
-        self.publishing = 0;
+        (self.publishing, self.marking_again) = (0, 0);
         self.pause = Pause::default();
         self.streaming = Streaming::default();
         self.relay.status.set_streaming(false);
