@@ -116,8 +116,9 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// To one queue, through the default exchange.
-    pub fn to_queue(queue: &QueueName, message: Message) -> Self {
+    /// To one queue and no other, through the default exchange: carbon copies that the message asked for are not sent again.
+    pub fn to_queue(queue: &QueueName, mut message: Message) -> Self {
+        message.ask_for_no_copies();
         Self { exchange: ExchangeName::default_exchange(), routing_key: RoutingKey::to_queue(queue), message }
     }
 }

@@ -78,6 +78,12 @@ impl EmbeddedBroker {
         }
         Ok(Self { shared })
     }
+
+    /// Whether a message's time is up that has not been moved on yet.
+    pub(crate) fn has_overdue(&self) -> bool {
+        let now = self.shared.now();
+        self.shared.lock().queues.values().any(|queue| queue.next_due().is_some_and(|due| due <= now))
+    }
 }
 
 #[async_trait]

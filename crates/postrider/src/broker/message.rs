@@ -75,6 +75,25 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
+    /// As people would write it in JSON, for them to read: it does not tell a timestamp from an integer.
+    pub fn to_plain_json(&self) -> serde_json::Value {
+        match self {
+            Self::Null => serde_json::Value::Null,
+            Self::Bool(value) => (*value).into(),
+            Self::Int(value) => (*value).into(),
+            Self::Float(value) if value.is_finite() => (*value).into(),
+            Self::Float(value) => value.to_string().into(),
+            Self::Decimal { scale, value } => format!("{value}e-{scale}").into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::Bytes(bytes) => format!("{} bytes that are no text", bytes.len()).into(),
+            Self::Timestamp(seconds) => (*seconds).into(),
+            Self::List(values) => values.iter().map(Self::to_plain_json).collect(),
+            Self::Table(table) => {
+                table.iter().map(|(name, value)| (name.clone(), value.to_plain_json())).collect()
+            }
+        }
+    }
+
     /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -121,6 +140,13 @@ impl Message {
     /// The text of a header, if it has one.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(HeaderValue::as_str)
+    }
+
+    /// Takes out the headers by which RabbitMQ would send it to other queues too. Its broker did so at the first publish.
+    pub fn ask_for_no_copies(&mut self) {
+        for name in ["CC", "BCC"] {
+            self.headers.remove(name);
+        }
     }
 }
 

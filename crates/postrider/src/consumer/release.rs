@@ -11,17 +11,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::breaker::BreakerState;
-use crate::store::{ConsumerStore, HeldEvent};
+use crate::store::{ConsumerStore, HeldEvent, HeldState};
 
 /// A lease outlasts the longest attempt by so much.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often the held events are counted, for the gauges.
+const COUNTING: Duration = Duration::from_secs(5);
+/// The keys that are looked at for that.
+const COUNTED_KEYS: usize = 10_000;
 
 impl<S: ConsumerStore> Consumer<S> {
     /// Works until told to stop, then lets the attempts in progress finish.
     pub(super) async fn release_held(self: Arc<Self>, ended: CancellationToken) {
         let owner = self.clock.new_id().to_string();
         let mut in_hand = JoinSet::new();
+        let mut counted = None;
         loop {
+            if counted.is_none_or(|at| self.clock.since(at) > COUNTING) {
+                counted = Some(self.clock.monotonic());
+                self.count_held().await;
+            }
             tokio::select! {
                 () = ended.cancelled() => break,
                 () = self.status.free() => {}
@@ -43,6 +52,17 @@ impl<S: ConsumerStore> Consumer<S> {
             }
         }
         while in_hand.join_next().await.is_some() {}
+    }
+
+    /// Sets the gauges. Best effort: they are for people.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+    async fn count_held(&self) {
+        let Ok(keys) = self.store.held_keys(Some(&self.name), COUNTED_KEYS).await else { return };
+        let events: u64 = keys.iter().map(|key| key.events).sum();
+        let parked = keys.iter().filter(|key| key.state == HeldState::Parked).count();
+        let consumer = self.name.to_string();
+        metrics::gauge!("postrider_consumer_held_events", "consumer" => consumer.clone()).set(events as f64);
+        metrics::gauge!("postrider_consumer_parked_keys", "consumer" => consumer).set(parked as f64);
     }
 
     /// Claims what is due, as much as there is room for. While the breaker is half open, one at a time.

@@ -74,6 +74,7 @@ pub fn outgoing(delivery: &Delivery, service: &ServiceQueue, death: &Death<'_>) 
     remember_first_failure(&mut message, death.at);
     message.headers.remove(header::RETRY_COUNT);
     message.headers.remove(header::DUE_AT);
+    message.ask_for_no_copies();
     let id = death_id(delivery, death);
     let mut set = |name: &str, value: HeaderValue| {
         message.headers.insert(name.to_owned(), value);

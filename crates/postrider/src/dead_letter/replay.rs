@@ -29,8 +29,6 @@ const DEATH: [&str; 11] = [
     mark::HOST,
     mark::DEAD_LETTER_ID,
 ];
-/// By these RabbitMQ would send the message to other queues too, and a replay goes to one.
-const CARBON_COPIES: [&str; 2] = ["CC", "BCC"];
 /// Counted by the broker, anew.
 const COUNTED: &str = "x-delivery-count";
 
@@ -72,10 +70,10 @@ pub(super) fn alive(dead: &DeadLetter) -> Message {
         headers: dead.headers.clone(),
         body: dead.body.clone(),
     };
-    let gone = DEATH.iter().chain(&CARBON_COPIES).chain([&header::RETRY_COUNT, &COUNTED]);
-    for name in gone {
+    for name in DEATH.iter().chain([&header::RETRY_COUNT, &COUNTED]) {
         message.headers.remove(*name);
     }
+    message.ask_for_no_copies();
     let origin =
         [(header::ORIGINAL_EXCHANGE, &dead.exchange), (header::ORIGINAL_ROUTING_KEY, &dead.routing_key)];
     for (name, value) in origin {

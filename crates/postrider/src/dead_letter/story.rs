@@ -149,6 +149,9 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
         headers: message.headers.clone(),
         body: message.body.clone(),
     };
+    if letter.reason == DeadReason::Unroutable.as_str() && letter.error.is_empty() {
+        letter.error = format!("no queue of {} wanted {}", letter.exchange, letter.routing_key);
+    }
     letter.key = key(&letter, message, service, ours, fresh);
     letter
 }

@@ -2,6 +2,7 @@
 
 mod batches;
 mod controls;
+mod given_up;
 mod ordering;
 mod retrying;
 mod scenarios;

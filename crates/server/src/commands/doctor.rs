@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use postrider::broker::{Broker, BrokerErrorKind};
+use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
 use postrider::store::{StoreError, StoreErrorKind};
 use serde::Serialize;
@@ -191,6 +192,7 @@ async fn examine_management(context: &Context, report: &mut Report) {
                 format!("RabbitMQ {} at {} answers to {}", overview.rabbitmq_version, api.places(), me.name);
             if me.may_set_policies() {
                 report.ok("management", format!("{detail}, who may set policies"));
+                examine_drift(&operator, context, report).await;
             } else {
                 report.warn(
                     "management",
@@ -200,6 +202,18 @@ async fn examine_management(context: &Context, report: &mut Report) {
         }
         Err(error) => report
             .warn("management", format!("{error}; without it policies are not set, and drift is not seen")),
+    }
+}
+
+/// Whether the broker has the topology as it is configured, policies included.
+async fn examine_drift(operator: &Operator, context: &Context, report: &mut Report) {
+    match operator.plan(&context.config.own.layout.topology, false).await {
+        Ok(plan) if plan.is_empty() => report.ok("drift", "the broker has the topology as it is configured"),
+        Ok(plan) => {
+            let left = super::topology::counts(&plan);
+            report.warn("drift", format!("{left}; `postrider topology plan` shows it, `apply` does it"));
+        }
+        Err(error) => report.warn("drift", error.to_string()),
     }
 }
 

@@ -1,8 +1,9 @@
-//! `postrider serve`: declares the topology and runs the relay, the collectors and the API until it is told to stop.
+//! `postrider serve`: declares the topology, sets its policies, and runs the relay, the collectors and the API until it is told to stop.
 //!
 //! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
 
 mod api_task;
+mod policies;
 mod progress_task;
 mod signals;
 
@@ -144,6 +145,7 @@ impl Serve<'_> {
         let config = &self.context.config;
         let mut pause = Duration::from_secs(1);
         loop {
+            policies::set(self.context).await;
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)

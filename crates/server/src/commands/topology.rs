@@ -11,6 +11,8 @@ mod render;
 mod route;
 mod show;
 
+pub(crate) use self::show::counts;
+
 use std::borrow::Cow;
 
 use clap::{Args, Subcommand};

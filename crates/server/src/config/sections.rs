@@ -64,6 +64,7 @@ pub(crate) struct Broker {
     pub(crate) user: String,
     pub(crate) password: Secret,
     pub(crate) management_url: Secret,
+    pub(crate) set_policies: bool,
     pub(crate) tls: Certificates,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) confirm_timeout_ms: u64,

@@ -71,6 +71,44 @@ async fn serve_publishes_on_real_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_no_queue_wants_is_kept_by_a_policy_that_serve_sets() {
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    let topology =
+        format!("[outbox]\nexchange = 'shop.events'\n[[exchange]]\nname = 'shop.events'\n{QUEUES}");
+    folder.write("postrider.toml", &topology);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    folder.run(&["topology", "drift"]).assert(3, "");
+    folder
+        .run(&["publish", "shop.invoice.sent", "--data", "{}", "--id", "evt_1"])
+        .assert(0, "it goes to shop.events.unroutable, as a dead letter");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("set policies that the broker did not have");
+    serving.wait_for("serving");
+    folder.run(&["topology", "drift"]).assert(0, "has what it should have");
+    serving.wait_for_metric("postrider_dead_letters_collected_total 1");
+    let page = folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
+    let letters = page["letters"].as_array().unwrap();
+    assert_eq!((letters.len(), letters[0]["reason"].as_str()), (1, Some("unroutable")), "{page}");
+    assert_eq!(letters[0]["event_id"], "evt_1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_goes_on_without_the_management_api_and_says_what_is_unprotected() {
+    let (folder, _database, _vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", "http://guest:guest@127.0.0.1:1");
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("policies are not set: until they are, dead letters may be lost");
+    serving.wait_for("serving");
+    drop(serving);
+    let folder = folder.with("POSTRIDER_BROKER__SET_POLICIES", "false");
+    let mut serving = folder.serve(&[]);
+    let line = serving.wait_for("serving");
+    assert!(!serving.said().iter().any(|said| said.contains("policies")), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wrong_credentials_are_exit_4_and_not_shown() {
     let (_, database, vhost) = servers().await;
     let nobody = database.url.replacen("://", "://nobody:hunter2@", 1);

@@ -106,6 +106,11 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
+    /// What it said on stderr, as far as it was waited for.
+    pub(crate) fn said(&self) -> &[String] {
+        &self.said
+    }
+
     /// Waits for a line on stderr.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {

@@ -74,6 +74,13 @@ fn what_is_not_understood_is_exit_2_and_says_what_there_is() {
 fn what_nobody_wants_becomes_one_dead_letter() {
     let folder = Folder::new();
     folder.write("postrider.toml", "[topology]\npreset = 'fis'\n[http]\nlisten = '127.0.0.1:0'\n");
-    let said = folder.run(&["publish", "order.completed", "--data", "{\"eventId\": \"evt_1\"}"]);
+    let said =
+        folder.run(&["publish", "order.completed", "--data", "{\"eventId\": \"evt_1\"}", "--id", "evt_1"]);
     said.assert(0, "it goes to fis.ingestion.dlq.queue, as a dead letter");
+    let serving = folder.serve(&[]);
+    serving.wait_for_metric("postrider_dead_letters_collected_total 1");
+    let page = folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
+    let letters = page["letters"].as_array().unwrap();
+    assert_eq!((letters.len(), letters[0]["reason"].as_str()), (1, Some("unroutable")), "{page}");
+    assert_eq!(letters[0]["event_id"], "evt_1");
 }

@@ -57,6 +57,11 @@ impl RabbitMq {
         self.0.nodes[0].management_url()
     }
 
+    /// The management API with TLS, where the server has a certificate.
+    pub fn secure_management_url(&self) -> Option<String> {
+        self.0.nodes[0].secure_management_url()
+    }
+
     /// The authority that signed the server's certificate; only with TLS.
     pub fn ca_file(&self) -> Option<&Path> {
         self.0.group.ca_file()

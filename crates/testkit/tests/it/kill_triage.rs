@@ -16,6 +16,7 @@ use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::shared;
 use postrider_testkit::worker::{self, CONSUMERS, DieAt, WorkerProcess};
+use uuid::Uuid;
 
 const EVENTS: usize = 300;
 /// Dead letters: one for each consumer.
@@ -63,12 +64,33 @@ impl<S: Effects> Stage<S> {
         self.store.letters(&query).await.map_or(0, |page| page.letters.len())
     }
 
-    /// Everything dies, is collected, is replayed and takes effect; the worker dies once, at this step.
-    async fn play(mut self, at: DieAt, broker: impl AsyncFn(&Self) -> Arc<dyn Broker>) {
-        let collecting = matches!(at, DieAt::Received | DieAt::Stored | DieAt::Acked);
+    async fn dies(&self, at: Option<DieAt>) {
+        let died = self.worker(at.map_or("-", DieAt::as_str)).ended().await.unwrap();
+        assert!(!died.success(), "the worker was to die at {at:?}");
+    }
+
+    /// Kills one worker after another, each when the operation has come a part further.
+    async fn kill_on_the_way(&self, op: Uuid) {
+        const KILLS: u64 = 2;
+        for kill in 1..=KILLS {
+            let worker = self.worker("-");
+            let part = LETTERS as u64 * kill / (KILLS + 1);
+            let far = async || {
+                let operation = self.store.operation(op).await.ok().flatten();
+                operation.is_some_and(|found| found.done >= part)
+            };
+            self.until("a part of the operation", far).await;
+            worker.kill().await.unwrap();
+            let operation = self.store.operation(op).await.unwrap().unwrap();
+            assert_ne!(operation.state, OperationState::Done, "the kill was to come before the end");
+        }
+    }
+
+    /// Everything dies, is collected, is replayed and takes effect; the worker dies at this step, or on the way of the replay.
+    async fn play(mut self, at: Option<DieAt>, broker: impl AsyncFn(&Self) -> Arc<dyn Broker>) {
+        let collecting = matches!(at, Some(DieAt::Received | DieAt::Stored | DieAt::Acked));
         if collecting {
-            let died = self.worker(at.as_str()).ended().await.unwrap();
-            assert!(!died.success(), "the worker was to die at {at:?}");
+            self.dies(at).await;
         }
         let mut worker = Some(self.worker("-"));
         self.until("collecting", async || self.letters(LetterStatus::Open).await == LETTERS).await;
@@ -83,8 +105,10 @@ impl<S: Effects> Stage<S> {
         let op =
             start(&self.store, &self.clock, kind, &plan, Some(400.0), "test", None).await.unwrap().unwrap();
         if !collecting {
-            let died = self.worker(at.as_str()).ended().await.unwrap();
-            assert!(!died.success(), "the worker was to die at {at:?}");
+            match at {
+                Some(_) => self.dies(at).await,
+                None => self.kill_on_the_way(op).await,
+            }
             worker = Some(self.worker("-"));
         }
         let done = async || {
@@ -118,7 +142,7 @@ impl<S: Effects> Stage<S> {
     }
 }
 
-async fn embedded(at: DieAt) {
+async fn embedded(at: Option<DieAt>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("work.db");
     let clock = Clock::system();
@@ -131,7 +155,7 @@ async fn embedded(at: DieAt) {
     stage.play(at, broker).await;
 }
 
-async fn servers(at: DieAt) {
+async fn servers(at: Option<DieAt>) {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared().unwrap();
     let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
@@ -144,26 +168,31 @@ async fn servers(at: DieAt) {
 }
 
 macro_rules! steps {
-    ($($name:ident: $at:ident),* $(,)?) => {
+    ($($name:ident: $at:expr),* $(,)?) => {
         mod on_one_file {
+            use super::DieAt;
+
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::embedded(super::DieAt::$at).await;
+                super::embedded($at).await;
             })*
         }
         mod on_servers {
+            use super::DieAt;
+
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::servers(super::DieAt::$at).await;
+                super::servers($at).await;
             })*
         }
     };
 }
 
 steps!(
-    dies_with_dead_letters_in_hand: Received,
-    dies_between_storing_and_acking: Stored,
-    dies_after_acking: Acked,
-    dies_before_a_replay_is_published: Publishing,
-    dies_between_confirm_and_mark_of_a_replay: Published,
+    dies_with_dead_letters_in_hand: Some(DieAt::Received),
+    dies_between_storing_and_acking: Some(DieAt::Stored),
+    dies_after_acking: Some(DieAt::Acked),
+    dies_before_a_replay_is_published: Some(DieAt::Publishing),
+    dies_between_confirm_and_mark_of_a_replay: Some(DieAt::Published),
+    dies_again_and_again_on_the_way: None,
 );

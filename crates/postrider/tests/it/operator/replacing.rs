@@ -14,6 +14,7 @@ postrider_testkit::on_each_rabbitmq!(
     a_loaded_classic_queue_becomes_a_quorum_queue,
     changed_limits_replace_a_quorum_queue,
     under_traffic_nothing_is_lost,
+    a_single_active_consumer_stays_single_and_nothing_is_lost,
     a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
     interrupted_anywhere_it_is_finished_by_the_next_apply,
     retries_that_come_back_meanwhile_are_kept,
@@ -86,6 +87,26 @@ async fn under_traffic_nothing_is_lost(version: RabbitVersion) {
     all_seen(&wanted, &[&consuming.seen]).await;
     assert_eq!(*consuming.seen.lock().unwrap(), wanted);
     assert_settled(&operator, &orders(QueueKind::Quorum)).await;
+}
+
+async fn a_single_active_consumer_stays_single_and_nothing_is_lost(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    let single = |kind| {
+        let mut topology = orders(kind);
+        topology.queues[0].arguments.insert("x-single-active-consumer".into(), Argument::Bool(true));
+        topology
+    };
+    apply(&operator, &single(QueueKind::Classic)).await;
+    publish(&broker, ids("before", 1000)).await;
+    let publishing = Publishing::start(Arc::clone(&broker), "live");
+    let consuming = [Consuming::start(Arc::clone(&broker)), Consuming::start(Arc::clone(&broker))];
+    apply(&operator, &single(QueueKind::Quorum)).await;
+    let sent = publishing.stop().await;
+    let mut wanted = ids("before", 1000);
+    wanted.extend(ids("live", sent));
+    all_seen(&wanted, &[&consuming[0].seen, &consuming[1].seen]).await;
+    assert_settled(&operator, &single(QueueKind::Quorum)).await;
 }
 
 async fn a_consumer_that_never_settles_stops_it_and_everything_is_put_back(version: RabbitVersion) {

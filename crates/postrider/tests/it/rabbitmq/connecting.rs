@@ -2,13 +2,15 @@
 
 use super::*;
 use postrider::broker::{BrokerError, BrokerErrorKind};
-use postrider::rabbitmq::RabbitMqTls;
+use postrider::rabbitmq::management::ManagementConfig;
+use postrider::rabbitmq::{Operator, RabbitMqTls};
 
 postrider_testkit::on_each_rabbitmq!(
     what_is_wrong_is_said_without_the_password,
     a_broker_that_is_not_there_yet_is_waited_for,
     tls_with_an_authority_of_our_own,
     tls_with_a_certificate_of_our_own,
+    tls_of_the_management_api,
 );
 
 async fn refused(config: RabbitMqConfig) -> BrokerError {
@@ -106,4 +108,22 @@ async fn tls_with_a_certificate_of_our_own(version: RabbitVersion) {
     assert_eq!(refused.kind, BrokerErrorKind::Denied, "{refused}");
     assert!(refused.message.contains("client certificate"), "{refused}");
     RabbitMq::connect(config(with), Clock::system()).await.unwrap().ping().await.unwrap();
+}
+
+async fn tls_of_the_management_api(version: RabbitVersion) {
+    let server = Server::start_tls(version).await.unwrap();
+    let url = server.secure_management_url().unwrap();
+    let looked = async |ca_file| {
+        let tls = RabbitMqTls { ca_file, ..RabbitMqTls::default() };
+        let connection = RabbitMqConfig { tls: tls.clone(), ..quick(&server.amqp_url(), 5) };
+        let management = ManagementConfig { url: url.clone().into(), tls, limit: Duration::from_secs(10) };
+        let operator = Operator::new(connection, &management, Clock::system()).unwrap();
+        let plan = operator.plan(&orders(), false).await?;
+        operator.apply(&plan, Duration::ZERO, &|_| {}).await.unwrap();
+        operator.plan(&orders(), false).await
+    };
+    let untrusted = looked(None).await.unwrap_err();
+    assert!(untrusted.message.contains("broker.tls.ca_file"), "{untrusted}");
+    let trusted = looked(server.ca_file().map(ToOwned::to_owned)).await.unwrap();
+    assert!(trusted.is_empty(), "{trusted:?}");
 }

@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use postrider::consumer::{BreakerConfig, Concurrency, ConsumerState};
+use postrider::broker::Message;
+use postrider::consumer::{BreakerConfig, BreakerState, Cause, Concurrency, ConsumerState};
 use postrider::settlement::RetryPolicy;
 use postrider::topology::ConsumerName;
 use postrider::{Event, Failure};
 use postrider_testkit::effects::Effects;
+use postrider_testkit::servers::{Postgres as Database, RabbitVersion, shared};
 
 use super::stage::{CONSUMER, Stage};
+
+postrider_testkit::on_each_rabbitmq!(a_store_that_is_killed_costs_no_retries);
 
 fn placed() -> Event {
     Event::new("order.placed").unwrap()
@@ -81,4 +85,33 @@ pub(super) async fn a_rate_limit_is_kept<S: Effects>(mut stage: Stage<S>) {
     let took = last.duration_since(started);
     // 20 at 40 a second, of which the bucket had 4 at the start.
     assert!(took >= Duration::from_millis(350).try_into().unwrap(), "{took}");
+}
+
+async fn a_store_that_is_killed_costs_no_retries(version: RabbitVersion) {
+    let database = Database::start().await.unwrap();
+    let vhost = shared().unwrap().vhost_on(version).await.unwrap();
+    let mut stage = Stage::servers(&database.url(), &vhost.amqp_url).await;
+    let pause = Duration::from_millis(200);
+    stage.config.breaker = BreakerConfig { failures: 5, pause, max_pause: pause };
+    stage.retry = RetryPolicy::fixed(1, Duration::from_millis(50));
+    let running = stage.start(|_| Ok(Vec::new())).await;
+    let status = running.consumers()[0].status.clone();
+    stage.commit(placed()).await;
+    stage.account(&running, |account| account.applied == 1).await;
+
+    database.kill().unwrap();
+    for number in 0..30 {
+        let mut message = Message { body: "{}".into(), ..Message::default() };
+        message.properties.message_id = Some(format!("evt_{number}"));
+        message.properties.kind = Some("order.placed".to_owned());
+        stage.deliver(message).await;
+    }
+    let tripped = ConsumerState::Tripped(BreakerState::Open(Cause::Store));
+    stage.until(async || status.state() == tripped).await;
+    assert_eq!(stage.calls().len(), 1, "no handler is called without a transaction");
+    database.restart().await.unwrap();
+    stage.until(async || stage.effects_or_none().await == Some(31)).await;
+    assert!(stage.calls().iter().all(|(_, attempt)| *attempt == 1), "{:?}", stage.calls());
+    assert_eq!((status.dead(), stage.calls().len()), (0, 31));
+    stage.until(async || status.state() == ConsumerState::Running).await;
 }

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use postrider::broker::{HeaderValue, Headers, Message};
+use postrider::broker::{HeaderValue, Headers, Message, Outgoing, Published};
 use postrider::settlement::{FailureMatch, RetryOverride, RetryPolicy};
+use postrider::topology::{ExchangeName, Queue, QueueName, RoutingKey, Topology};
 use postrider::{Clock, Event, Failure, Incoming};
 use postrider_testkit::effects::Effects;
+use postrider_testkit::servers::{RabbitVersion, shared};
 
 use super::stage::{CONSUMER, Stage};
 
 const STEP: Duration = Duration::from_millis(50);
+
+postrider_testkit::on_each_rabbitmq!(carbon_copies_are_not_sent_again_with_a_retry);
 
 fn placed() -> Event {
     Event::new("order.placed").unwrap()
@@ -251,4 +255,24 @@ pub(super) async fn an_endless_error_is_cut_and_headers_of_every_type_survive<S:
     for (name, value) in &every {
         assert_eq!(letter.headers.get(*name), Some(value), "{name}");
     }
+}
+
+async fn carbon_copies_are_not_sent_again_with_a_retry(version: RabbitVersion) {
+    let shared = shared().unwrap();
+    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
+    let mut stage = Stage::servers(&database.url, &vhost.amqp_url).await;
+    stage.retry = RetryPolicy::fixed(1, Duration::from_millis(50));
+    let _running = stage.start(|_| Err(Failure::transient("not yet"))).await;
+    let copied = QueueName::new("copied").unwrap();
+    stage.broker.declare(&Topology::default().queue(Queue::quorum(copied.clone()))).await.unwrap();
+    let mut message = Message { body: "{}".into(), ..Message::default() };
+    message.properties.message_id = Some("evt_1".to_owned());
+    message.properties.kind = Some("order.placed".to_owned());
+    message.headers.insert("CC".to_owned(), HeaderValue::List(vec![HeaderValue::Text("copied".to_owned())]));
+    let exchange = ExchangeName::default_exchange();
+    let routing_key = RoutingKey::to_queue(&QueueName::new(CONSUMER).unwrap());
+    let sent = stage.broker.publish(vec![Outgoing { exchange, routing_key, message }]).await;
+    assert_eq!(sent, [Published::Confirmed]);
+    stage.dead_letters(1).await;
+    assert_eq!(stage.broker.depth(&copied).await.unwrap(), 1, "one copy, of the first publish");
 }

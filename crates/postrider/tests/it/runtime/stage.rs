@@ -171,6 +171,11 @@ impl<S: Effects> Stage<S> {
         self.store.effects().await.unwrap().len()
     }
 
+    /// How many effects there are, if the store can be asked.
+    pub(super) async fn effects_or_none(&self) -> Option<usize> {
+        self.store.effects().await.ok().map(|effects| effects.len())
+    }
+
     /// How often the handler was called.
     pub(super) fn calls(&self) -> Vec<(EventId, u32)> {
         self.calls.lock().unwrap().clone()

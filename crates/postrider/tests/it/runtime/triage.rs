@@ -14,11 +14,12 @@ use postrider::settlement::RetryPolicy;
 use postrider::store::{
     LetterFilter, LetterQuery, LetterStatus, LetterSummary, OperationKind, OperationState, Turn,
 };
-use postrider::topology::{ExchangeName, Queue, QueueName, ServiceQueue, Topology};
+use postrider::topology::{ExchangeName, OnDead, Queue, QueueName, ServiceQueue, Topology};
 use postrider::{Event, Failure};
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::shared;
 
+use super::ordering;
 use super::stage::Stage;
 
 /// One test per scenario and backend.
@@ -55,6 +56,7 @@ scenarios!(
     what_is_no_event_is_sent_again_byte_for_byte,
     twins_without_an_id_are_both_kept,
     what_others_rejected_or_let_expire_is_collected,
+    a_discarded_head_ends_the_parking_of_its_key,
     an_edited_event_takes_effect_in_the_place_of_the_dead_one,
     a_replay_to_a_queue_that_is_gone_opens_its_letter_again,
     what_is_not_collected_is_worked_on_in_its_queue,
@@ -65,7 +67,11 @@ fn placed() -> Event {
     Event::new("order.placed").unwrap()
 }
 
-async fn letters<S: Effects>(stage: &Stage<S>, filter: LetterFilter, count: usize) -> Vec<LetterSummary> {
+pub(super) async fn letters<S: Effects>(
+    stage: &Stage<S>,
+    filter: LetterFilter,
+    count: usize,
+) -> Vec<LetterSummary> {
     let query = LetterQuery { filter, turn: Turn::Newest, limit: 1000 };
     stage.until(async || stage.store.letters(&query).await.unwrap().letters.len() >= count).await;
     let found = stage.store.letters(&query).await.unwrap().letters;
@@ -75,7 +81,10 @@ async fn letters<S: Effects>(stage: &Stage<S>, filter: LetterFilter, count: usiz
 
 /// Replays what is open. What runs here carries it out.
 async fn replay<S: Effects>(stage: &Stage<S>, plan: &LetterPlan) {
-    let kind = OperationKind::ReplayLetters;
+    carry_out(stage, OperationKind::ReplayLetters, plan).await;
+}
+
+async fn carry_out<S: Effects>(stage: &Stage<S>, kind: OperationKind, plan: &LetterPlan) {
     let id = start(&stage.store, &stage.clock, kind, plan, None, "test", None).await.unwrap().unwrap();
     stage
         .until(async || {
@@ -234,6 +243,23 @@ async fn what_others_rejected_or_let_expire_is_collected<S: Effects>(stage: Stag
     .await;
     stage.until(async || stage.broker.depth(service.name()).await.unwrap() == 1).await;
     running.stop(Duration::from_secs(10)).await;
+}
+
+async fn a_discarded_head_ends_the_parking_of_its_key<S: Effects>(mut stage: Stage<S>) {
+    stage.order = Some(OnDead::Park);
+    let running = stage
+        .start(|event| match ordering::number(event) {
+            0 => Err(Failure::permanent("no such account")),
+            _ => Ok(Vec::new()),
+        })
+        .await;
+    ordering::commit_all(&stage, &["order-1"], 5).await;
+    stage.account(&running, |account| (account.dead, account.waiting) == (1, 4)).await;
+    letters(&stage, LetterFilter::open(), 1).await;
+    carry_out(&stage, OperationKind::DiscardLetters, &LetterPlan::default()).await;
+    let account = stage.account(&running, |account| account.applied == 4).await;
+    assert!(account.holds(), "{account:?}");
+    stage.until(async || stage.store.held_keys(None, 10).await.unwrap().is_empty()).await;
 }
 
 async fn an_edited_event_takes_effect_in_the_place_of_the_dead_one<S: Effects>(stage: Stage<S>) {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use postrider::settlement::DeadReason;
 use postrider::store::{LetterId, LetterSummary, LogEntry, StoredLetter};
 use serde::Serialize;
 
@@ -84,8 +85,11 @@ fn text(stored: &StoredLetter, log: &[LogEntry], context: &Context) -> String {
     }
     let _ = writeln!(text, "\nerror\n{}", indented(&letter.error));
     let _ = writeln!(text, "\nattempts\n{}", history(stored));
-    let headers = serde_json::to_string_pretty(&letter.headers).unwrap_or_default();
-    let _ = writeln!(text, "\nheaders\n{}", indented(&headers));
+    text.push_str("\nheaders\n");
+    // The story of its deaths is told above.
+    for (name, value) in letter.headers.iter().filter(|(name, _)| *name != "x-death") {
+        let _ = writeln!(text, "  {:<24} {}", plain(name), plain(&value.to_plain_json().to_string()));
+    }
     let _ = write!(text, "\npayload ({} bytes)\n{}", letter.body.len(), indented(&payload(&letter.body)));
     if !log.is_empty() {
         text.push_str("\n\nlog");
@@ -120,21 +124,70 @@ fn history(stored: &StoredLetter) -> String {
             ));
         }
     }
+    if letter.reason == DeadReason::Unroutable.as_str() {
+        return "  none: no queue wanted it".to_owned();
+    }
     lines.push(format!("  {} attempt {}, the last", letter.dead_at, letter.attempts));
     lines.join("\n")
 }
 
 fn payload(body: &[u8]) -> String {
-    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(body) {
-        return serde_json::to_string_pretty(&value).unwrap_or_default();
-    }
     if let Ok(text) = std::str::from_utf8(body) {
-        text.to_owned()
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        if is_json { pretty_json(text) } else { text.to_owned() }
     } else {
         let hex: Vec<String> = body.iter().take(256).map(|byte| format!("{byte:02x}")).collect();
         let rest = if body.len() > 256 { " …" } else { "" };
         format!("not UTF-8; its first bytes:\n{}{rest}", hex.join(" "))
     }
+}
+
+/// JSON on lines of its own, to the letter: every number and every order of keys is as it was sent.
+fn pretty_json(text: &str) -> String {
+    fn new_line(out: &mut String, depth: usize) {
+        out.push('\n');
+        out.extend(std::iter::repeat_n("  ", depth));
+    }
+    let (mut out, mut depth, mut quoted, mut escaped) =
+        (String::with_capacity(text.len() * 2), 0, false, false);
+    let mut chars = text.chars().filter(|c| !c.is_ascii_control()).peekable();
+    while let Some(c) = chars.next() {
+        if quoted {
+            out.push(c);
+            quoted = escaped || c != '"';
+            escaped = c == '\\' && !escaped;
+            continue;
+        }
+        match c {
+            '"' => {
+                quoted = true;
+                out.push(c);
+            }
+            ' ' => {}
+            '{' | '[' => {
+                out.push(c);
+                while chars.next_if_eq(&' ').is_some() {}
+                if chars.peek().is_some_and(|next| !matches!(next, '}' | ']')) {
+                    depth += 1;
+                    new_line(&mut out, depth);
+                } else {
+                    out.extend(chars.next());
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                new_line(&mut out, depth);
+                out.push(c);
+            }
+            ',' => {
+                out.push(c);
+                new_line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            _ => out.push(c),
+        }
+    }
+    out
 }
 
 fn indented(text: &str) -> String {
@@ -144,4 +197,27 @@ fn indented(text: &str) -> String {
 /// Without what a terminal would obey.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pretty_json;
+
+    #[test]
+    fn json_is_laid_out_to_the_letter() {
+        let text = r#"{ "z": 12345678901234567890.10, "a": ["x, {y}: \"q\"", {}, [ ] ],"n":null}"#;
+        let laid_out = pretty_json(text);
+        let wanted = [
+            "{",
+            "  \"z\": 12345678901234567890.10,",
+            "  \"a\": [",
+            "    \"x, {y}: \\\"q\\\"\",",
+            "    {},",
+            "    []",
+            "  ],",
+            "  \"n\": null",
+            "}",
+        ];
+        assert_eq!(laid_out, wanted.join("\n"));
+    }
 }

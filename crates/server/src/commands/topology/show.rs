@@ -26,7 +26,7 @@ pub(super) fn plan(plan: &Plan, context: &Context) -> String {
 }
 
 /// What is to be done, in numbers.
-pub(super) fn counts(plan: &Plan) -> String {
+pub(crate) fn counts(plan: &Plan) -> String {
     if plan.is_empty() {
         return format!("nothing to do in virtual host {}", plan.vhost);
     }

@@ -129,9 +129,10 @@ pub(super) struct Node {
     folder: PathBuf,
     amqp: Port,
     management: Port,
+    /// The same with TLS, where the node has a certificate.
+    secure_management: Option<Port>,
     /// Erlang's own port between nodes: held so that nobody takes it while the node is down.
     _distribution: Port,
-    tls: bool,
 }
 
 impl Node {
@@ -139,10 +140,12 @@ impl Node {
         let name = group.names[i].clone();
         let (amqp, management, distribution) = (Port::claim()?, Port::claim()?, Port::claim()?);
         let folder = group.home.folder(&format!("n{}", i + 1))?;
-        fs::write(folder.join("rabbitmq.conf"), configuration(group, &amqp, &management)?)?;
+        let secure_management = group.certificates.as_ref().map(|_| Port::claim()).transpose()?;
+        let configuration = configuration(group, &amqp, &management, secure_management.as_ref())?;
+        fs::write(folder.join("rabbitmq.conf"), configuration)?;
         let process = Process::start(launch(group, &name, &folder, &distribution)?)?;
-        let tls = group.certificates.is_some();
-        Ok(Self { process, name, folder, amqp, management, _distribution: distribution, tls })
+        let _distribution = distribution;
+        Ok(Self { process, name, folder, amqp, management, secure_management, _distribution })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -154,12 +157,17 @@ impl Node {
     }
 
     pub(super) fn amqp_url(&self) -> String {
-        let scheme = if self.tls { "amqps" } else { "amqp" };
+        let scheme = if self.secure_management.is_some() { "amqps" } else { "amqp" };
         format!("{scheme}://guest:guest@127.0.0.1:{}/%2f", self.amqp.number())
     }
 
     pub(super) fn management_url(&self) -> String {
         format!("http://guest:guest@127.0.0.1:{}", self.management.number())
+    }
+
+    pub(super) fn secure_management_url(&self) -> Option<String> {
+        let port = self.secure_management.as_ref()?.number();
+        Some(format!("https://guest:guest@127.0.0.1:{port}"))
     }
 
     pub(super) fn kill(&self) -> Result<()> {
@@ -242,15 +250,18 @@ impl Node {
     }
 }
 
-fn configuration(group: &Group, amqp: &Port, management: &Port) -> Result<String> {
+fn configuration(group: &Group, amqp: &Port, management: &Port, secure: Option<&Port>) -> Result<String> {
     let (amqp, management) = (amqp.number(), management.number());
     let mut text =
         format!("loopback_users = none\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management}\n");
-    if let Some(certificates) = &group.certificates {
+    if let (Some(certificates), Some(secure)) = (&group.certificates, secure) {
         writeln!(text, "listeners.tcp = none\nlisteners.ssl.1 = 127.0.0.1:{amqp}")?;
-        writeln!(text, "ssl_options.cacertfile = {}", certificates.ca_file().display())?;
-        writeln!(text, "ssl_options.certfile = {}", certificates.server_file().display())?;
-        writeln!(text, "ssl_options.keyfile = {}", certificates.key_file().display())?;
+        writeln!(text, "management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {}", secure.number())?;
+        for options in ["ssl_options", "management.ssl"] {
+            writeln!(text, "{options}.cacertfile = {}", certificates.ca_file().display())?;
+            writeln!(text, "{options}.certfile = {}", certificates.server_file().display())?;
+            writeln!(text, "{options}.keyfile = {}", certificates.key_file().display())?;
+        }
         writeln!(text, "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false")?;
     } else {
         writeln!(text, "listeners.tcp.1 = 127.0.0.1:{amqp}")?;

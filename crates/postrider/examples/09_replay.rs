@@ -1,6 +1,6 @@
 //! Dead letters are found, tried as a canary, and sent again: what is applied already stays applied once.
 //!
-//! `cargo run -p postrider --example 20_replay`
+//! `cargo run -p postrider --example 09_replay`
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use std::sync::Arc;

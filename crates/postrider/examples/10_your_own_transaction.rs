@@ -1,7 +1,7 @@
 //! On PostgreSQL, in a transaction that you opened yourself with sqlx: the order and its event, or neither.
 //!
 //! Needs a database with the schema (`postrider db migrate`):
-//! `DATABASE_URL=postgres://… cargo run -p postrider --example 05_your_own_transaction`
+//! `DATABASE_URL=postgres://… cargo run -p postrider --example 10_your_own_transaction`
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 #![allow(clippy::disallowed_methods, reason = "an example reads its own environment")]
 

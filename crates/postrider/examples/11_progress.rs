@@ -1,6 +1,6 @@
 //! A job of many items: workers mark them in their own transactions, and whoever marks the last one announces the job, once.
 //!
-//! `cargo run -p postrider --example 05_progress`
+//! `cargo run -p postrider --example 11_progress`
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use postrider::handler::handler_fn;
