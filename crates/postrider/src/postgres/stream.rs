@@ -157,6 +157,7 @@ impl Postgres {
 }
 
 /// What a server says about streaming.
+#[allow(clippy::struct_excessive_bools, reason = "each is one answer of the server")]
 struct Means {
     wal_level: String,
     /// Commits are told of before a synchronous standby has them.

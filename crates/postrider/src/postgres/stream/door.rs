@@ -103,7 +103,7 @@ pub(super) fn publication(table: &OutboxTable) -> String {
         return plain;
     }
     let hash = sha2::Sha256::digest(plain.as_bytes());
-    let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hash.iter().take(4).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     format!("{}_{hash}", &lower[..lower.len().min(LONGEST_NAME - 9)])
 }
 

@@ -272,18 +272,18 @@ impl<S: Outbox> Pump<S> {
 
     /// Reads what fits. While nothing does, or the broker is away, the database keeps the rest, up to a limit.
     fn read(&mut self) {
-        let (room, step) = self.room();
-        if room < step || self.pause.is_on() || !self.is_leased() {
+        let (room, least) = self.room();
+        if room < least || self.pause.is_on() || !self.is_leased() {
             return;
         }
         let Some(mut stream) = self.streaming.stream.take() else { return };
-        let stop = CancellationToken::new();
-        self.streaming.stop = Some(stop.clone().drop_guard());
+        let token = CancellationToken::new();
+        self.streaming.stop = Some(token.clone().drop_guard());
         let limit = StreamLimit { rows: room, bytes: MOST_BYTES.saturating_sub(self.flow.bytes()).max(1) };
         self.start(async move {
             let rows = tokio::select! {
                 rows = stream.next(limit) => rows,
-                () = stop.cancelled() => return Step::Stream(News::Ended),
+                () = token.cancelled() => return Step::Stream(News::Ended),
             };
             Step::Stream(News::Rows(rows.map(|rows| (stream, rows))))
         });
