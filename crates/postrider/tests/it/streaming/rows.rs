@@ -13,7 +13,7 @@ use postrider::{Event, EventId, Outbox as _, Payload, Store as _};
 
 use super::Stage;
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 async fn open(store: &Postgres) -> Box<dyn RowStream> {
     match store.open_stream(&reader(), LEASE).await.unwrap() {
@@ -39,7 +39,9 @@ async fn both(store: &Postgres, stream: &mut dyn RowStream, count: usize) -> (Ve
     assert!(streamed.iter().all(|row| row.slot.is_none()));
     store.lease(&reader(), LEASE).await.unwrap();
     let mut claimed = store.claim(&reader(), Ask::everything(1000)).await.unwrap();
-    claimed.iter_mut().for_each(|row| row.slot = None);
+    for row in &mut claimed {
+        row.slot = None;
+    }
     streamed.sort_by_key(|row| row.row.position);
     (texts(&streamed), texts(&claimed))
 }
