@@ -25,6 +25,7 @@ mod outbox;
 mod registration;
 mod settle;
 mod slots;
+mod stream;
 #[cfg(feature = "push")]
 mod subscriptions;
 mod table;
@@ -37,6 +38,7 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
+pub use stream::STREAM_LOG_TARGET;
 pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 
@@ -109,6 +111,8 @@ struct Inner {
     relays: PgPool,
     /// Where it is, for messages: no user, no password.
     place: String,
+    /// How streams connect, beside the pools.
+    door: stream::Door,
     statement_limit: Duration,
     max_payload_bytes: usize,
     /// A job changed in a transaction of this process.
@@ -148,10 +152,12 @@ impl Postgres {
         let limits = format!("SET statement_timeout = {};", config.statement_limit.as_millis());
         let pool = pool(&config, config.max_connections, limits.clone()).connect_lazy_with(options.clone());
         let relays = pool_for_relays(&config, &limits).connect_lazy_with(options.clone());
+        let door = stream::Door::new(&config, &options);
         let wake = Wake::new(options, clock.clone());
         let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
         let jobs_changed = Notify::new();
-        let inner = Inner { clock, pool, relays, place, statement_limit, max_payload_bytes, jobs_changed };
+        let inner =
+            Inner { clock, pool, relays, place, door, statement_limit, max_payload_bytes, jobs_changed };
         let table = OutboxTable::default();
         let statements = Arc::new(Statements::of(&table));
         Ok(Self { inner: Arc::new(inner), table: Arc::new(table), statements, wake })

@@ -5,6 +5,7 @@
 
 mod backoff;
 mod flow;
+mod handover;
 mod housekeeper;
 mod outgoing;
 mod pause;
@@ -49,6 +50,23 @@ pub struct RelayConfig {
     pub max_attempts: u32,
     /// When to try a failed message again.
     pub backoff: Backoff,
+    /// How rows are found.
+    pub mode: RelayMode,
+    /// A stream for which the database keeps more of its log than this is given up, and rows are polled for a while.
+    pub max_lag_bytes: u64,
+}
+
+/// How a relay finds rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RelayMode {
+    /// Streams where the database allows it, else polls.
+    #[default]
+    Auto,
+    /// Looks for them in the table.
+    Poll,
+    /// Streams, and says as a warning what is missing while it cannot; meanwhile it polls.
+    Cdc,
 }
 
 impl Default for RelayConfig {
@@ -63,6 +81,8 @@ impl Default for RelayConfig {
             lease: Duration::from_secs(10),
             max_attempts: 10,
             backoff: Backoff::default(),
+            mode: RelayMode::default(),
+            max_lag_bytes: 1 << 30,
         }
     }
 }
@@ -83,6 +103,8 @@ pub struct RelayStatus {
     published: AtomicU64,
     failed: AtomicU64,
     paused: AtomicBool,
+    streaming: AtomicBool,
+    switches: AtomicU64,
 }
 
 impl RelayStatus {
@@ -94,6 +116,25 @@ impl RelayStatus {
     /// Failures of messages since the start.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether rows come by a stream now; else it polls.
+    pub fn is_streaming(&self) -> bool {
+        self.streaming.load(Ordering::Relaxed)
+    }
+
+    /// How often it began or ended to stream since the start.
+    pub fn switches(&self) -> u64 {
+        self.switches.load(Ordering::Relaxed)
+    }
+
+    fn set_streaming(&self, streams: bool) {
+        if self.streaming.swap(streams, Ordering::Relaxed) != streams {
+            self.switches.fetch_add(1, Ordering::Relaxed);
+            metrics::counter!("postrider_relay_switches_total", "to" => if streams { "cdc" } else { "poll" })
+                .increment(1);
+        }
+        metrics::gauge!("postrider_relay_streaming").set(if streams { 1.0 } else { 0.0 });
     }
 
     /// Whether it waits for the broker or the store to come back.
@@ -116,8 +157,9 @@ impl<S: Outbox> Relay<S> {
 
     /// Works until told to stop, then finishes what is in flight and gives its slots back.
     pub async fn run(self, stop: CancellationToken) {
-        let (store, id) = (self.store.clone(), self.id.clone());
+        let (store, id, status) = (self.store.clone(), self.id.clone(), self.status.clone());
         Pump::new(self).run(stop).await;
+        status.set_streaming(false);
         if let Err(error) = store.release(&id).await {
             tracing::warn!(%error, "the relay's slots were not given back; others take them when the lease ends");
         }
@@ -144,7 +186,7 @@ mod tests {
         let (clock, _) = Clock::manual(jiff::Timestamp::UNIX_EPOCH);
         OutboxRow {
             row: RowId { position, created_at: jiff::Timestamp::UNIX_EPOCH },
-            slot: 0,
+            slot: Some(0),
             envelope: event.into_envelope(&clock),
             exchange: None,
             routing_key: None,

@@ -21,6 +21,7 @@ mod outbox;
 mod outbox_desk;
 mod outboxes;
 mod registration;
+mod stream;
 #[cfg(feature = "push")]
 mod subscriptions;
 mod token;
@@ -55,6 +56,7 @@ pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use outbox_desk::{OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
+pub use stream::{LogPosition, Opening, RowStream, SLOTS, StreamLimit, StreamState, Streamed};
 #[cfg(feature = "push")]
 pub(crate) use subscriptions::KEPT_ATTEMPTS;
 #[cfg(feature = "push")]

@@ -2,6 +2,7 @@
 
 mod dedup;
 mod delay;
+mod gate;
 mod http;
 mod naive;
 mod raw;

@@ -157,7 +157,7 @@ fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
         row: id,
         verbatim: head.map(|head| read_head(head, body.clone())).transpose()?,
         dead_letter: row.try_get::<Option<i64>, _>(22)?.map(LetterId),
-        slot: row.try_get(2)?,
+        slot: Some(row.try_get(2)?),
         envelope: Envelope {
             id: EventId::new(text(3)?)?,
             tenant: Tenant {

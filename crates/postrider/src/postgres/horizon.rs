@@ -4,9 +4,10 @@
 //! the last position drawn, then who holds that lock. Whoever drew a position before is among them, or has ended.
 
 use super::Postgres;
-use crate::store::{Horizon, StoreError};
+use crate::store::{Horizon, LogPosition, StoreError};
 
-pub(super) const POSITION: &str = "SELECT last_value, clock_timestamp() FROM {positions}";
+pub(super) const POSITION: &str = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END, clock_timestamp(), \
+     (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint FROM {positions}";
 
 /// On the table and on its partitions, into which somebody may have inserted directly.
 pub(super) const WRITERS: &str = "SELECT DISTINCT virtualtransaction FROM pg_locks \
@@ -18,11 +19,11 @@ impl Postgres {
     pub(super) async fn read_horizon(&self) -> Result<Horizon, StoreError> {
         self.limited("reading the horizon of the outbox", async {
             let mut connection = self.relays().acquire().await?;
-            let (position, at): (i64, jiff_sqlx::Timestamp) =
+            let (position, at, log): (i64, jiff_sqlx::Timestamp, i64) =
                 sqlx::query_as(self.statements.position.sql()).fetch_one(&mut *connection).await?;
             let writers =
                 sqlx::query_scalar(self.statements.writers.sql()).fetch_all(&mut *connection).await?;
-            Ok(Horizon { position, at: at.to_jiff(), writers })
+            Ok(Horizon { position, at: at.to_jiff(), log: LogPosition(log.unsigned_abs()), writers })
         })
         .await
     }

@@ -50,6 +50,7 @@ const MIGRATIONS: &[Migration] = &[
         name: "progress",
         sql: include_str!("../../../../migrations/postgres/0009_progress.sql"),
     },
+    Migration { version: 10, name: "cdc", sql: include_str!("../../../../migrations/postgres/0010_cdc.sql") },
     Migration {
         version: 11,
         name: "push",

@@ -10,9 +10,10 @@ use super::error::failed;
 use super::table::{OutboxTable, Statement};
 use super::{Postgres, PostgresTx};
 use crate::clock::Clock;
-use crate::envelope::{Envelope, Event, EventId, MAX_PAYLOAD_BYTES, Ordering};
+use crate::envelope::{Envelope, Event, EventId, MAX_PAYLOAD_BYTES, Ordering, OrderingKey};
 use crate::store::{
-    Ask, Backlog, Horizon, Outbox, OutboxRow, RelayId, RowResult, SlotLease, StoreError, Verbatim,
+    Ask, Backlog, Horizon, Opening, Outbox, OutboxRow, RelayId, RowResult, SlotLease, StoreError,
+    StreamState, Verbatim,
 };
 
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
@@ -63,6 +64,22 @@ impl Outbox for Postgres {
 
     async fn wait(&self, at_most: Duration) {
         self.wake.wait(at_most).await;
+    }
+
+    async fn open_stream(&self, relay: &RelayId, lease: Duration) -> Result<Opening, StoreError> {
+        self.open_row_stream(relay, lease).await
+    }
+
+    async fn close_stream(&self, relay: &RelayId) -> Result<(), StoreError> {
+        self.close_row_stream(relay).await
+    }
+
+    async fn stream_state(&self) -> Result<Option<StreamState>, StoreError> {
+        self.read_stream_state().await
+    }
+
+    async fn failing_keys(&self) -> Result<Vec<OrderingKey>, StoreError> {
+        self.read_failing_keys().await
     }
 }
 

@@ -10,12 +10,18 @@ use super::Postgres;
 use crate::store::{RelayId, SlotLease, StoreError};
 
 /// Says that this relay lives, renews what it holds up to its fair share, and gives the rest back.
-/// The fair share is the slots divided by the relays that live, rounded up.
+/// The fair share is the slots divided by the relays that live, rounded up; all of them for a relay that streams, and none
+/// for those beside it.
 pub(super) const RENEW: &str = "WITH seen AS ( \
          INSERT INTO postrider.outbox_relay (outbox, relay, seen_until) VALUES ({name}, $1, now() + $2) \
          ON CONFLICT (outbox, relay) DO UPDATE SET seen_until = EXCLUDED.seen_until \
+     ), streams AS ( \
+         UPDATE postrider.outbox SET streamer_until = now() + $2 WHERE name = {name} AND streamer = $1 RETURNING name \
      ), share AS ( \
-         SELECT ceil(64.0 / (1 + count(*)))::bigint AS slots FROM postrider.outbox_relay \
+         SELECT CASE WHEN EXISTS (SELECT FROM streams) THEN 64 \
+             WHEN EXISTS (SELECT FROM postrider.outbox o \
+                 WHERE o.name = {name} AND o.streamer <> $1 AND o.streamer_until > now()) THEN 0 \
+             ELSE ceil(64.0 / (1 + count(*)))::bigint END AS slots FROM postrider.outbox_relay \
          WHERE outbox = {name} AND relay <> $1 AND seen_until > now() \
      ), held AS ( \
          SELECT slot FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1 ORDER BY slot FOR UPDATE \
@@ -79,6 +85,11 @@ impl Postgres {
             let give_back = "UPDATE postrider.outbox_slot SET owner = NULL, lease_until = NULL \
                              WHERE outbox = $1 AND owner = $2";
             sqlx::query(give_back).bind(&name).bind(relay.as_str()).execute(&mut *connection).await?;
+            sqlx::query(super::stream::CLOSE)
+                .bind(&name)
+                .bind(relay.as_str())
+                .execute(&mut *connection)
+                .await?;
             sqlx::query("DELETE FROM postrider.outbox_relay WHERE outbox = $1 AND relay = $2")
                 .bind(&name)
                 .bind(relay.as_str())

@@ -121,7 +121,7 @@ impl Flow {
     }
 
     /// Lets go of what waits in slots that are lost. What is in flight stays until it is answered.
-    pub(super) fn let_go(&mut self, lost: impl Fn(i16) -> bool) {
+    pub(super) fn let_go(&mut self, lost: impl Fn(Option<i16>) -> bool) {
         let (gone, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.ready).into_iter().partition(|row| lost(row.slot));
         self.ready = kept.into();
@@ -170,6 +170,16 @@ impl Flow {
     /// Keys that a claim leaves out.
     pub(super) fn crowded(&self) -> Vec<OrderingKey> {
         self.crowded.keys().cloned().collect()
+    }
+
+    /// Whether claims leave this key out.
+    pub(super) fn is_crowded(&self, key: &OrderingKey) -> bool {
+        self.crowded.contains_key(key)
+    }
+
+    /// Whether the head of this key failed, and the store may not know it yet.
+    pub(super) fn is_blocked(&self, key: &OrderingKey) -> bool {
+        self.blocked.contains_key(key)
     }
 
     fn forget(&mut self, position: i64) {

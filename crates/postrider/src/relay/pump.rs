@@ -5,6 +5,7 @@
 //! All decisions are taken here, one after the other; what waits is spawned and answers with a [`Step`].
 
 mod marks;
+mod streaming;
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -17,6 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
+use self::streaming::{News, Streaming};
 use super::Relay;
 use super::flow::Flow;
 use super::outgoing::{judge, outgoing};
@@ -24,7 +26,7 @@ use super::pause::Pause;
 use super::reading::Reading;
 use crate::broker::Published;
 use crate::envelope::OrderingKey;
-use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SlotLease, StoreError, Wanted};
+use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SLOTS, SlotLease, StoreError, Wanted};
 
 /// The payloads in hand may take so many bytes, give or take a claim.
 const MOST_BYTES: usize = 64 << 20;
@@ -49,7 +51,19 @@ enum Step {
         done: Vec<Done>,
         recorded: Result<usize, StoreError>,
     },
+    /// Marks that had come too early, this many times, were made again.
+    MarkedAgain {
+        done: Vec<Done>,
+        recorded: usize,
+        times: u32,
+    },
     Woken,
+    /// Time passed while nobody listens for news.
+    Tick,
+    /// Of the stream.
+    Stream(News),
+    /// What was recorded again, or given back: nothing follows from it.
+    Over,
     PauseIsOver,
     /// A task of ours was cancelled with the whole process, or it panicked.
     Gone(String),
@@ -61,6 +75,8 @@ struct Done {
     key: Option<OrderingKey>,
     /// It was tried before: others may have waited for it.
     retried: bool,
+    /// It is a dead letter that is sent again: if it dies here, nobody waits for it any more.
+    replay: bool,
     result: PublishResult,
 }
 
@@ -79,6 +95,8 @@ pub(super) struct Pump<S> {
     asked_of: HashSet<SlotLease>,
     /// Until when, on the monotonic clock, the slots are surely ours.
     leased_until: Duration,
+    /// Keys that the claim under way leaves out, if it is one for new rows.
+    asked_without: Option<Vec<OrderingKey>>,
     /// Claims asked for so far.
     claims: u64,
     claiming: bool,
@@ -86,11 +104,14 @@ pub(super) struct Pump<S> {
     size: usize,
     publishing: usize,
     settling: bool,
+    /// Marks that had come too early and are made again.
+    marking_again: usize,
     waiting: bool,
     /// Something may have been appended.
     news: bool,
     horizon_at: Option<Duration>,
     pause: Pause,
+    streaming: Streaming,
     stopping: bool,
 }
 
@@ -106,15 +127,18 @@ impl<S: Outbox> Pump<S> {
             held: HashSet::new(),
             asked_of: HashSet::new(),
             leased_until: Duration::ZERO,
+            asked_without: None,
             claims: 0,
             claiming: false,
             size: crate::envelope::MAX_PAYLOAD_BYTES,
             publishing: 0,
             settling: false,
+            marking_again: 0,
             waiting: false,
             news: true,
             horizon_at: None,
             pause: Pause::default(),
+            streaming: Streaming::default(),
             stopping: false,
         }
     }
@@ -124,10 +148,12 @@ impl<S: Outbox> Pump<S> {
         self.renew_lease();
         loop {
             if self.stopping {
-                if self.publishing == 0 && !self.settling && (self.done.is_empty() || self.pause.is_on()) {
+                let marking = self.settling || self.marking_again > 0;
+                if self.publishing == 0 && !marking && (self.done.is_empty() || self.pause.is_on()) {
                     return;
                 }
             } else {
+                self.stream();
                 self.claim();
                 self.publish();
                 self.wait();
@@ -157,7 +183,11 @@ impl<S: Outbox> Pump<S> {
             }
             Step::Published { rows, answers, took } => self.published(rows, answers, took),
             Step::Settled { done, recorded } => self.settled(done, recorded),
+            Step::MarkedAgain { done, recorded, times } => self.marked_again(done, recorded, times),
             Step::Woken => (self.waiting, self.news) = (false, true),
+            Step::Tick => self.waiting = false,
+            Step::Stream(news) => self.heard(news),
+            Step::Over => {}
             Step::PauseIsOver => self.pause.end(),
             Step::Gone(why) => {
                 self.begin_again();
@@ -174,8 +204,10 @@ impl<S: Outbox> Pump<S> {
         self.steps.clear();
         self.held.clear();
         (self.claiming, self.settling, self.waiting, self.news) = (false, false, false, true);
-        self.publishing = 0;
+        (self.publishing, self.marking_again) = (0, 0);
         self.pause = Pause::default();
+        self.streaming = Streaming::default();
+        self.relay.status.set_streaming(false);
         self.renew_lease();
     }
 
@@ -194,12 +226,16 @@ impl<S: Outbox> Pump<S> {
                 let held: HashSet<_> = slots.into_iter().collect();
                 let lost: HashSet<_> = self.held.difference(&held).map(|lease| lease.slot).collect();
                 if !lost.is_empty() {
-                    self.flow.let_go(|slot| lost.contains(&slot));
+                    self.flow.let_go(|slot| slot.is_none_or(|slot| lost.contains(&slot)));
                 }
                 if held.difference(&self.held).next().is_some() {
                     self.reading.start_over();
                 }
+                let changed = held != self.held;
                 self.held = held;
+                if changed {
+                    self.slots_changed();
+                }
             }
             Err(error) => self.outage(&format!("the store failed: {error}")),
         }
@@ -219,7 +255,7 @@ impl<S: Outbox> Pump<S> {
 
     fn claim(&mut self) {
         let now = self.now();
-        let wanted = self.news || self.reading.is_due(now);
+        let wanted = self.reading.is_due(now) || self.streaming_wants_claim() || self.news && !self.is_live();
         let (room, step) = self.room();
         if self.claiming || !wanted || room < step || self.pause.is_on() || !self.is_leased() {
             return;
@@ -229,8 +265,11 @@ impl<S: Outbox> Pump<S> {
         let mut ask = self.reading.ask(now, room, &self.flow);
         ask.held = Some(self.held.iter().copied().collect());
         self.asked_of.clone_from(&self.held);
+        self.asked_without = None;
         if ask.wanted != Wanted::Timed {
             self.news = false;
+            self.asked_without = Some(ask.without.clone());
+            self.asked_for_new();
         }
         let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
         self.start(async move { Step::Claimed(store.claim(&id, ask).await) });
@@ -253,19 +292,27 @@ impl<S: Outbox> Pump<S> {
                 // What was lost or taken over meanwhile is not ours to publish: what was before these rows is gone.
                 let kept: HashSet<_> =
                     self.asked_of.intersection(&self.held).map(|lease| lease.slot).collect();
-                rows.retain(|row| kept.contains(&row.slot));
+                rows.retain(|row| row.slot.is_none_or(|slot| kept.contains(&slot)));
                 if !rows.is_empty() {
-                    self.size =
-                        rows.iter().map(|row| row.envelope.payload.bytes().len()).sum::<usize>() / rows.len();
+                    self.measure(&rows);
                     self.look_at_horizon();
-                    self.flow.take(self.claims, rows);
                 }
+                if let Some(without) = self.asked_without.take() {
+                    self.found_new(&mut rows, &without);
+                }
+                self.flow.take(self.claims, rows);
             }
             Err(error) => {
                 self.reading.failed();
                 self.outage(&format!("the store failed: {error}"));
             }
         }
+    }
+
+    /// Remembers how large payloads are.
+    fn measure(&mut self, rows: &[OutboxRow]) {
+        self.size =
+            rows.iter().map(|row| row.envelope.payload.bytes().len()).sum::<usize>() / rows.len().max(1);
     }
 
     fn look_at_horizon(&mut self) {
@@ -279,8 +326,17 @@ impl<S: Outbox> Pump<S> {
 
     /// Waits for news, unless somebody does already.
     fn wait(&mut self) {
-        if !self.waiting {
-            self.waiting = true;
+        if self.waiting {
+            return;
+        }
+        self.waiting = true;
+        if self.is_live() {
+            let (clock, interval) = (self.relay.clock.clone(), self.relay.config.poll_interval.min(HORIZON));
+            self.start_here(async move {
+                clock.sleep(interval).await;
+                Step::Tick
+            });
+        } else {
             let (ear, interval) = (self.ear.clone(), self.relay.config.poll_interval);
             self.start_here(async move {
                 ear.wait(interval).await;
@@ -325,15 +381,19 @@ impl<S: Outbox> Pump<S> {
                 }
             } else {
                 self.flow.failed(&row);
+                self.park(&row);
                 self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
                 metrics::counter!("postrider_relay_failed_total").increment(1);
             }
             let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
-            self.done.push(Done { row: row.row, key, retried, result });
+            let replay = row.dead_letter.is_some();
+            self.done.push(Done { row: row.row, key, retried, replay, result });
         }
         // A row of a slot that was lost is its heir's to publish.
         let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
-        let (ours, lost) = unknown.into_iter().partition(|row| held.contains(&row.slot));
+        let all = held.len() == SLOTS;
+        let (ours, lost) =
+            unknown.into_iter().partition(|row| row.slot.map_or(all, |slot| held.contains(&slot)));
         self.flow.unknown(ours);
         self.flow.drop_flying(lost);
         match outage {

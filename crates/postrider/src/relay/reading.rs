@@ -55,7 +55,24 @@ struct UnderWay {
 impl Reading {
     /// Whether there is anything to ask for though nothing was announced.
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.more || self.timed_at.is_none_or(|at| now >= at + TIMED)
+        let since = |at: Option<Duration>, interval| at.is_none_or(|at| now >= at + interval);
+        self.more || since(self.timed_at, TIMED) || since(self.net_at, NET)
+    }
+
+    /// Whether the last look found as much as it asked for, or something has to be read again.
+    pub(super) fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Whether the claim under way began at the low-water mark.
+    pub(super) fn is_from_low(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|asked| asked.from_low)
+    }
+
+    /// The next look for new rows begins at the low-water mark, and is due.
+    pub(super) fn look_from_low(&mut self) {
+        self.more = true;
+        self.looked_at = None;
     }
 
     /// What to ask for now.
@@ -169,6 +186,7 @@ mod tests {
         Horizon {
             position,
             at: Timestamp::UNIX_EPOCH,
+            log: crate::store::LogPosition::default(),
             writers: writers.iter().map(ToString::to_string).collect(),
         }
     }

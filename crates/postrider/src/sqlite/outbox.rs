@@ -25,8 +25,8 @@ use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{Event, EventId};
 use crate::store::{
-    Ask, Backlog, Horizon, Outbox, OutboxRow, PublishResult, RelayId, RowResult, SlotLease, StoreError,
-    Verbatim, Wanted,
+    Ask, Backlog, Horizon, LogPosition, Outbox, OutboxRow, PublishResult, RelayId, RowResult, SlotLease,
+    StoreError, Verbatim, Wanted,
 };
 
 impl Outbox for Sqlite {
@@ -101,7 +101,8 @@ impl Outbox for Sqlite {
             .fetch_one(self.readers())
             .await
             .map_err(from_sqlite)?;
-        Ok(Horizon { position, at: self.clock().now(), writers: Vec::new() })
+        let (at, log) = (self.clock().now(), LogPosition::default());
+        Ok(Horizon { position, at, log, writers: Vec::new() })
     }
 
     async fn wait(&self, at_most: Duration) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::Digest as _;
 
-use super::{LetterId, Store, StoreError};
+use super::{LetterId, LogPosition, Opening, Store, StoreError, StreamState};
 use crate::broker::Message;
 use crate::envelope::{Envelope, Event, EventId, EventType, OrderingKey, TenantId};
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
@@ -71,6 +71,31 @@ pub trait Outbox: Store {
 
     /// Waits until something may have been appended, or for this long at most.
     fn wait(&self, at_most: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Opens a stream of the rows that are committed from now on. From then on this relay's share is all slots, and nobody
+    /// else's is any: others give theirs back when they renew their leases. Renewed with [`Outbox::lease`].
+    fn open_stream(
+        &self,
+        _relay: &RelayId,
+        _lease: Duration,
+    ) -> impl Future<Output = Result<Opening, StoreError>> + Send {
+        std::future::ready(Ok(Opening::Unknown))
+    }
+
+    /// Shares the slots again. The stream itself ends when it is dropped.
+    fn close_stream(&self, _relay: &RelayId) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Who streams this outbox, if anybody does, and how far behind.
+    fn stream_state(&self) -> impl Future<Output = Result<Option<StreamState>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// The keys that stand still behind a failed or dead row.
+    fn failing_keys(&self) -> impl Future<Output = Result<Vec<OrderingKey>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 }
 
 /// What has not been published.
@@ -144,6 +169,8 @@ pub struct Horizon {
     pub position: i64,
     /// The store's own time.
     pub at: Timestamp,
+    /// How far the store's log goes, where it has streams.
+    pub log: LogPosition,
     /// The transactions that were writing to the outbox, by any name that is unique.
     pub writers: Vec<String>,
 }
@@ -236,8 +263,8 @@ pub struct RowId {
 pub struct OutboxRow {
     /// Where it is.
     pub row: RowId,
-    /// The slot it belongs to.
-    pub slot: i16,
+    /// The slot it belongs to; not told of rows that came by a stream, to a relay that holds them all.
+    pub slot: Option<i16>,
     /// The event.
     pub envelope: Envelope,
     /// Where it goes, if not to the outbox's own exchange.

@@ -12,3 +12,4 @@ mod rabbitmq;
 mod redis;
 mod runtime;
 mod sqlite;
+mod streaming;

@@ -27,6 +27,9 @@ pub(crate) trait ApiBackend: Send + Sync {
 
     /// Whether the broker works.
     async fn check_broker(&self) -> Result<(), BrokerError>;
+
+    /// Whether a relay streams the outbox; else relays poll it.
+    async fn is_streamed(&self) -> Result<bool, StoreError>;
 }
 
 /// A store and a broker, their types forgotten.
@@ -61,6 +64,10 @@ impl<S: Store + Outbox + Tokens> ApiBackend for Erased<S> {
 
     async fn check_broker(&self) -> Result<(), BrokerError> {
         self.broker.ping().await
+    }
+
+    async fn is_streamed(&self) -> Result<bool, StoreError> {
+        Ok(self.store.stream_state().await?.is_some())
     }
 }
 

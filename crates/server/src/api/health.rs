@@ -21,6 +21,8 @@ pub(super) struct Health {
     /// Only where there is one. Everything works without it, slower.
     #[serde(skip_serializing_if = "Option::is_none")]
     redis: Option<&'static str>,
+    /// How the outbox is read: `cdc` while a relay streams it, else `poll`.
+    relay: &'static str,
 }
 
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
@@ -43,8 +45,11 @@ pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>)
     let (store, broker) = tokio::join!(store_works(&api), broker_works(&api));
     let word = |works| if works { "ok" } else { "unavailable" };
     let redis = api.once.is_degraded().map(|degraded| if degraded { "degraded" } else { "ok" });
-    let health = Health { status: word(store && broker), store: word(store), broker: word(broker), redis };
-    let status = if store && broker { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let streamed = tokio::time::timeout(CHECK_LIMIT, api.backend.is_streamed()).await;
+    let relay = if matches!(streamed, Ok(Ok(true))) { "cdc" } else { "poll" };
+    let (store, broker, works) = (word(store), word(broker), store && broker);
+    let health = Health { status: word(works), store, broker, redis, relay };
+    let status = if works { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health))
 }
 

@@ -68,6 +68,10 @@ impl ApiBackend for Memory {
         }
         Ok(())
     }
+    async fn is_streamed(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     async fn check_broker(&self) -> Result<(), BrokerError> {
         Err(BrokerError::new(BrokerErrorKind::Unavailable, "away"))
     }

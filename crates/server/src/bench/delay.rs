@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postrider::broker::{BrokerError, Outgoing, Published, Subscription};
 use postrider::envelope::wire;
-use postrider::relay::{Relay, RelayConfig};
+use postrider::relay::{Relay, RelayConfig, RelayMode};
 use postrider::store::Backend;
 use postrider::topology::{QueueName, Topology};
 use postrider::{Broker, Clock, WireFormat};
 use tokio_util::sync::CancellationToken;
 
-use super::relay::event;
+use super::relay::{event, until_streaming};
 use super::{Figure, Load, Raw};
 
 /// Services that commit side by side.
@@ -22,6 +22,7 @@ const WRITERS: usize = 4;
 const WARM_UP: usize = 200;
 
 /// Commits `rate` events a second, one by one, and measures each from its commit to its confirm.
+#[expect(clippy::too_many_arguments, reason = "each is one thing that is measured or measured against")]
 pub(crate) async fn delay_over_raw<S: Backend>(
     store: &S,
     broker: &Arc<dyn Broker>,
@@ -29,6 +30,7 @@ pub(crate) async fn delay_over_raw<S: Backend>(
     clock: &Clock,
     load: Load,
     rate: u32,
+    mode: RelayMode,
     backend: &str,
 ) -> anyhow::Result<Vec<Figure>> {
     let queue = raw.queue().clone();
@@ -41,7 +43,7 @@ pub(crate) async fn delay_over_raw<S: Backend>(
             .collect::<anyhow::Result<Vec<_>>>()?;
         let limits = sorted(raw.publish_one_by_one(messages, clock).await?);
         raw.empty().await?;
-        let delays = sorted(delays(store, broker, &queue, clock, load, rate).await?);
+        let delays = sorted(delays(store, broker, &queue, clock, load, rate, mode).await?);
         raw.empty().await?;
         let (p50, p99) = ((at(&delays, 50), at(&limits, 50)), (at(&delays, 99), at(&limits, 99)));
         eprintln!(
@@ -51,9 +53,10 @@ pub(crate) async fn delay_over_raw<S: Backend>(
         medians.push(p50);
         tails.push(p99);
     }
+    let by = if mode == RelayMode::Cdc { " by cdc" } else { "" };
     let figures = [
-        Figure::median(format!("commit to confirmed at {rate}/s, p50"), backend, "ms", medians),
-        Figure::median(format!("commit to confirmed at {rate}/s, p99"), backend, "ms", tails),
+        Figure::median(format!("commit to confirmed{by} at {rate}/s, p50"), backend, "ms", medians),
+        Figure::median(format!("commit to confirmed{by} at {rate}/s, p99"), backend, "ms", tails),
     ];
     Ok(figures.into_iter().flatten().collect())
 }
@@ -65,12 +68,17 @@ async fn delays<S: Backend>(
     clock: &Clock,
     load: Load,
     rate: u32,
+    mode: RelayMode,
 ) -> anyhow::Result<Vec<Duration>> {
     let watched =
         Arc::new(Watched { inner: broker.clone(), clock: clock.clone(), confirmed: Mutex::default() });
-    let relay = Relay::new(store.clone(), watched.clone(), clock.clone(), RelayConfig::default());
+    let config = RelayConfig { mode, ..RelayConfig::default() };
+    let relay = Relay::new(store.clone(), watched.clone(), clock.clone(), config);
     let (status, stop) = (relay.status(), CancellationToken::new());
     let running = tokio::spawn(relay.run(stop.clone()));
+    if mode == RelayMode::Cdc {
+        until_streaming(&status, clock).await?;
+    }
     let start = clock.monotonic();
     let writers = (0..WRITERS).map(|writer| {
         let (store, queue, clock) = (store.clone(), queue.clone(), clock.clone());

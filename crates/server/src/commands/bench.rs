@@ -6,6 +6,7 @@ use clap::Args;
 use postrider::embedded::EmbeddedBroker;
 use postrider::postgres::Postgres;
 use postrider::rabbitmq::RabbitMq;
+use postrider::relay::RelayMode;
 use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::{Outbox as _, Store as _};
@@ -215,15 +216,17 @@ async fn embedded(clock: &Clock, args: &BenchArgs) -> anyhow::Result<Vec<Figure>
     let measured = async {
         let mut figures = Vec::new();
         for keys in args.keys() {
-            let mut rival = Rival { raw: &mut raw, naive: None };
+            let mut rival = Rival { raw: &mut raw, naive: None, streams: false };
             figures.extend(
                 relay_over_raw(&store, &broker, &mut rival, clock, args.load(keys), "embedded").await?,
             );
         }
         if args.wants_delay() {
             let load = args.load(0);
-            figures
-                .extend(delay_over_raw(&store, &broker, &mut raw, clock, load, args.rate, "embedded").await?);
+            let mode = RelayMode::Poll;
+            figures.extend(
+                delay_over_raw(&store, &broker, &mut raw, clock, load, args.rate, mode, "embedded").await?,
+            );
         }
         if args.http {
             figures.extend(
@@ -302,15 +305,19 @@ async fn networked(
         let mut figures = Vec::new();
         for keys in args.keys() {
             let naive = (keys != 1).then_some(&naive);
-            let mut rival = Rival { raw: &mut raw, naive };
+            let mut rival = Rival { raw: &mut raw, naive, streams: true };
             figures.extend(
                 relay_over_raw(&store, &rabbitmq, &mut rival, clock, args.load(keys), BACKEND).await?,
             );
         }
         if args.wants_delay() {
             let load = args.load(0);
-            figures
-                .extend(delay_over_raw(&store, &rabbitmq, &mut raw, clock, load, args.rate, BACKEND).await?);
+            for mode in [RelayMode::Poll, RelayMode::Cdc] {
+                figures.extend(
+                    delay_over_raw(&store, &rabbitmq, &mut raw, clock, load, args.rate, mode, BACKEND)
+                        .await?,
+                );
+            }
         }
         if args.http {
             figures.extend(

@@ -3,7 +3,9 @@
 use clap::{Args, Subcommand, ValueEnum};
 use postrider::EventId;
 use postrider::envelope::OrderingKey;
-use postrider::store::{Backlog, Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowView, Unpark};
+use postrider::store::{
+    Backlog, Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowView, StreamState, Unpark,
+};
 use serde::Serialize;
 
 use super::Context;
@@ -111,6 +113,12 @@ struct Report {
     dead: u64,
     parked_keys: u64,
     oldest_due: Option<jiff::Timestamp>,
+    /// How rows are found now: `cdc` or `poll`.
+    mode: &'static str,
+    /// How much of its log the database keeps for the stream.
+    stream_lag_bytes: Option<u64>,
+    /// Which relay streams.
+    streamed_by: Option<String>,
     parked: Vec<ParkedKey>,
 }
 
@@ -126,7 +134,10 @@ impl OnStore for Outbox<'_> {
         let store = &wired.store;
         store.check().await?;
         match &self.args.what {
-            What::Status => self.status(store.backlog().await?, store.parked(SHOWN).await?),
+            What::Status => {
+                let stream = store.stream_state().await?;
+                self.status(store.backlog().await?, stream, store.parked(SHOWN).await?)
+            }
             What::Ls { status, key, aggregate_type, limit } => {
                 let key = key.as_deref().map(OrderingKey::new).transpose()?;
                 let filter =
@@ -173,18 +184,30 @@ async fn would_free<S: WholeStore>(store: &S, target: &Unpark) -> anyhow::Result
 }
 
 impl Outbox<'_> {
-    fn status(&self, backlog: Backlog, parked: Vec<ParkedKey>) -> anyhow::Result<Exit> {
+    fn status(
+        &self,
+        backlog: Backlog,
+        stream: Option<StreamState>,
+        parked: Vec<ParkedKey>,
+    ) -> anyhow::Result<Exit> {
         let Backlog { due, later, dead, parked_keys, oldest_due } = backlog;
-        let report = Report { due, later, dead, parked_keys, oldest_due, parked };
+        let mode = if stream.is_some() { "cdc" } else { "poll" };
+        let (stream_lag_bytes, streamed_by) =
+            stream.map(|stream| (stream.lag_bytes, stream.relay.to_string())).unzip();
+        let lag = stream_lag_bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+        let report =
+            Report { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, streamed_by, parked };
         let oldest = oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string());
         let counts = table(
-            &["DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE"],
+            &["DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE", "MODE", "LAG BYTES"],
             std::iter::once(vec![
                 due.to_string(),
                 later.to_string(),
                 dead.to_string(),
                 parked_keys.to_string(),
                 oldest,
+                mode.to_owned(),
+                lag,
             ]),
         );
         let keys = table(

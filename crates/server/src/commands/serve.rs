@@ -212,6 +212,8 @@ fn relay(config: &Config) -> RelayConfig {
         lanes: relay.lanes,
         poll_interval: Duration::from_millis(relay.poll_interval_ms),
         lease: Duration::from_millis(relay.lease_ms),
+        mode: relay.mode,
+        max_lag_bytes: relay.max_lag_bytes,
         max_attempts: relay.max_attempts,
         backoff: Backoff {
             base: Duration::from_millis(relay.backoff_base_ms),

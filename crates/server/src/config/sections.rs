@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use postrider::relay::RelayMode;
 use serde::Deserialize;
 
 use super::consumer::ConsumerShort;
@@ -193,6 +194,8 @@ pub(crate) enum PartitionChoice {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Relay {
+    pub(crate) mode: RelayMode,
+    pub(crate) max_lag_bytes: u64,
     pub(crate) batch_size: u32,
     pub(crate) lanes: u16,
     pub(crate) poll_interval_ms: u64,
@@ -346,6 +349,7 @@ impl Settings {
             "must be from 1 to 60000",
         );
         rule("relay.lease_ms", (1_000..=600_000).contains(&relay.lease_ms), "must be from 1000 to 600000");
+        rule("relay.max_lag_bytes", relay.max_lag_bytes >= 1 << 20, "must be at least 1048576");
         rule("relay.max_attempts", relay.max_attempts >= 1, "must be at least 1");
         rule("relay.backoff_base_ms", relay.backoff_base_ms >= 1, "must be at least 1");
         let ordered = relay.backoff_max_ms >= relay.backoff_base_ms;

@@ -109,21 +109,25 @@ impl TestDatabase {
     /// Drops the database, whoever is still connected, and says whether that worked.
     pub async fn close(mut self) -> Result<()> {
         self.open = false;
-        run_sql(&self.server, self.farewell()).await
-    }
-
-    fn farewell(&self) -> String {
-        format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name)
+        drop_database(&self.server, &self.name).await
     }
 }
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         if self.open {
-            let (server, sql) = (self.server.clone(), self.farewell());
-            finish(async move { run_sql(&server, sql).await });
+            let (server, name) = (self.server.clone(), self.name.clone());
+            finish(async move { drop_database(&server, &name).await });
         }
     }
+}
+
+/// A database that is streamed from cannot be dropped, not even by force: the streams are ended first.
+async fn drop_database(server: &str, name: &str) -> Result<()> {
+    let end_streams = "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots \
+                       WHERE active_pid IS NOT NULL AND database = '{name}'";
+    run_sql(server, end_streams.replace("{name}", name)).await?;
+    run_sql(server, format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await
 }
 
 /// A vhost that ends with this value.

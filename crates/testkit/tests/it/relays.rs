@@ -1,6 +1,7 @@
 //! Three relays, 200,000 events of 5,000 keys, and everything that can go wrong with them: relays killed, relays stopped
-//! beyond their lease and resumed, the broker restarted, the connections to PostgreSQL ended. Nothing is lost, every key
-//! arrives in its order, and what arrives twice is known to the inbox.
+//! beyond their lease and resumed, the broker restarted, the connections to PostgreSQL ended, streams among them. Nothing is
+//! lost, every key arrives in its order, and what arrives twice is known to the inbox. Once with all events waiting, so that they
+//! are polled, and once with events committed all the while, so that one relay streams them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,20 +22,33 @@ const KEYS: usize = 5_000;
 const LIMIT: Duration = Duration::from_mins(4);
 const WORKER: &str = env!("CARGO_BIN_EXE_postrider-worker");
 const QUEUE: &str = "relayed";
+/// While events are committed all the while, so many are ahead of the reader at most.
+const AHEAD: usize = 10_000;
+/// Events in a transaction.
+const CHUNK: usize = 2_000;
 
-/// Appends the events, 2,000 to a transaction. The number of an event is its place in its key.
-async fn commit_events(store: &Store) {
-    for chunk in 0..EVENTS / 2_000 {
-        let events = (0..2_000).map(|at| {
-            let number = chunk * 2_000 + at;
+/// Appends events, [`CHUNK`] to a transaction, at once or just ahead of the reader. The number of an event is its place in its key.
+async fn commit_events(store: &Store, mut reader: Option<watch::Receiver<usize>>) {
+    for chunk in 0..EVENTS / CHUNK {
+        if let Some(arrived) = &mut reader {
+            arrived.wait_for(|arrived| arrived + AHEAD > chunk * CHUNK).await.expect("the reader failed");
+        }
+        let events = (0..CHUNK).map(|at| {
+            let number = chunk * CHUNK + at;
             let mut event = Event::new("work.item.made").unwrap();
             event = event.aggregate_id(format!("item-{}", number % KEYS)).unwrap();
             event.target_queue = Some(QueueName::new(QUEUE).unwrap());
             event.json(&serde_json::json!({ "number": number / KEYS })).unwrap()
         });
-        let mut tx = store.begin().await.unwrap();
-        store.append(&mut tx, events.collect()).await.unwrap();
-        store.commit(tx).await.unwrap();
+        let events: Vec<_> = events.collect();
+        // The connection may be ended in the middle; without an answer it is not known whether the events are there.
+        loop {
+            let Ok(mut tx) = store.begin().await else { continue };
+            if store.append(&mut tx, events.clone()).await.is_ok() {
+                store.commit(tx).await.unwrap();
+                break;
+            }
+        }
     }
 }
 
@@ -86,6 +100,15 @@ impl Arrived {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_relays_lose_nothing_and_keep_the_order_of_every_key() {
+    trouble(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_relays_of_which_one_streams_lose_nothing_and_keep_the_order_of_every_key() {
+    trouble(true).await;
+}
+
+async fn trouble(live: bool) {
     let (postgres, inbox, rabbitmq) = tokio::join!(Postgres::start(), Postgres::start(), RabbitMq::start());
     let (postgres, inbox, rabbitmq) = (postgres.unwrap(), inbox.unwrap(), rabbitmq.unwrap());
     let clock = Clock::system();
@@ -96,13 +119,24 @@ async fn three_relays_lose_nothing_and_keep_the_order_of_every_key() {
     let broker = worker::connect_rabbitmq(&rabbitmq.amqp_url(), &clock).await.unwrap();
     let queue = QueueName::new(QUEUE).unwrap();
     broker.declare(&Topology::default().queue(Queue::quorum(queue.clone()))).await.unwrap();
-    commit_events(&store).await;
+    if !live {
+        commit_events(&store, None).await;
+    }
 
     let (tell, mut progress) = watch::channel(0);
     let reading = tokio::spawn(read(broker.clone(), inbox, queue, clock.clone(), tell));
     let words = ["relay", "servers", &postgres.url(), &rabbitmq.amqp_url()];
     let start = || WorkerProcess::start(WORKER, &words).unwrap();
     let mut relays = vec![start(), start(), start()];
+    let writing = live.then(|| {
+        let (writer, arrived) = (store.clone(), progress.clone());
+        tokio::spawn(async move {
+            while writer.stream_state().await.unwrap().is_none() {
+                writer.wait(Duration::from_millis(20)).await;
+            }
+            commit_events(&writer, Some(arrived)).await;
+        })
+    });
     // Each trouble comes when so much of everything has arrived.
     let mut percent = async |part: usize| {
         progress.wait_for(|arrived| *arrived >= EVENTS * part / 100).await.expect("the reader failed");
@@ -127,13 +161,23 @@ async fn three_relays_lose_nothing_and_keep_the_order_of_every_key() {
     percent(60).await;
     let ended: i64 = sqlx::query_scalar(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+         WHERE backend_type IN ('client backend', 'walsender') AND pid <> pg_backend_pid() \
+           AND NOT (query ILIKE 'COMMIT%' OR query ILIKE 'INSERT INTO%')",
     )
     .fetch_one(store.pool())
     .await
     .unwrap();
     assert!(ended > 3, "only {ended} connections were ended");
 
+    if let Some(writing) = writing {
+        tokio::time::timeout(LIMIT, writing).await.expect("not everything was committed in time").unwrap();
+        let streams = async {
+            while store.stream_state().await.unwrap().is_none() {
+                clock.sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, streams).await.expect("nobody streams again");
+    }
     let arrived =
         tokio::time::timeout(LIMIT, reading).await.expect("not everything arrived in time").unwrap();
     assert_eq!(arrived.new, EVENTS);

@@ -1,9 +1,14 @@
 //! Marks after confirms, and what an outage does to both.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::{Done, Pump, Step};
 use crate::store::{Outbox, PublishResult, RowResult, StoreError};
+
+/// Marks that came too early are made again after this long, doubled each time, and so often.
+const MARK_AGAIN: Duration = Duration::from_millis(1);
+const MARK_TIMES: u32 = 8;
 
 impl<S: Outbox> Pump<S> {
     pub(super) fn settle(&mut self) {
@@ -23,29 +28,62 @@ impl<S: Outbox> Pump<S> {
     pub(super) fn settled(&mut self, done: Vec<Done>, recorded: Result<usize, StoreError>) {
         self.settling = false;
         match recorded {
-            Ok(recorded) => {
-                if recorded < done.len() {
-                    tracing::info!(
-                        lost = done.len() - recorded,
-                        "another relay took over some rows meanwhile; they may be published twice, and take effect once"
-                    );
-                }
-                let published = done.iter().filter(|done| done.result == PublishResult::Published).count();
-                self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
-                metrics::counter!("postrider_relay_published_total").increment(published as u64);
-                for Done { row, key, retried, result } in done {
-                    self.flow.settled(row.position, key.as_ref(), self.claims);
-                    if retried && key.is_some() && result == PublishResult::Published {
-                        self.reading.again(row.position);
-                    }
-                }
-            }
+            Ok(recorded) if recorded < done.len() && self.is_live() => self.mark_again(done, recorded, 1),
+            Ok(recorded) => self.recorded(done, recorded),
             // They are confirmed; only the marks are missing. If another relay takes over first, it publishes them again.
             Err(error) => {
                 let newer = std::mem::replace(&mut self.done, done);
                 self.done.extend(newer);
                 self.outage(&format!("the store failed: {error}"));
             }
+        }
+    }
+
+    /// All of these are marked, or another relay's to mark.
+    fn recorded(&mut self, done: Vec<Done>, recorded: usize) {
+        if recorded < done.len() {
+            tracing::info!(
+                lost = done.len() - recorded,
+                "another relay took over some rows meanwhile; they may be published twice, and take effect once"
+            );
+        }
+        let published = done.iter().filter(|done| done.result == PublishResult::Published).count();
+        self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
+        metrics::counter!("postrider_relay_published_total").increment(published as u64);
+        for Done { row, key, retried, replay, result } in done {
+            self.flow.settled(row.position, key.as_ref(), self.claims);
+            let freed = match result {
+                PublishResult::Published => retried,
+                PublishResult::Failed { retry_at, .. } => replay && retry_at.is_none(),
+            };
+            if let (true, Some(key)) = (freed, key) {
+                self.reading.again(row.position);
+                self.unpark(key);
+            }
+        }
+    }
+
+    /// A stream tells of a commit when it is on disk, which may be a moment before others can see it: a mark that came too early
+    /// is made again. Until then the rows stay in hand, so that no claim brings them.
+    fn mark_again(&mut self, done: Vec<Done>, recorded: usize, times: u32) {
+        let results: Vec<_> =
+            done.iter().map(|done| RowResult { row: done.row, result: done.result.clone() }).collect();
+        let (store, id, clock) = (self.relay.store.clone(), self.relay.id.clone(), self.relay.clock.clone());
+        self.marking_again += 1;
+        self.start(async move {
+            clock.sleep(MARK_AGAIN * 2_u32.pow(times)).await;
+            // A row that is marked already is not counted again.
+            let more = store.settle(&id, results).await.unwrap_or_default();
+            Step::MarkedAgain { done, recorded: recorded + more, times }
+        });
+    }
+
+    pub(super) fn marked_again(&mut self, done: Vec<Done>, recorded: usize, times: u32) {
+        self.marking_again -= 1;
+        if recorded < done.len() && times < MARK_TIMES {
+            self.mark_again(done, recorded, times + 1);
+        } else {
+            self.recorded(done, recorded);
         }
     }
 

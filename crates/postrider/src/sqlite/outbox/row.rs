@@ -44,7 +44,7 @@ fn read_row(row: &SqliteRow, position: i64) -> Result<OutboxRow, ReadError> {
         verbatim,
         dead_letter: row.try_get::<Option<i64>, _>(22)?.map(LetterId),
         row: RowId { position, created_at },
-        slot: 0,
+        slot: Some(0),
         envelope,
         exchange: parse(row, 17)?,
         routing_key: parse(row, 18)?,
