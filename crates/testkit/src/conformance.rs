@@ -160,6 +160,7 @@ macro_rules! store_conformance {
             a_search_that_no_index_answers_stops_and_goes_on, a_letter_comes_back_by_its_number,
             groups_count_what_is_open_and_what_there_ever_was, groups_come_in_pages,
             groups_of_what_they_do_not_know_are_counted_among_the_newest, a_survey_counts_what_a_plan_needs,
+            a_survey_tells_what_the_inbox_has_forgotten,
             what_is_frozen_is_what_matched_then, a_letter_is_taken_once, of_two_who_take_one_letter_one_gets_it,
         ]);
         $crate::conformance_cases!($fixture, operations: [

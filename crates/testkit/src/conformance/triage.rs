@@ -8,7 +8,7 @@ use postrider::store::{
     Backend, DeadLetter, GroupQuery, LetterFilter, LetterId, LetterQuery, LetterStatus, NewOperation,
     OperationKind, Resolution, SCANNED, Turn,
 };
-use postrider::store::{DeadLetters as _, Operations as _, Store as _, Triage as _};
+use postrider::store::{DeadLetters as _, InboxMemory as _, Operations as _, Store as _, Triage as _};
 use postrider::topology::{ConsumerName, QueueName};
 
 use super::dead_letters::{bare, whole};
@@ -257,6 +257,23 @@ pub async fn a_survey_counts_what_a_plan_needs<F: StoreFixture>(fixture: &F) {
     assert_eq!(survey.queues, [("mail".to_owned(), 4)]);
     let few = LetterFilter { max_replays: Some(1), ..LetterFilter::open() };
     assert_eq!(desk.store.survey(&few).await.unwrap().letters, 3);
+}
+
+/// Of the consumer's own inbox: what another has forgotten says nothing.
+pub async fn a_survey_tells_what_the_inbox_has_forgotten<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let before = desk.clock.now() - Duration::from_hours(1);
+    let of = |n: i64, consumer: &str| DeadLetter {
+        consumer: Some(ConsumerName::new(consumer).unwrap()),
+        first_failed_at: before,
+        ..letter(n)
+    };
+    let later = DeadLetter { first_failed_at: desk.clock.now() + Duration::from_hours(1), ..of(3, "mail") };
+    desk.store.collect(vec![of(0, "mail"), of(1, "mail"), of(2, "another"), later]).await.unwrap();
+    desk.apply("mail", &["one"]).await;
+    assert_eq!(desk.store.survey(&LetterFilter::open()).await.unwrap().forgotten, 0);
+    desk.store.forget("suite", Duration::ZERO, 10).await.unwrap();
+    assert_eq!(desk.store.survey(&LetterFilter::open()).await.unwrap().forgotten, 2);
 }
 
 /// In the order of first failure, and no more than was asked for.
