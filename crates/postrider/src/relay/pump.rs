@@ -4,6 +4,7 @@
 //!
 //! All decisions are taken here, one after the other; what waits is spawned and answers with a [`Step`].
 
+mod lease;
 mod marks;
 mod streaming;
 
@@ -209,46 +210,6 @@ impl<S: Outbox> Pump<S> {
         self.streaming = Streaming::default();
         self.relay.status.set_streaming(false);
         self.renew_lease();
-    }
-
-    // ── The lease ──
-
-    fn renew_lease(&mut self) {
-        let (store, id, lease) = (self.relay.store.clone(), self.relay.id.clone(), self.relay.config.lease);
-        let until = self.now() + lease;
-        self.start(async move { Step::Leased { until, slots: store.lease(&id, lease).await } });
-    }
-
-    fn leased(&mut self, until: Duration, slots: Result<Vec<SlotLease>, StoreError>) {
-        match slots {
-            Ok(slots) => {
-                self.leased_until = until;
-                let held: HashSet<_> = slots.into_iter().collect();
-                let lost: HashSet<_> = self.held.difference(&held).map(|lease| lease.slot).collect();
-                if !lost.is_empty() {
-                    self.flow.let_go(|slot| slot.is_none_or(|slot| lost.contains(&slot)));
-                }
-                if held.difference(&self.held).next().is_some() {
-                    self.reading.start_over();
-                }
-                let changed = held != self.held;
-                self.held = held;
-                if changed {
-                    self.slots_changed();
-                }
-            }
-            Err(error) => self.outage(&format!("the store failed: {error}")),
-        }
-        let (clock, pause) = (self.relay.clock.clone(), self.relay.config.lease / 4);
-        self.start_here(async move {
-            clock.sleep(pause).await;
-            Step::LeaseIsDue
-        });
-    }
-
-    /// A relay that was paused beyond its lease stops here: another may have taken over.
-    fn is_leased(&self) -> bool {
-        !self.held.is_empty() && self.now() < self.leased_until
     }
 
     // ── Claims ──

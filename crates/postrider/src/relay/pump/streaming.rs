@@ -2,6 +2,8 @@
 //! it, and read the stream from there. Whatever goes wrong on the way, polling goes on, and nothing depends on the stream:
 //! the table knows what is not published.
 
+mod joining;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +14,9 @@ use crate::envelope::OrderingKey;
 use crate::relay::RelayMode;
 use crate::relay::handover::Handover;
 use crate::store::{
-    Horizon, Opening, Outbox, OutboxRow, RowStream, SLOTS, StoreError, StreamLimit, StreamState, Streamed,
+    Horizon, Opening, Outbox, OutboxRow, RowStream, StoreError, StreamLimit, StreamState, Streamed,
 };
 
-/// How often to look whether the writers of before have ended.
-const CLEARING: Duration = Duration::from_millis(10);
 /// How often to look how far the stream lags.
 const LAG: Duration = Duration::from_secs(1);
 /// How often to look which keys are failing, as a net.
@@ -164,107 +164,6 @@ impl<S: Outbox> Pump<S> {
             } else {
                 tracing::info!(%relay, %why, "the relay polls, because it cannot stream");
             }
-        }
-    }
-
-    // ── Agreeing on a point ──
-
-    /// Takes the point when no claim is under way: nothing after it was claimed before.
-    fn reach(&mut self) {
-        let patience = self.relay.config.lease * 4;
-        if self.held.len() < SLOTS && self.now() > self.streaming.since + patience {
-            self.lose("the other relays did not give their slots back in time");
-        } else if self.held.len() == SLOTS && self.is_leased() && !self.claiming && !self.pause.is_on() {
-            self.claiming = true;
-            self.streaming.phase = Phase::Reaching;
-            let store = self.relay.store.clone();
-            self.start(async move { Step::Stream(News::Reached(store.horizon().await)) });
-        }
-    }
-
-    fn reached(&mut self, point: Result<Horizon, StoreError>) {
-        self.claiming = false;
-        match point {
-            Ok(_) if self.held.len() < SLOTS => self.streaming.phase = Phase::Waiting,
-            Ok(point) => {
-                self.streaming.handover = Handover::new(point.position);
-                self.streaming.phase = Phase::Joining { writers: Some(point.writers), asked: false };
-                self.look_at_writers(Duration::ZERO);
-            }
-            Err(error) => self.lose(&error.to_string()),
-        }
-    }
-
-    fn look_at_writers(&mut self, pause: Duration) {
-        let (store, clock) = (self.relay.store.clone(), self.relay.clock.clone());
-        self.start(async move {
-            clock.sleep(pause).await;
-            Step::Stream(News::Writing(store.horizon().await))
-        });
-    }
-
-    /// Once everybody who may have drawn a position before the point has ended, one look finds all of it.
-    fn writing(&mut self, now: Result<Horizon, StoreError>) {
-        let Phase::Joining { writers, .. } = &mut self.streaming.phase else { return };
-        match now {
-            Ok(now) if writers.iter().flatten().all(|writer| !now.writers.contains(writer)) => {
-                *writers = None;
-                self.reading.look_from_low();
-            }
-            Ok(_) => self.look_at_writers(CLEARING),
-            Err(error) => self.lose(&error.to_string()),
-        }
-    }
-
-    /// A claim for new rows goes out.
-    pub(super) fn asked_for_new(&mut self) {
-        if self.is_joined() {
-            self.streaming.handover.asked();
-        }
-        if let Phase::Joining { writers: None, asked } = &mut self.streaming.phase {
-            *asked |= self.reading.is_from_low();
-        }
-    }
-
-    /// It was answered.
-    pub(super) fn found_new(&mut self, rows: &mut Vec<OutboxRow>, without: &[OrderingKey]) {
-        if !self.is_joined() {
-            return;
-        }
-        let complete = !self.reading.has_more() && self.asked_of == self.held && self.is_leased();
-        self.streaming.handover.answered(rows, complete, without);
-        let Phase::Joining { writers: None, asked } = &mut self.streaming.phase else { return };
-        if !without.is_empty() {
-            // Something was left out: it takes another look from the bottom.
-            *asked = false;
-            self.reading.look_from_low();
-        } else if *asked && complete {
-            self.streaming.phase = Phase::Entering;
-            self.look_at_failing();
-        }
-    }
-
-    fn look_at_failing(&mut self) {
-        self.streaming.failing_at = Some(self.now());
-        let store = self.relay.store.clone();
-        self.start(async move { Step::Stream(News::Failing(store.failing_keys().await)) });
-    }
-
-    fn failing(&mut self, keys: Result<Vec<OrderingKey>, StoreError>) {
-        match keys {
-            Ok(keys) if self.is_joined() => {
-                let flow = &self.flow;
-                self.streaming.handover.see_failing(keys, |key| flow.is_blocked(key));
-                if matches!(self.streaming.phase, Phase::Entering) {
-                    self.streaming.phase = Phase::Live;
-                    self.streaming.since = self.now();
-                    self.streaming.said = None;
-                    self.relay.status.set_streaming(true);
-                    tracing::info!(relay = %self.relay.id, "the relay streams");
-                }
-            }
-            Err(error) if matches!(self.streaming.phase, Phase::Entering) => self.lose(&error.to_string()),
-            _ => {}
         }
     }
 
