@@ -1,5 +1,5 @@
 //! The testkit against real servers. All of them are private: nothing has to run beforehand.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
     mod kill;

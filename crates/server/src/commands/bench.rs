@@ -34,6 +34,7 @@ use crate::wiring;
     Example, with servers of your own for the occasion:\n  \
       scripts/servers up && source .servers/env && postrider db migrate && postrider bench"
 )]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct BenchArgs {
     /// Events in each round
     #[arg(long, default_value_t = 20_000, value_name = "N")]
