@@ -116,6 +116,8 @@ impl PullDesk {
             handler_limit: LONGEST_OFFER + LONGEST_LEASE * (MOST_EXPIRED + 1),
             // A worker that fails says so for each delivery; others may do better.
             breaker: BreakerConfig { failures: 0, ..BreakerConfig::default() },
+            // What comes again was given back when nobody asked any more; it kills nobody, and must not be handled alone.
+            max_crashes: 0,
             ..ConsumerConfig::default()
         }
     }
