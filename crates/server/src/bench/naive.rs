@@ -67,7 +67,7 @@ impl Naive {
         let rows = sqlx::query(
             "SELECT id::text, aggregate_type, aggregate_id::text, event_type, payload::text FROM postrider_bench.event_outbox
              WHERE status = 'pending' AND available_at <= now()
-             ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED",
+             ORDER BY available_at LIMIT 500 FOR UPDATE SKIP LOCKED",
         )
         .fetch_all(&mut *tx)
         .await?;
