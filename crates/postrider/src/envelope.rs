@@ -3,12 +3,14 @@
 //! An [`Event`] is what a service wants to say; an [`Envelope`] is that event with its id and time, as it is committed,
 //! published and handled. How an envelope looks on the wire is chosen per exchange: see [`WireFormat`].
 
+mod attributes;
 mod canonical;
 mod event;
 mod id;
 mod payload;
 pub mod wire;
 
+pub use attributes::Attributes;
 pub use event::{Event, MAX_PAYLOAD_BYTES, Ordering};
 pub use id::{AggregateId, EventId, EventType, OrderingKey, TenantId};
 pub use payload::{Payload, PayloadHash};
@@ -37,6 +39,8 @@ pub struct Envelope {
     pub correlation_id: Option<EventId>,
     /// W3C trace context, carried unchanged from commit to effect.
     pub trace: TraceContext,
+    /// What a CloudEvent says beside that; empty for all others.
+    pub attributes: Attributes,
     /// What the service said.
     pub payload: Payload,
 }

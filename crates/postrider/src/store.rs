@@ -53,7 +53,7 @@ pub use outbox::{
     SlotLease, Verbatim, Wanted,
 };
 pub(crate) use outbox::{UNTYPED, read_head, write_head};
-pub use outbox_desk::{OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
+pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
 pub use stream::{LogPosition, Opening, RowStream, SLOTS, StreamLimit, StreamState, Streamed};

@@ -29,6 +29,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use layers::Layers;
+use postrider::consumer::ConsumerConfig;
+use postrider::push::Subscription;
+use postrider::topology::Topology;
 
 /// Every setting with its default.
 pub(crate) const DEFAULTS: &str = include_str!("../../../config.default.toml");
@@ -120,6 +123,40 @@ impl Config {
         }
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
         Ok(Self { settings, backends, management, redis, own, rules, push, allowed, values })
+    }
+
+    /// The whole topology: that of the configuration, and the queues that its push subscriptions have of their own. They are
+    /// declared before anything is published, so that no event misses them.
+    pub(crate) fn topology(&self) -> Topology {
+        let pushed = self.push.iter().map(|pushed| &pushed.subscription);
+        pushed.fold(self.own.layout.topology.clone(), |topology, one| self.with_own_queue(topology, one))
+    }
+
+    /// The same, and the queue of one more subscription.
+    pub(crate) fn topology_with(&self, subscription: &Subscription) -> Topology {
+        self.with_own_queue(self.topology(), subscription)
+    }
+
+    fn with_own_queue(&self, mut topology: Topology, subscription: &Subscription) -> Topology {
+        let layout = &self.own.layout;
+        let Ok(service) = subscription.service(&layout.services, &layout.exchange) else { return topology };
+        let own = Topology::default().service(&service);
+        let own = if self.settings.topology.strict { own } else { own.protected() };
+        for queue in own.queues {
+            if topology.find_queue(&queue.name).is_none() {
+                topology.queues.push(queue);
+            }
+        }
+        topology.service(&service)
+    }
+
+    /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.
+    pub(crate) fn push_consumer(&self, subscription: &Subscription) -> ConsumerConfig {
+        let usual = subscription.consumer_config();
+        let named = self.settings.consumer.iter().find(|consumer| consumer.name == subscription.name);
+        let said = named.map(|consumer| consumer.over(usual.clone()));
+        // What cannot be was refused when the configuration was read.
+        said.and_then(Result::ok).unwrap_or(usual)
     }
 
     /// The settings that differ between two readings, by name.

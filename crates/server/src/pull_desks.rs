@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::dedup::Accelerator;
 use postrider::pull::{PullDesk, PullHandler};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime, StartError};
@@ -23,6 +24,7 @@ const IDLE: Duration = Duration::from_mins(1);
 pub(crate) struct PullDesks<S: Backend> {
     store: S,
     broker: Arc<dyn Broker>,
+    accelerator: Option<Accelerator>,
     config: Arc<Config>,
     clock: Clock,
     open: Mutex<HashMap<QueueName, Open<S>>>,
@@ -39,11 +41,12 @@ impl<S: Backend> PullDesks<S> {
     pub(crate) fn new(
         store: S,
         broker: Arc<dyn Broker>,
+        accelerator: Option<Accelerator>,
         config: Arc<Config>,
         clock: Clock,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let desks = Arc::new(Self { store, broker, config, clock, open: Mutex::default() });
+        let desks = Arc::new(Self { store, broker, accelerator, config, clock, open: Mutex::default() });
         tokio::spawn(desks.clone().close_idle(stop));
         desks
     }
@@ -85,7 +88,11 @@ impl<S: Backend> PullDesks<S> {
         desk: Arc<PullDesk>,
     ) -> Result<Running<S>, StartError> {
         let handlers = Registry::new().on_outside("#", PullHandler(desk));
-        Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
+        let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone());
+        if let Some(accelerator) = &self.accelerator {
+            runtime = runtime.accelerator(accelerator.clone());
+        }
+        runtime
             .relay(None)
             .events_from(layout.exchange.clone())
             .topology(layout.topology.clone())

@@ -11,10 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::breaker::BreakerState;
+use crate::envelope::EventId;
 use crate::store::{ConsumerStore, HeldEvent, HeldState};
 
-/// A lease outlasts the longest attempt by so much.
+/// A lease outlasts the longest attempt by so much …
 const GRACE: Duration = Duration::from_secs(5);
+/// … but is never longer than this: while an attempt takes longer it is renewed, and when the process dies its key does not
+/// stand still for as long as the attempt could have taken.
+const LONGEST_LEASE: Duration = Duration::from_mins(1);
 /// How often the held events are counted, for the gauges.
 const COUNTING: Duration = Duration::from_secs(5);
 /// The keys that are looked at for that.
@@ -36,11 +40,18 @@ impl<S: ConsumerStore> Consumer<S> {
                 () = self.status.free() => {}
             }
             for event in self.claim(&owner, in_hand.len()).await {
-                let (this, ended) = (self.clone(), ended.clone());
+                let (this, ended, owner) = (self.clone(), ended.clone(), owner.clone());
                 in_hand.spawn(async move {
-                    this.keep_to_the_rate().await;
-                    let arrived = this.read_held(event);
-                    this.deliver(&arrived, &ended).await;
+                    let event_id = event.event_id.clone();
+                    let handling = async {
+                        this.keep_to_the_rate().await;
+                        let arrived = this.read_held(event);
+                        this.deliver(&arrived, &ended).await;
+                    };
+                    tokio::select! {
+                        () = handling => {}
+                        () = this.keep_leased(&owner, &event_id) => {}
+                    }
                 });
             }
             tokio::select! {
@@ -52,6 +63,20 @@ impl<S: ConsumerStore> Consumer<S> {
             }
         }
         while in_hand.join_next().await.is_some() {}
+    }
+
+    fn lease(&self) -> Duration {
+        (self.config.handler_limit + GRACE).min(LONGEST_LEASE)
+    }
+
+    /// Renews the lease of an event in hand, for ever. One that cannot be renewed now is tried again well before it ends.
+    async fn keep_leased(&self, owner: &str, event: &EventId) {
+        loop {
+            self.clock.sleep(self.lease() / 3).await;
+            if let Err(error) = self.store.renew_held(&self.name, owner, event, self.lease()).await {
+                tracing::debug!(consumer = %self.name, %event, %error, "a lease could not be renewed; trying again");
+            }
+        }
     }
 
     /// Sets the gauges. Best effort: they are for people.
@@ -76,8 +101,7 @@ impl<S: ConsumerStore> Consumer<S> {
         if room == 0 {
             return Vec::new();
         }
-        let lease = self.config.handler_limit + GRACE;
-        let claimed = self.store.claim_held(&self.name, owner, lease, room).await;
+        let claimed = self.store.claim_held(&self.name, owner, self.lease(), room).await;
         let released = match &claimed {
             Ok(claimed) if claimed.is_empty() => self.store.release_discarded(&self.name).await.map(|_| ()),
             _ => Ok(()),

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 
 use super::{
-    AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
+    AggregateId, Attributes, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId,
+    TraceContext,
 };
 use crate::clock::Clock;
 use crate::store::{StoreError, StoreErrorKind};
@@ -41,6 +42,8 @@ pub struct Event {
     pub correlation_id: Option<EventId>,
     /// W3C trace context.
     pub trace: TraceContext,
+    /// What a CloudEvent says beside that.
+    pub attributes: Attributes,
     /// What it says.
     pub payload: Payload,
     /// Where it goes; the outbox's own exchange when absent.
@@ -81,6 +84,7 @@ impl Event {
             causation_id: None,
             correlation_id: None,
             trace: TraceContext::default(),
+            attributes: Attributes::default(),
             payload: Payload::empty_object(),
             exchange: None,
             routing_key: None,
@@ -170,6 +174,7 @@ impl Event {
             causation_id: self.causation_id,
             correlation_id: self.correlation_id,
             trace: self.trace,
+            attributes: self.attributes,
             payload: self.payload,
         }
     }

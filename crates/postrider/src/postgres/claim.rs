@@ -6,7 +6,8 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use crate::envelope::{
-    AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
+    AggregateId, Attributes, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId,
+    TraceContext,
 };
 use crate::store::{
     Ask, LetterId, OutboxRow, PublishResult, RelayId, RowId, RowResult, StoreError, Wanted, read_head,
@@ -17,7 +18,7 @@ use crate::text::InvalidText;
 const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, subsidiary_id::text, aggregate_type, \
      aggregate_id::text, event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), content_type, occurred_at, key, \
      causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
-     verbatim, dead_letter_id";
+     verbatim, dead_letter_id, headers::text";
 
 /// What every claim keeps to: the relay's own slots, what it has not in hand, and keys of which it wants more. Each of these
 /// lists is hashed once.
@@ -175,6 +176,7 @@ fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
                 traceparent: maybe(15)?.map(str::to_owned),
                 tracestate: maybe(16)?.map(str::to_owned),
             },
+            attributes: Attributes::from_json(maybe(23)?.map(str::as_bytes)),
         },
         exchange: maybe(17)?.map(TryInto::try_into).transpose()?,
         routing_key: maybe(18)?.map(TryInto::try_into).transpose()?,

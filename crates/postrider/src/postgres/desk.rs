@@ -5,7 +5,7 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use crate::envelope::{EventId, OrderingKey};
-use crate::store::{OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowView, StoreError, Unpark};
+use crate::store::{Committed, OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowView, StoreError, Unpark};
 
 const VIEW: &str = "SELECT id::text, position, aggregate_type || '.' || event_type, aggregate_id::text, key, group_id::text, \
      status, attempts, created_at, available_at, published_at, last_error";
@@ -15,9 +15,14 @@ const LIST: &str = " FROM {outbox} WHERE ($1::text IS NULL OR status = $1) AND (
      AND ($3::text IS NULL OR aggregate_type = $3) ORDER BY position DESC LIMIT $4";
 
 /// By the time of its id, where that is known, so that one partition is read.
-const FIND: &str = ", CASE WHEN body IS NULL THEN payload::text WHEN content_type ~ 'json|text' THEN convert_from(body, 'UTF8') \
-     ELSE encode(body, 'base64') END FROM {outbox} WHERE id::text = $1 \
+const BY_ID: &str = " FROM {outbox} WHERE id::text = $1 \
      AND created_at = COALESCE((SELECT created_at FROM {ids} WHERE id = $1), created_at)";
+
+const PAYLOAD: &str = ", CASE WHEN body IS NULL THEN payload::text WHEN content_type ~ 'json|text' THEN convert_from(body, 'UTF8') \
+     ELSE encode(body, 'base64') END";
+
+const COMMITTED: &str =
+    "SELECT aggregate_type || '.' || event_type, COALESCE(body, convert_to(payload::text, 'UTF8'))";
 
 const PARKED: &str = "WITH dead AS ( \
          SELECT DISTINCT ON (key) key, id::text, last_error, attempts, available_at, position FROM {outbox} \
@@ -52,10 +57,17 @@ impl OutboxDesk for Postgres {
     }
 
     async fn find(&self, id: &EventId) -> Result<Option<RowView>, StoreError> {
-        let select = self.table.statement(&format!("{VIEW}{FIND}"));
+        let select = self.table.statement(&format!("{VIEW}{PAYLOAD}{BY_ID}"));
         let select = sqlx::query(select.sql()).bind(id.as_str());
         let rows = self.limited("reading the outbox", select.fetch_all(self.pool())).await?;
         Ok(self.views(&rows, true)?.pop())
+    }
+
+    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
+        let select = self.table.statement(&format!("{COMMITTED}{BY_ID}"));
+        let select = sqlx::query_as::<_, (String, Vec<u8>)>(select.sql()).bind(id.as_str());
+        let row = self.limited("reading the outbox", select.fetch_optional(self.pool())).await?;
+        Ok(row.map(|(event_type, body)| Committed::new(event_type, body)))
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<ParkedKey>, StoreError> {

@@ -119,6 +119,20 @@ impl Held for Postgres {
         rows.iter().map(event).collect::<Result<_, _>>().map_err(unreadable)
     }
 
+    async fn renew_held(
+        &self,
+        consumer: &ConsumerName,
+        owner: &str,
+        event: &EventId,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        let renew = "UPDATE postrider.held_event SET lease_until = now() + $4 * interval '1 microsecond' \
+             WHERE consumer_name = $1 AND event_id = $2 AND lease_owner = $3";
+        let renew = sqlx::query(renew).bind(consumer.as_str()).bind(event.as_str()).bind(owner);
+        self.limited("renewing a lease", renew.bind(micros(lease)).execute(self.pool())).await?;
+        Ok(())
+    }
+
     async fn let_go(
         &self,
         tx: &mut PostgresTx,

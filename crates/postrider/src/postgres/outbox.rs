@@ -19,15 +19,15 @@ use crate::store::{
 /// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
 pub(super) const APPEND: &str = "INSERT INTO {outbox} (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
      event_type, body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, \
-     exchange, routing_key, target_queue, available_at) \
+     exchange, routing_key, target_queue, available_at, headers) \
      SELECT id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, body, content_type, occurred_at, \
      ordering_key, causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, \
-     COALESCE(available_at, now()) \
+     COALESCE(available_at, now()), headers::jsonb \
      FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], \
      $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], \
-     $17::text[], $18::timestamptz[]) AS event (id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, \
-     body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, exchange, \
-     routing_key, target_queue, available_at)";
+     $17::text[], $18::timestamptz[], $19::text[]) AS event (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
+     event_type, body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, \
+     exchange, routing_key, target_queue, available_at, headers)";
 
 impl Outbox for Postgres {
     async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
@@ -174,6 +174,7 @@ async fn insert(
         .bind(maybe(|row| row.routing_key.as_deref()))
         .bind(maybe(|row| row.target_queue.as_deref()))
         .bind(column(rows, |row| row.available_at))
+        .bind(column(rows, |row| row.envelope.attributes.to_json()))
         .execute(connection)
         .await?;
     Ok(())

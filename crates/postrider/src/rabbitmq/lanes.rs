@@ -143,7 +143,10 @@ impl From<lapin::Error> for NotSent {
 /// server closes it at the same moment.
 pub(super) async fn close(channel: &Channel) {
     const LIMIT: Duration = Duration::from_secs(5);
-    if channel.status().connected() {
-        let _late = timeout(LIMIT, channel.close(200, "done".into())).await;
-    }
+    let _late = close_within(channel, LIMIT).await;
+}
+
+/// The same, and says whether it is closed now. Whatever else RabbitMQ answers, the channel is no more.
+pub(super) async fn close_within(channel: &Channel, limit: Duration) -> bool {
+    !channel.status().connected() || timeout(limit, channel.close(200, "done".into())).await.is_ok()
 }

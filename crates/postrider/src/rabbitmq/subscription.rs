@@ -13,6 +13,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
 use tokio::time::timeout;
 
+use super::line::Line;
 use super::link::{self, Link};
 use super::settle::{RabbitSettler, Unsettled};
 use super::{fault, lanes, replace, values};
@@ -23,8 +24,12 @@ use crate::topology::{ExchangeName, QueueName, RoutingKey};
 const COMES_BACK: Duration = Duration::from_secs(10);
 /// Meanwhile it is asked for this often.
 const SHORT: Duration = Duration::from_millis(200);
+/// A server that takes longer to close a channel has lost it.
+const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A subscription to one queue. Dropping it closes its channel, and what is unsettled goes back to the queue.
+/// A subscription to one queue. Dropping it closes its channel, and what is unsettled goes back to the queue. Where RabbitMQ
+/// does not say that the channel is closed, the connection is given up: a channel that nobody reads would keep its
+/// deliveries for as long as the connection lives.
 pub(super) struct RabbitSubscription {
     link: Arc<Link>,
     queue: QueueName,
@@ -36,6 +41,7 @@ pub(super) struct RabbitSubscription {
 /// One consumer on one channel.
 struct Session {
     epoch: u64,
+    line: Arc<Line>,
     channel: Channel,
     consumer: Consumer,
 }
@@ -65,18 +71,16 @@ impl RabbitSubscription {
         match timeout(limit, opening).await {
             Ok(Ok(consumer)) => {
                 let epoch = self.unsettled.start(channel.clone());
-                self.session = Some(Session { epoch, channel, consumer });
+                self.session = Some(Session { epoch, line, channel, consumer });
                 Ok(())
             }
             Ok(Err(error)) => Err(fault::asking("consume from", &what, error)),
             Err(_) => {
-                tokio::spawn(async move { lanes::close(&channel).await });
+                let place = line.place.clone();
+                tokio::spawn(async move { close_surely(&line, &channel).await });
                 Err(BrokerError::new(
                     BrokerErrorKind::Unavailable,
-                    format!(
-                        "RabbitMQ at {} did not let us consume from {what} in time; try again",
-                        line.place
-                    ),
+                    format!("RabbitMQ at {place} did not let us consume from {what} in time; try again"),
                 ))
             }
         }
@@ -133,10 +137,21 @@ impl Session {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(async move {
-                lanes::close(&self.channel).await;
+                close_surely(&self.line, &self.channel).await;
                 drop(self.consumer);
             });
         }
+    }
+}
+
+/// Closes a channel with deliveries on it, or else the connection. Who shares the connection begins again on another.
+async fn close_surely(line: &Line, channel: &Channel) {
+    if !lanes::close_within(channel, PATIENCE).await && line.is_up() {
+        tracing::warn!(
+            host = line.place,
+            "RabbitMQ did not close a channel in time, so the connection is made anew; nothing is lost"
+        );
+        line.hang_up();
     }
 }
 

@@ -103,6 +103,26 @@ impl Held for Sqlite {
         self.writer().run(move |connection| claim(connection, consumer, owner, times).boxed()).await
     }
 
+    async fn renew_held(
+        &self,
+        consumer: &ConsumerName,
+        owner: &str,
+        event: &EventId,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        let renew = "UPDATE held_event SET lease_until = ? WHERE consumer_name = ? AND event_id = ? AND lease_owner = ?";
+        let until = self.clock().now().as_microsecond().saturating_add(micros(lease));
+        let (consumer, event, owner) = (consumer.to_string(), event.to_string(), owner.to_owned());
+        let renewing = self.writer().run(move |connection| {
+            async move {
+                let renew = sqlx::query(renew).bind(until).bind(consumer).bind(event).bind(owner);
+                renew.execute(connection).await.map(|_| ()).map_err(from_sqlite)
+            }
+            .boxed()
+        });
+        renewing.await
+    }
+
     async fn let_go(
         &self,
         tx: &mut SqliteTx,

@@ -152,7 +152,7 @@ impl Sqlite {
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
-       target_queue, attempts, verbatim, dead_letter_id
+       target_queue, attempts, verbatim, dead_letter_id, headers
 FROM event_outbox AS due INDEXED BY event_outbox_waiting
 WHERE status IN ('pending', 'failed')
   AND available_at <= ?1

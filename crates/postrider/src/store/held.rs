@@ -49,6 +49,15 @@ pub trait Held: Store {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<HeldEvent>, StoreError>> + Send;
 
+    /// Lets a lease run for this long from now on. One that is over and was given to another is left alone.
+    fn renew_held(
+        &self,
+        consumer: &ConsumerName,
+        owner: &str,
+        event: &EventId,
+        lease: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Lets an event go, in the transaction that applies it.
     fn let_go(
         &self,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{OutboxStatus, Store, StoreError};
-use crate::envelope::{EventId, OrderingKey};
+use crate::envelope::{EventId, OrderingKey, Payload, PayloadHash};
 
 /// The outbox as people see it.
 pub trait OutboxDesk: Store {
@@ -19,6 +19,9 @@ pub trait OutboxDesk: Store {
 
     /// One row, with its payload.
     fn find(&self, id: &EventId) -> impl Future<Output = Result<Option<RowView>, StoreError>> + Send;
+
+    /// What a committed event says. Nothing if it never was here, or the outbox does not keep it any more.
+    fn committed(&self, id: &EventId) -> impl Future<Output = Result<Option<Committed>, StoreError>> + Send;
 
     /// Keys that stand still behind a dead event, those with most behind them first.
     fn parked(&self, limit: usize) -> impl Future<Output = Result<Vec<ParkedKey>, StoreError>> + Send;
@@ -78,6 +81,22 @@ pub struct RowView {
     /// What it says, as text; only where one row was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
+}
+
+/// What a committed event says, by which a repeat of it is told from another event with its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// What happened.
+    pub event_type: String,
+    /// Of its payload.
+    pub payload_hash: PayloadHash,
+}
+
+impl Committed {
+    pub(crate) fn new(event_type: String, body: Vec<u8>) -> Self {
+        // Of JSON by what it looks like, so the content type does not matter.
+        Self { event_type, payload_hash: Payload::new("", body).hash() }
+    }
 }
 
 /// A key that stands still.

@@ -110,6 +110,8 @@ scenarios!(
         a_request_says_who_it_is_and_is_signed,
         order_holds_at_the_endpoint,
         a_duplicate_is_not_sent_again,
+        what_redis_knows_is_not_asked_of_the_inbox,
+        a_slow_endpoint_holds_up_no_other,
     ]
     pulling: [
         a_worker_acks_retries_and_rejects,

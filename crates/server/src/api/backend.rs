@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use postrider::broker::{Broker, BrokerError};
-use postrider::store::{Outbox, Store, StoreError, Token, TokenHash, Tokens};
+use postrider::store::{Committed, Outbox, OutboxDesk, Store, StoreError, Token, TokenHash, Tokens};
 use postrider::{Clock, Event, EventId};
 
 /// A backend as the routes see it.
@@ -15,6 +15,9 @@ pub(crate) trait ApiBackend: Send + Sync {
 
     /// Commits events to the outbox together: all of them or none.
     async fn append_all(&self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError>;
+
+    /// What an event says that was committed under this id, if the outbox still has it.
+    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError>;
 
     /// The token with this hash.
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError>;
@@ -40,13 +43,17 @@ pub(crate) struct Erased<S> {
 }
 
 #[async_trait]
-impl<S: Store + Outbox + Tokens> ApiBackend for Erased<S> {
+impl<S: Store + Outbox + OutboxDesk + Tokens> ApiBackend for Erased<S> {
     async fn append(&self, event: Event) -> Result<EventId, StoreError> {
         append(&self.store, event).await
     }
 
     async fn append_all(&self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         append_all(&self.store, events).await
+    }
+
+    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
+        self.store.committed(id).await
     }
 
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {

@@ -5,6 +5,7 @@
 
 mod batch;
 mod content;
+mod repeat;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -13,6 +14,7 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use postrider::Event;
+use postrider::store::StoreErrorKind;
 use serde::Serialize;
 
 use self::content::Content;
@@ -27,7 +29,8 @@ struct Accepted {
     id: String,
 }
 
-/// Commits one event. A repeat with the same id is 409 and changes nothing. Who has one address for everything may send a
+/// Commits one event. A repeat is 409 `duplicate_event`, another event under its id 409 `event_conflict`; neither changes
+/// anything. Who has one address for everything may send a
 /// batch of CloudEvents here too.
 pub(super) async fn publish(
     State(api): State<Api>,
@@ -44,7 +47,12 @@ pub(super) async fn publish(
         Content::Json => plain(text(&body)?, &api),
     };
     let event = ready(event, &caller, &headers)?;
-    let id = api.backend.append(event).await?;
+    let id = match api.backend.append(event.clone()).await {
+        Err(error) if error.kind == StoreErrorKind::Duplicate => {
+            return Err(repeat::problem(&api, &event).await);
+        }
+        appended => appended?,
+    };
     Ok((StatusCode::ACCEPTED, Json(Accepted { id: id.to_string() })).into_response())
 }
 

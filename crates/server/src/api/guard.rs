@@ -24,7 +24,14 @@ pub(super) async fn observe(State(api): State<Api>, request: Request, next: Next
     let mut response = next.run(request).instrument(span.clone()).await;
     let took = api.clock.monotonic().saturating_sub(started);
     let status = response.status().as_u16();
-    span.in_scope(|| tracing::debug!(status, took_ms = took.as_millis(), "answered"));
+    span.in_scope(|| {
+        // Probes and scrapes come every few seconds for ever, and say nothing while they succeed.
+        if status < 400 && (route.starts_with("/v1/health") || route == "/v1/metrics") {
+            tracing::debug!(status, took_ms = took.as_millis(), "answered");
+        } else {
+            tracing::info!(status, took_ms = took.as_millis(), "answered");
+        }
+    });
     let labels = [("route", route), ("method", method_label(&method)), ("status", status.to_string())];
     metrics::counter!("postrider_http_requests_total", &labels).increment(1);
     metrics::histogram!("postrider_http_request_duration_seconds", &labels[..1]).record(took.as_secs_f64());

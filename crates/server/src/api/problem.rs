@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use postrider::EventId;
 use postrider::store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 
@@ -14,6 +15,9 @@ pub(crate) struct Problem {
     status: u16,
     code: &'static str,
     detail: String,
+    /// The event it is about, where the client named it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
 }
 
 /// The codes, with their status and what they mean in a few words.
@@ -27,6 +31,7 @@ pub(crate) enum Code {
     PayloadTooLarge,
     TooManyEvents,
     DuplicateEvent,
+    EventConflict,
     InvalidIdempotencyKey,
     IdempotencyMismatch,
     IdempotencyInFlight,
@@ -65,6 +70,9 @@ impl Code {
             }
             Self::DuplicateEvent => {
                 (StatusCode::CONFLICT, "duplicate_event", "The event was committed before")
+            }
+            Self::EventConflict => {
+                (StatusCode::CONFLICT, "event_conflict", "Another event was committed under this id")
             }
             Self::InvalidIdempotencyKey => {
                 (StatusCode::BAD_REQUEST, "invalid_idempotency_key", "The Idempotency-Key cannot be used")
@@ -109,12 +117,22 @@ impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let (status, word, title) = code.parts();
         let kind = format!("urn:postrider:problem:{word}");
-        Self { kind, title, status: status.as_u16(), code: word, detail: detail.into() }
+        Self { kind, title, status: status.as_u16(), code: word, detail: detail.into(), id: None }
+    }
+
+    /// The same, about this event.
+    pub(crate) fn about(self, event: &EventId) -> Self {
+        Self { id: Some(event.to_string()), ..self }
     }
 
     /// The word for it, for programs.
     pub(crate) fn code(&self) -> &'static str {
         self.code
+    }
+
+    /// Whether this is what it says.
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.code == code.parts().1
     }
 
     /// What happened, for people.

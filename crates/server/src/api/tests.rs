@@ -10,7 +10,7 @@ use axum::response::Response;
 use postrider::broker::{BrokerError, BrokerErrorKind};
 use postrider::dedup::{Claim, Standing};
 use postrider::envelope::{PayloadHash, TenantId};
-use postrider::store::{StoreError, StoreErrorKind, Token, TokenHash};
+use postrider::store::{Committed, StoreError, StoreErrorKind, Token, TokenHash};
 use postrider::{Event, EventId};
 use serde_json::Value;
 use tower::ServiceExt as _;
@@ -55,6 +55,14 @@ impl ApiBackend for Memory {
             }
         }
         Ok(ids)
+    }
+    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
+        let events = self.events.lock().unwrap();
+        let found = events.iter().find(|event| event.id.as_ref() == Some(id));
+        Ok(found.map(|event| Committed {
+            event_type: event.event_type.to_string(),
+            payload_hash: event.payload.hash(),
+        }))
     }
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
         Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())
@@ -170,6 +178,13 @@ async fn an_event_is_committed_and_a_repeat_is_refused() {
     let (status, body) = json(send(&router, post_event(), event).await).await;
     assert_eq!((status, body["id"].as_str()), (StatusCode::ACCEPTED, Some("evt_1")));
     assert_eq!(problem(&router, post_event(), event).await, (409, "duplicate_event".to_owned()));
+    let (_, told) = json(send(&router, post_event(), event).await).await;
+    assert_eq!(told["id"], "evt_1");
+    let same = r#"{"type":"shop.order.placed","data":{ "total" : "1.50" },"id":"evt_1"}"#;
+    assert_eq!(problem(&router, post_event(), same).await, (409, "duplicate_event".to_owned()));
+    for other in [event.replace("1.50", "1.51"), event.replace("placed", "paid")] {
+        assert_eq!(problem(&router, post_event(), other).await, (409, "event_conflict".to_owned()));
+    }
 }
 
 #[tokio::test]
@@ -411,13 +426,16 @@ async fn a_cloud_event_is_taken_in_all_its_forms() {
 async fn each_event_of_a_batch_has_its_answer() {
     let router = router(Memory::default(), "");
     let batch = || Request::post("/v1/events:batch").header("content-type", "application/json");
-    let events = r#"[{"type":"a.b","data":{},"id":"1"},{"type":"b","data":{}},{"type":"a.b","data":{},"id":"1"},{"type":"a.c","data":{}}]"#;
+    let events = r#"[{"type":"a.b","data":{},"id":"1"},{"type":"b","data":{}},{"type":"a.b","data":{},"id":"1"},{"type":"a.c","data":{}},{"type":"a.b","data":[],"id":"1"}]"#;
     let (status, body) = json(send(&router, batch(), events).await).await;
     assert_eq!(status, StatusCode::MULTI_STATUS);
     let told = |index: usize| body["events"][index]["status"].as_str().unwrap().to_owned();
     assert_eq!([0, 1, 2, 3].map(told), ["accepted", "refused", "duplicate", "accepted"]);
-    assert_eq!(body["events"][1]["code"], "invalid_event");
-    assert_eq!([&body["accepted"], &body["duplicates"], &body["refused"]], [2, 1, 1]);
+    assert_eq!(
+        (&body["events"][1]["code"], &body["events"][4]["code"]),
+        (&"invalid_event".into(), &"event_conflict".into())
+    );
+    assert_eq!([&body["accepted"], &body["duplicates"], &body["refused"]], [2, 1, 2]);
 
     let many = format!("[{}]", vec![r#"{"type":"a.b","data":1}"#; 1001].join(","));
     assert_eq!(problem(&router, batch(), many).await, (413, "too_many_events".to_owned()));

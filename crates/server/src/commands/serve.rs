@@ -3,6 +3,7 @@
 //! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
 
 mod api_task;
+mod connections;
 mod policies;
 mod progress_task;
 mod push_task;
@@ -22,6 +23,7 @@ use postrider::topology::ExchangeName;
 use tokio_util::sync::CancellationToken;
 
 use self::api_task::ApiTask;
+use self::policies::Policies;
 use self::push_task::PushTask;
 use self::signals::{Signal, Signals};
 use super::Context;
@@ -107,8 +109,9 @@ impl OnStore for Serve<'_> {
         if self.runs(Role::Progress) {
             progress_task::start(&wired.store, context, &stop)?;
         }
-        let push =
-            self.runs(Role::Push).then(|| PushTask::start(&wired.store, &broker, context, stop.clone()));
+        let push = self
+            .runs(Role::Push)
+            .then(|| PushTask::start(&wired.store, &broker, accelerator.as_ref(), context, stop.clone()));
         let mut running = None;
         loop {
             tokio::select! {
@@ -164,13 +167,15 @@ impl Serve<'_> {
         accelerator: Option<&Accelerator>,
     ) -> anyhow::Result<Running<S>> {
         let config = &self.context.config;
+        let policies = Policies::of(self.context);
         let mut pause = Duration::from_secs(1);
         loop {
-            policies::set(self.context).await;
+            let topology = config.topology();
+            policies.set(&topology).await;
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
-                .topology(config.own.layout.topology.clone())
+                .topology(topology)
                 .relay(relay)
                 .house(house(config))
                 .inbox_keeps(config.settings.inbox.keep());

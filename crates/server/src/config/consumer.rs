@@ -27,7 +27,11 @@ pub(crate) struct ConsumerShort {
 impl ConsumerShort {
     /// How it works, or what is wrong with that.
     pub(in crate::config) fn config(&self) -> Result<ConsumerConfig, String> {
-        let usual = ConsumerConfig::default();
+        self.over(ConsumerConfig::default())
+    }
+
+    /// The same for one that usually works otherwise: a push subscription.
+    pub(in crate::config) fn over(&self, usual: ConsumerConfig) -> Result<ConsumerConfig, String> {
         let (concurrency, breaker) = (usual.concurrency, usual.breaker);
         let min =
             self.min_concurrency.unwrap_or(concurrency.min.min(self.max_concurrency.unwrap_or(usize::MAX)));
@@ -48,7 +52,7 @@ impl ConsumerShort {
             prefetch: self.prefetch.unwrap_or(usual.prefetch),
             concurrency: Concurrency { min, max },
             handler_limit: limit,
-            max_rate: self.max_rate,
+            max_rate: self.max_rate.or(usual.max_rate),
             breaker: BreakerConfig {
                 failures: self.breaker_failures.unwrap_or(breaker.failures),
                 pause,
@@ -56,7 +60,7 @@ impl ConsumerShort {
             },
             max_crashes: self.max_crashes.unwrap_or(usual.max_crashes),
             poll_interval: usual.poll_interval,
-            key_prefix: self.key_prefix.clone(),
+            key_prefix: self.key_prefix.clone().or(usual.key_prefix),
         })
     }
 }
@@ -75,6 +79,10 @@ mod tests {
     fn a_consumer_says_what_differs() {
         let usual = config("").unwrap();
         assert_eq!(format!("{usual:?}"), format!("{:?}", ConsumerConfig::default()));
+        let usual = ConsumerConfig { prefetch: 7, max_rate: Some(3.0), ..ConsumerConfig::default() };
+        let short: ConsumerShort = toml::from_str("name = 'mail'\nmax_crashes = 9").unwrap();
+        let over = short.over(usual).unwrap();
+        assert_eq!((over.prefetch, over.max_rate, over.max_crashes), (7, Some(3.0), 9));
         let mine = config("max_concurrency = 4\nmax_rate = 12.5\nhandler_timeout = '1m'").unwrap();
         assert_eq!(mine.concurrency, Concurrency { min: 4, max: 4 });
         assert_eq!((mine.max_rate, mine.handler_limit.as_secs()), (Some(12.5), 60));

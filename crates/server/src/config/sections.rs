@@ -250,6 +250,8 @@ pub(crate) struct Http {
     pub(crate) key_file: PathBuf,
     pub(crate) max_body_bytes: usize,
     pub(crate) request_timeout_ms: u64,
+    pub(crate) idle_timeout_ms: u64,
+    pub(crate) max_connections: usize,
     pub(crate) max_concurrent_requests: usize,
     pub(crate) metrics_token: Secret,
 }
@@ -389,6 +391,9 @@ impl Settings {
         let certified = http.tls != Tls::Own || (named(&http.cert_file) && named(&http.key_file));
         rule("http.tls", certified, "is \"own\": name http.cert_file and http.key_file too");
         rule("http.request_timeout_ms", http.request_timeout_ms >= 1, "must be at least 1");
+        rule("http.idle_timeout_ms", http.idle_timeout_ms >= 1, "must be at least 1");
+        let connections = http.max_connections;
+        rule("http.max_connections", (1..=1_000_000).contains(&connections), "must be from 1 to 1000000");
         rule("http.max_concurrent_requests", http.max_concurrent_requests >= 1, "must be at least 1");
         rule("store.path", !self.store.path.as_os_str().is_empty(), "must name a file");
         rule("store.max_connections", self.store.max_connections >= 2, "must be at least 2");

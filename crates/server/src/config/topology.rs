@@ -22,7 +22,7 @@ use super::sections::Settings;
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopologySection {
     preset: String,
-    strict: bool,
+    pub(in crate::config) strict: bool,
     vhost: String,
     collect: bool,
     set: BTreeMap<String, SetForm>,
@@ -243,7 +243,9 @@ fn consumers(settings: &Settings, layout: &Layout) -> Result<Vec<(ConsumerName, 
             Some(queue) => queue.clone(),
             None => QueueName::new(consumer.name.as_str()).map_err(|error| wrong(error.to_string()))?,
         };
-        if !layout.services.iter().any(|known| *known.name() == queue) {
+        // A push subscription may have a queue of its own.
+        let declared = layout.services.iter().any(|known| *known.name() == queue);
+        if !declared && !settings.push.iter().any(|push| push.name == consumer.name) {
             return Err(wrong(format!("{} consumes {queue}, which no [[queue]] declares", consumer.name)));
         }
         // Checked here, and used by who runs consumers by configuration.

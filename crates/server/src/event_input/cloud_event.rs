@@ -1,18 +1,20 @@
 //! CloudEvents 1.0.2 over HTTP: the whole event as JSON (structured), or attributes as headers beside the payload (binary).
 //!
 //! `subject` is the aggregate, `partitionkey` the ordering key, `tenant` and `subsidiary` (extensions of ours) the tenant.
-//! `source` is asked for, as the standard does, and not kept: an event's id alone is its identity here.
+//! `source`, `dataschema` and extensions of others are carried along. An event's id alone is its identity here.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use jiff::Timestamp;
-use postrider::envelope::{Ordering, OrderingKey, TenantId};
+use postrider::envelope::{self, Ordering, OrderingKey, TenantId};
 use postrider::{Event, Payload};
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Refused, check_payload};
@@ -32,9 +34,11 @@ struct Attributes {
     subsidiary: Option<String>,
     traceparent: Option<String>,
     tracestate: Option<String>,
+    /// What the envelope has no place of its own for.
+    others: envelope::Attributes,
 }
 
-/// A whole event as JSON. Attributes that it does not know are extensions of others, and are not kept.
+/// A whole event as JSON.
 #[derive(Debug, Deserialize)]
 struct Structured<'a> {
     specversion: String,
@@ -53,6 +57,10 @@ struct Structured<'a> {
     #[serde(borrow)]
     data: Option<&'a RawValue>,
     data_base64: Option<String>,
+    dataschema: Option<String>,
+    /// Attributes of others.
+    #[serde(flatten)]
+    extensions: BTreeMap<String, Value>,
 }
 
 /// Reads a structured event.
@@ -76,6 +84,22 @@ pub(crate) fn structured(json: &str, limits: Limits) -> Result<Event, Refused> {
             }
         }
     };
+    let mut others = envelope::Attributes::default();
+    if let Some(schema) = read.dataschema {
+        others.set("dataschema", schema)?;
+    }
+    for (name, value) in read.extensions {
+        match value {
+            Value::Null => {}
+            Value::String(text) => others.set(name, text)?,
+            Value::Number(_) | Value::Bool(_) => others.set(name, value.to_string())?,
+            Value::Array(_) | Value::Object(_) => {
+                return Err(wrong(format!(
+                    "the extension {name:?} is neither a text, a number nor a boolean"
+                )));
+            }
+        }
+    }
     let attributes = Attributes {
         specversion: read.specversion,
         id: read.id,
@@ -88,6 +112,7 @@ pub(crate) fn structured(json: &str, limits: Limits) -> Result<Event, Refused> {
         subsidiary: read.subsidiary,
         traceparent: read.traceparent,
         tracestate: read.tracestate,
+        others,
     };
     attributes.into_event(payload, limits)
 }
@@ -103,6 +128,11 @@ pub(crate) fn binary(headers: &HeaderMap, body: Bytes, limits: Limits) -> Result
     let required =
         |name: &str| attribute(name)?.ok_or_else(|| wrong(format!("the header ce-{name} is missing")));
     let time = attribute("time")?.map(|time| time.parse()).transpose();
+    let mut others = envelope::Attributes::default();
+    let named = headers.keys().filter_map(|name| name.as_str().strip_prefix("ce-"));
+    for name in named.filter(|name| *name != "source" && !envelope::Attributes::is_placed(name)) {
+        others.set(name, attribute(name)?.unwrap_or_default())?;
+    }
     let attributes = Attributes {
         specversion: required("specversion")?,
         id: required("id")?,
@@ -115,6 +145,7 @@ pub(crate) fn binary(headers: &HeaderMap, body: Bytes, limits: Limits) -> Result
         subsidiary: attribute("subsidiary")?,
         traceparent: attribute("traceparent")?,
         tracestate: attribute("tracestate")?,
+        others,
     };
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let payload = match content_type {
@@ -148,6 +179,8 @@ impl Attributes {
         event.occurred_at = self.time;
         event.trace.traceparent = self.traceparent;
         event.trace.tracestate = self.tracestate;
+        event.attributes = self.others;
+        event.attributes.set("source", self.source)?;
         Ok(event)
     }
 }
@@ -210,7 +243,8 @@ mod tests {
     #[test]
     fn both_modes_say_the_same() {
         let json = r#"{"specversion":"1.0","id":"évt","source":"/shop","type":"shop.order.placed","subject":"42",
-            "time":"2026-01-01T00:00:00Z","data":{"a": 1}, "comexampleother":"x"}"#;
+            "time":"2026-01-01T00:00:00Z","data":{"a": 1}, "comexampleother":"x", "level": 3, "none": null,
+            "dataschema": "https://example.com/order.json"}"#;
         let whole = structured(json, LIMITS).unwrap();
         let given = headers(&[
             ("ce-specversion", "1.0"),
@@ -219,11 +253,18 @@ mod tests {
             ("ce-type", "shop.order.placed"),
             ("ce-subject", "42"),
             ("ce-time", "2026-01-01T00:00:00Z"),
+            ("ce-comexampleother", "x"),
+            ("ce-level", "3"),
+            ("ce-dataschema", "https://example.com/order.json"),
             ("content-type", "application/json"),
         ]);
         let parts = binary(&given, Bytes::from_static(br#"{"a": 1}"#), LIMITS).unwrap();
         assert_eq!(format!("{whole:?}"), format!("{parts:?}"));
         assert_eq!(whole.id.unwrap().as_str(), "évt");
+        assert_eq!(
+            (whole.attributes.get("source"), whole.attributes.get("level")),
+            (Some("/shop"), Some("3"))
+        );
     }
 
     #[test]
@@ -238,6 +279,8 @@ mod tests {
         assert_eq!(bytes.bytes().as_ref(), [0, 1, 2]);
         assert!(event(r#""data":1,"data_base64":"AA==""#).unwrap_err().to_string().contains("one of them"));
         assert!(event(r#""data":{"a":1,"a":2}"#).unwrap_err().to_string().contains("twice"));
+        assert!(event(r#""data":1,"list":[1]"#).unwrap_err().to_string().contains("neither a text"));
+        assert!(event(r#""data":1,"my-name":"x""#).unwrap_err().to_string().contains("lower-case"));
     }
 
     #[test]

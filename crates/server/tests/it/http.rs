@@ -1,5 +1,9 @@
 //! The HTTP API of a running `serve`.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
 use super::process::Folder;
 
 #[test]
@@ -13,6 +17,9 @@ fn events_health_and_metrics_over_http() {
     let (status, problem) =
         serving.post_event(&[], r#"{"type":"shop.order.placed","data":{"n":1},"id":"evt_1"}"#);
     assert_eq!((status, problem["code"].as_str()), (409, Some("duplicate_event")));
+    let (status, problem) =
+        serving.post_event(&[], r#"{"type":"shop.order.placed","data":{"n":2},"id":"evt_1"}"#);
+    assert_eq!((status, problem["code"].as_str()), (409, Some("event_conflict")));
     let (status, problem) = serving.post_event(&[], "{");
     assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_json")));
 
@@ -76,7 +83,6 @@ fn off_loopback_it_needs_tls_and_a_token() {
 
 #[test]
 fn it_does_tls_itself() {
-    use std::io::Write as _;
     use std::process::{Command, Stdio};
 
     let folder = Folder::new();
@@ -110,4 +116,46 @@ fn it_does_tls_itself() {
     let answer = client.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&answer.stdout);
     assert!(said.starts_with("HTTP/1.1 200"), "{said} {}", String::from_utf8_lossy(&answer.stderr));
+}
+
+#[test]
+fn clients_that_send_nothing_lose_their_connection_and_keep_nobody_out() {
+    let folder = Folder::new()
+        .with("POSTRIDER_HTTP__IDLE_TIMEOUT_MS", "300")
+        .with("POSTRIDER_HTTP__MAX_CONNECTIONS", "20");
+    let serving = folder.serve(&["--roles", "api"]);
+    let silent: Vec<_> = (0..30).map(|_| TcpStream::connect(&serving.address).unwrap()).collect();
+    let mut slow = TcpStream::connect(&serving.address).unwrap();
+    slow.write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: loc").unwrap();
+    assert_eq!(serving.http("GET", "/v1/health/live", &[], "").0, 200);
+    for mut stream in silent.into_iter().chain([slow]) {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut answer = Vec::new();
+        // Closed, in one way or another; a time-out would be an error of another kind.
+        let closed = stream.read_to_end(&mut answer);
+        let waited = closed.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!waited && !answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_thousand_idle_connections_are_nothing() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let idle: Vec<_> = (0..1000).map(|_| TcpStream::connect(&serving.address).unwrap()).collect();
+    assert_eq!(serving.post_event(&[], r#"{"type":"a.b","data":{}}"#).0, 202);
+    drop(idle);
+}
+
+#[test]
+fn every_request_is_a_line_of_the_log_without_its_query() {
+    let folder = Folder::new();
+    let mut serving = folder.serve(&["--roles", "api"]);
+    let (status, ..) = serving.http("GET", "/v1/nothing?token=hunter2", &[("x-request-id", "mine")], "");
+    assert_eq!(status, 404);
+    let line = serving.wait_for("answered");
+    assert!(line.contains("mine") && line.contains("404") && !line.contains("hunter2"), "{line}");
 }

@@ -74,8 +74,10 @@ async fn serve_publishes_on_real_servers() {
 async fn what_no_queue_wants_is_kept_by_a_policy_that_serve_sets() {
     let (folder, _database, vhost) = servers().await;
     let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
-    let topology =
-        format!("[outbox]\nexchange = 'shop.events'\n[[exchange]]\nname = 'shop.events'\n{QUEUES}");
+    let topology = format!(
+        "[outbox]\nexchange = 'shop.events'\n[[exchange]]\nname = 'shop.events'\n{QUEUES}\
+                 [[push]]\nname = 'erp'\nkeys = ['shop.refund.*']\nurl = 'https://example.com/hook'\n"
+    );
     folder.write("postrider.toml", &topology);
     folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
     folder.run(&["topology", "drift"]).assert(3, "");
@@ -83,7 +85,8 @@ async fn what_no_queue_wants_is_kept_by_a_policy_that_serve_sets() {
         .run(&["publish", "shop.invoice.sent", "--data", "{}", "--id", "evt_1"])
         .assert(0, "it goes to shop.events.unroutable, as a dead letter");
     let mut serving = folder.serve(&[]);
-    serving.wait_for("set policies that the broker did not have");
+    let line = serving.wait_for("set policies that the broker did not have");
+    assert!(line.contains("billing") && line.contains("erp"), "{line}");
     serving.wait_for("serving");
     folder.run(&["topology", "drift"]).assert(0, "has what it should have");
     serving.wait_for_metric("postrider_dead_letters_collected_total 1");

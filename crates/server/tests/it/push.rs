@@ -9,6 +9,7 @@ use super::networked::servers;
 use super::process::{Folder, Serving};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
+const CLOUD_EVENT: (&str, &str) = ("content-type", "application/cloudevents+json");
 
 fn config(url: &str) -> String {
     format!(
@@ -116,11 +117,16 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let mut number = 0;
     until(|| {
         number += 1;
-        let event = json!({"type": "shop.refund.paid", "data": {}, "id": format!("evt_{number}")});
-        ask(&serving, "POST", "/v1/events", &event);
+        let event = json!({"specversion": "1.0", "type": "shop.refund.paid", "source": "/till/7", "level": 3, "data": {},
+            "id": format!("evt_{number}")});
+        let (status, _, told) = serving.http("POST", "/v1/events", &[CLOUD_EVENT], &event.to_string());
+        assert_eq!(status, 202, "{told}");
         receiver.requests().iter().any(|one| one.header("ce-type") == "shop.refund.paid")
     })
     .await;
+    let sent =
+        receiver.requests().into_iter().find(|one| one.header("ce-type") == "shop.refund.paid").unwrap();
+    assert_eq!((sent.header("ce-source"), sent.header("ce-level")), ("/till/7", "3"));
     let (_, rotated) =
         ask(&serving, "POST", "/v1/subscriptions/erp/rotate-secret", &json!({"signing": "ed25519"}));
     assert!(rotated["public_key"].as_str().is_some_and(|key| key.starts_with("whpk_")), "{rotated}");

@@ -129,6 +129,22 @@ pub async fn a_lease_runs_out<F: StoreFixture>(fixture: &F) {
     until("the end of the lease", async || (claim(&store, "you").await == ["a1"]).then_some(())).await;
 }
 
+/// And by nobody else.
+pub async fn a_lease_is_renewed_by_who_has_it<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    store.hold(&mail(), vec![event("a1", "a"), event("b1", "b")]).await.unwrap();
+    let short = Duration::from_millis(200);
+    assert_eq!(store.claim_held(&mail(), "me", short, 100).await.unwrap().len(), 2);
+    store.renew_held(&mail(), "me", &id("a1"), LEASE).await.unwrap();
+    store.renew_held(&mail(), "you", &id("b1"), LEASE).await.unwrap();
+    let claimed = until("the end of the other lease", async || {
+        let claimed = claim(&store, "you").await;
+        (!claimed.is_empty()).then_some(claimed)
+    });
+    assert_eq!(claimed.await, ["b1"]);
+    store.renew_held(&mail(), "you", &id("nothing"), LEASE).await.unwrap();
+}
+
 /// Applied and let go, or neither.
 pub async fn letting_go_commits_with_the_inbox<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use super::Malformed;
 use super::draft::Draft;
 use crate::broker::{HeaderValue, Headers, Message};
+use crate::envelope::attributes::{SOURCE, text};
 use crate::envelope::payload::JSON;
-use crate::envelope::{Envelope, Payload};
+use crate::envelope::{Attributes, Envelope, Payload};
 
 /// What readers accept before an attribute's name; the first is what we write.
 const PREFIXES: [&str; 3] = ["cloudEvents_", "cloudEvents:", "ce-"];
@@ -25,7 +26,9 @@ pub(super) fn write_headers(envelope: &Envelope, headers: &mut Headers) {
     set("specversion", "1.0");
     set("id", envelope.id.as_str());
     set("type", envelope.event_type.as_str());
-    set("source", &source(envelope));
+    if envelope.attributes.get(SOURCE).is_none() {
+        set(SOURCE, &source(envelope));
+    }
     set("time", &envelope.occurred_at.to_string());
     if let Some(id) = &envelope.aggregate_id {
         set("subject", id.as_str());
@@ -33,14 +36,24 @@ pub(super) fn write_headers(envelope: &Envelope, headers: &mut Headers) {
     if let Some(key) = &envelope.ordering_key {
         set("partitionkey", key.as_str());
     }
+    for (name, value) in envelope.attributes.iter() {
+        set(name, value);
+    }
 }
 
-/// A relative reference: the tenant, if there is one, and the kind of aggregate.
+/// What an event without a source says: a relative reference of the tenant, if there is one, and the kind of aggregate.
 fn source(envelope: &Envelope) -> String {
     let aggregate_type = envelope.event_type.aggregate_type();
     match &envelope.tenant.group {
         Some(group) => format!("/{}/{aggregate_type}", percent_encode(group.as_str())),
         None => format!("/{aggregate_type}"),
+    }
+}
+
+/// The source that we gave an event is none of its own.
+pub(super) fn forget_our_source(envelope: &mut Envelope) {
+    if envelope.attributes.get(SOURCE).is_some_and(|given| given == source(envelope)) {
+        envelope.attributes.forget(SOURCE);
     }
 }
 
@@ -64,7 +77,27 @@ pub(super) fn read_headers(message: &Message) -> Draft {
         ordering_key: attribute("partitionkey"),
         traceparent: attribute("traceparent"),
         tracestate: attribute("tracestate"),
+        attributes: attributes(message),
         ..Draft::default()
+    }
+}
+
+/// All that the envelope has no place of its own for. What could not be carried on is left out.
+fn attributes(message: &Message) -> Attributes {
+    let mut attributes = Attributes::default();
+    for (name, value) in &message.headers {
+        let name = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+        if let (Some(name), Some(value)) = (name.filter(|name| !Attributes::is_placed(name)), value.as_str())
+        {
+            keep(&mut attributes, name, value);
+        }
+    }
+    attributes
+}
+
+fn keep(attributes: &mut Attributes, name: &str, value: &str) {
+    if let Err(why) = attributes.set(name, value) {
+        tracing::debug!(%why, "an attribute of a CloudEvent is left out");
     }
 }
 
@@ -89,6 +122,10 @@ struct Structured<'a> {
     #[serde(borrow)]
     data: Option<&'a RawValue>,
     data_base64: Option<String>,
+    source: Option<String>,
+    dataschema: Option<String>,
+    #[serde(flatten)]
+    extensions: std::collections::BTreeMap<String, serde_json::Value>,
 }
 
 pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed> {
@@ -116,6 +153,16 @@ pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed
             )
         }
     };
+    let mut attributes = Attributes::default();
+    let own = [(SOURCE, event.source), ("dataschema", event.dataschema)];
+    for (name, value) in own.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        keep(&mut attributes, name, &value);
+    }
+    for (name, value) in event.extensions.into_iter().filter(|(name, _)| !Attributes::is_placed(name)) {
+        if let Some(value) = text(value) {
+            keep(&mut attributes, &name, &value);
+        }
+    }
     let draft = Draft {
         id: Some(event.id),
         event_type: Some(event.event_type),
@@ -124,6 +171,7 @@ pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed
         ordering_key: event.partitionkey,
         traceparent: event.traceparent,
         tracestate: event.tracestate,
+        attributes,
         ..Draft::default()
     };
     Ok((draft, payload))

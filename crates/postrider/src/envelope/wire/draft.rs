@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::Malformed;
+use super::{Malformed, cloudevents};
 use crate::envelope::{
-    AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
+    AggregateId, Attributes, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId,
+    TraceContext,
 };
 use crate::text::InvalidText;
 
@@ -22,6 +23,7 @@ pub(super) struct Draft {
     pub correlation_id: Option<String>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
+    pub attributes: Attributes,
 }
 
 impl Draft {
@@ -44,6 +46,7 @@ impl Draft {
             correlation_id: self.correlation_id.or(next.correlation_id),
             traceparent: self.traceparent.or(next.traceparent),
             tracestate: self.tracestate.or(next.tracestate),
+            attributes: if self.attributes.is_empty() { next.attributes } else { self.attributes },
         }
     }
 
@@ -61,7 +64,7 @@ impl Draft {
         let aggregate_id = optional(self.aggregate_id, AggregateId::new)?;
         let group = optional(self.group, TenantId::new)?;
         let ordering_key = optional(self.ordering_key, OrderingKey::new)?;
-        Ok(Envelope {
+        let mut envelope = Envelope {
             id: text(EventId::new(id))?,
             event_type,
             aggregate_id,
@@ -71,8 +74,11 @@ impl Draft {
             causation_id: optional(self.causation_id, EventId::new)?,
             correlation_id: optional(self.correlation_id, EventId::new)?,
             trace: TraceContext { traceparent: self.traceparent, tracestate: self.tracestate },
+            attributes: self.attributes,
             payload,
-        })
+        };
+        cloudevents::forget_our_source(&mut envelope);
+        Ok(envelope)
     }
 }
 

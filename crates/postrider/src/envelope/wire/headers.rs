@@ -105,6 +105,7 @@ pub(super) fn read(message: &Message) -> Draft {
         correlation_id: header(names::CORRELATION_ID),
         traceparent: header(names::TRACEPARENT),
         tracestate: header(names::TRACESTATE),
+        ..Draft::default()
     }
 }
 

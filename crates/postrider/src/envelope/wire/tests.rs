@@ -16,6 +16,7 @@ fn order(payload: Payload) -> Envelope {
     event.causation_id = Some(EventId::new("evt_987654321").unwrap());
     event.correlation_id = Some(EventId::new("conversation").unwrap());
     event.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
+    event.attributes.set("comexampleother", "x").unwrap();
     event.into_envelope(&clock)
 }
 
@@ -107,12 +108,22 @@ fn cloudevents_of_others_are_read_in_every_spelling() {
         let got = read(&message).unwrap();
         assert_eq!((got.id.as_str(), got.event_type.as_str()), ("a-1", "com.example.thing"));
         assert_eq!(got.payload.content_type(), "text/xml");
+        assert_eq!(got.attributes.get("source"), Some("/x"));
     }
     let mut structured = foreign(
-        r#"{"specversion":"1.0","id":"a-2","source":"/x","type":"com.example.thing","data":{"n":1}}"#,
+        r#"{"specversion":"1.0","id":"a-2","source":"/x","type":"com.example.thing","data":{"n":1},
+            "dataschema":"urn:thing","level":3,"odd":[1]}"#,
     );
     structured.properties.content_type = Some("application/cloudevents+json; charset=utf-8".into());
-    assert_eq!(read(&structured).unwrap().payload.bytes().as_ref(), br#"{"n":1}"#);
+    let got = read(&structured).unwrap();
+    assert_eq!(got.payload.bytes().as_ref(), br#"{"n":1}"#);
+    let carried: Vec<_> = got.attributes.iter().collect();
+    assert_eq!(carried, [("dataschema", "urn:thing"), ("level", "3"), ("source", "/x")]);
+    let sent = encode(&got, WireFormat::CloudEvents, 0);
+    assert_eq!(
+        (sent.header("cloudEvents_source"), sent.header("cloudEvents_level")),
+        (Some("/x"), Some("3"))
+    );
 }
 
 #[test]

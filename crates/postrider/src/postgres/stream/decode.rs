@@ -9,14 +9,15 @@ use bytes::{Buf as _, Bytes};
 use jiff::Timestamp;
 
 use crate::envelope::{
-    AggregateId, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId, TraceContext,
+    AggregateId, Attributes, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId,
+    TraceContext,
 };
 use crate::store::{LetterId, OutboxRow, RowId, read_head};
 use crate::text::InvalidText;
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
 /// The names of the columns that are read.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "position",
     "created_at",
     "available_at",
@@ -43,6 +44,7 @@ const NAMES: [&str; 26] = [
     "attempts",
     "verbatim",
     "dead_letter_id",
+    "headers",
 ];
 const UUID: u32 = 2950;
 const JSONB: u32 = 3802;
@@ -78,6 +80,7 @@ enum Col {
     Attempts,
     Verbatim,
     DeadLetterId,
+    Headers,
 }
 
 /// What a message tells.
@@ -310,6 +313,7 @@ fn outbox_row(cells: &Cells, row: RowId) -> Result<OutboxRow, Unreadable> {
                 traceparent: cells.maybe(Col::Traceparent)?.map(Cow::into_owned),
                 tracestate: cells.maybe(Col::Tracestate)?.map(Cow::into_owned),
             },
+            attributes: Attributes::from_json(cells.bytes(Col::Headers)?.as_deref()),
         },
         exchange: cells.maybe(Col::Exchange)?.map(ExchangeName::new).transpose()?,
         routing_key: cells.maybe(Col::RoutingKey)?.map(RoutingKey::new).transpose()?,

@@ -14,8 +14,8 @@ use crate::topology::{ExchangeName, QueueName, RoutingKey};
 static INSERT: LazyLock<Insert> = LazyLock::new(|| {
     let head = "INSERT INTO event_outbox (id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, \
                 body, content_type, available_at, created_at, occurred_at, ordering_key, causation_id, correlation_id, \
-                traceparent, tracestate, exchange, routing_key, target_queue) VALUES";
-    Insert::new(head, 20)
+                traceparent, tracestate, exchange, routing_key, target_queue, headers) VALUES";
+    Insert::new(head, 21)
 });
 
 /// Writes the events and returns their ids, in order. After an error the transaction must be rolled back.
@@ -77,6 +77,7 @@ impl NewRow {
         text(self.exchange.as_ref().map(AsRef::as_ref))?;
         text(self.routing_key.as_ref().map(AsRef::as_ref))?;
         text(self.target_queue.as_ref().map(AsRef::as_ref))?;
+        arguments.add(event.attributes.to_json())?;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use super::row::time;
 use crate::envelope::{EventId, OrderingKey};
 use crate::sqlite::{Sqlite, from_sqlite};
-use crate::store::{OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowView, StoreError, Unpark};
+use crate::store::{Committed, OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowView, StoreError, Unpark};
 
 const VIEW: &str = "SELECT id, position, aggregate_type || '.' || event_type, aggregate_id, \"key\", group_id, status, \
      attempts, created_at, available_at, published_at, last_error, coalesce(payload, CAST(body AS TEXT)) FROM event_outbox";
@@ -36,6 +36,14 @@ impl OutboxDesk for Sqlite {
             .await
             .map_err(from_sqlite)?;
         row.map(|row| view(&row, true)).transpose()
+    }
+
+    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
+        let select = "SELECT aggregate_type || '.' || event_type, coalesce(body, CAST(payload AS BLOB)) \
+             FROM event_outbox WHERE id = ?1";
+        let row = sqlx::query_as::<_, (String, Vec<u8>)>(select).bind(id.as_str());
+        let row = row.fetch_optional(self.readers()).await.map_err(from_sqlite)?;
+        Ok(row.map(|(event_type, body)| Committed::new(event_type, body)))
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<ParkedKey>, StoreError> {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::envelope::{Envelope, EventType, Payload, Tenant, TraceContext};
+use crate::envelope::{Attributes, Envelope, EventType, Payload, Tenant, TraceContext};
 use crate::store::{LetterId, OutboxRow, RowId, read_head};
 use crate::text::InvalidText;
 
@@ -35,6 +35,7 @@ fn read_row(row: &SqliteRow, position: i64) -> Result<OutboxRow, ReadError> {
         causation_id: parse(row, 13)?,
         correlation_id: parse(row, 14)?,
         trace: TraceContext { traceparent: row.try_get(15)?, tracestate: row.try_get(16)? },
+        attributes: Attributes::from_json(row.try_get::<Option<&str>, _>(23)?.map(str::as_bytes)),
     };
     let verbatim = match row.try_get::<Option<&[u8]>, _>(21)? {
         Some(head) => Some(read_head(head, envelope.payload.bytes().clone())?),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::stage::{CONSUMER, Stage};
 
 /// Redis in front of the stage's consumer, under the keys of the FIS document. Looked for again soon when it was away.
-async fn in_front<S: Effects>(stage: &mut Stage<S>) -> Redis {
+pub(super) async fn in_front<S: Effects>(stage: &mut Stage<S>) -> Redis {
     let redis = Redis::start().await.unwrap();
     let cache = RedisCache::new(RedisConfig::new(redis.url()), RedisCache::TTL);
     let config = AcceleratorConfig {

@@ -6,9 +6,10 @@ use postrider::Event;
 use postrider::pull::{Leased, PullDesk, PullHandler, Verdict};
 use postrider::registry::Registry;
 use postrider::settlement::RetryPolicy;
+use postrider::topology::QueueName;
 use postrider_testkit::effects::Effects;
 
-use super::stage::Stage;
+use super::stage::{CONSUMER, Stage};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -78,7 +79,11 @@ pub(super) async fn what_nobody_settled_goes_back_to_the_queue<S: Effects>(stage
 
     let desk = PullDesk::new(stage.clock.clone());
     let running = stage.start_with(Registry::new().on_outside("#", PullHandler(desk.clone()))).await;
-    let again = lease(&desk).await;
+    let Some(again) = desk.lease(1, LONG, LONG).await.pop() else {
+        // None: still with the subscription that ended. One: with nobody.
+        let ready = stage.broker.depth(&QueueName::new(CONSUMER).unwrap()).await;
+        panic!("it did not come again; {ready:?} are ready in the queue");
+    };
     assert_eq!((&again.event.envelope.id, again.event.attempt), (&id, 1));
     desk.settle(&again.token, Verdict::Ack).unwrap();
     stage.account(&running, |account| account.applied == 1 && account.holds()).await;

@@ -5,18 +5,21 @@ use std::time::Duration;
 
 use postrider::broker::HeaderValue;
 use postrider::consumer::{BreakerConfig, ConsumerState};
+use postrider::dedup::{Record, Status};
+use postrider::envelope::wire;
 use postrider::push::{
     Allowed, Attempts, Form, Push, SigningSecret, Source, StatusTable, Subscription, SystemNames,
 };
 use postrider::registry::Registry;
-use postrider::runtime::Running;
+use postrider::runtime::{Running, Runtime};
 use postrider::settlement::RetryPolicy;
 use postrider::store::DeadLetter;
-use postrider::topology::{ConsumerName, OnDead, QueueName};
-use postrider::{Event, EventId};
+use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, QueueName};
+use postrider::{Event, EventId, WireFormat};
 use postrider_testkit::effects::Effects;
 use postrider_testkit::receiver::{Receiver, Reply, Request};
 
+use super::idempotency::in_front;
 use super::stage::{CONSUMER, Stage};
 
 const STEP: Duration = Duration::from_millis(50);
@@ -238,6 +241,8 @@ pub(super) async fn a_request_says_who_it_is_and_is_signed<S: Effects>(stage: St
     let pushing = Pushing::start(stage, change, answer).await;
     let mut event = Event::new("order.placed").unwrap().aggregate_id("7").unwrap().tenant("acme").unwrap();
     event.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+    event.attributes.set("source", "/shop/é").unwrap();
+    event.attributes.set("comexampleother", "x").unwrap();
     let id = pushing.stage.commit(event.json(&serde_json::json!({"n": 1})).unwrap()).await;
     pushing.applied(1).await;
     let calls = pushing.calls(&id);
@@ -249,6 +254,9 @@ pub(super) async fn a_request_says_who_it_is_and_is_signed<S: Effects>(stage: St
             ("authorization", "Bearer secret"),
             ("ce-type", "order.placed"),
             ("ce-id", id.as_str()),
+            ("ce-subject", "7"),
+            ("ce-source", "/shop/%C3%A9"),
+            ("ce-comexampleother", "x"),
             ("x-event-id", id.as_str()),
             ("x-group-id", "acme"),
             ("x-attempt", attempt),
@@ -307,4 +315,58 @@ pub(super) async fn a_duplicate_is_not_sent_again<S: Effects>(stage: Stage<S>) {
     assert_eq!(letter.reason, "conflict");
     pushing.stage.until(async || status.duplicates() == 1).await;
     assert_eq!(pushing.receiver.requests().len(), 1);
+}
+
+/// The inbox never heard of the event: it is Redis alone that keeps it from being sent.
+pub(super) async fn what_redis_knows_is_not_asked_of_the_inbox<S: Effects>(mut stage: Stage<S>) {
+    let redis = in_front(&mut stage).await;
+    let event = Event::new("order.placed").unwrap().id("evt_1").unwrap().tenant("acme").unwrap();
+    let envelope = event.into_envelope(&stage.clock);
+    let record = Record {
+        status: Status::Completed,
+        payload_hash: envelope.payload.hash().to_string(),
+        response_body: None,
+        created_at: stage.clock.now(),
+        owner: "somebody".to_owned(),
+        lease_until: None,
+        lineage: format!("{}/{CONSUMER}", stage.store.lineage().await.unwrap()),
+    };
+    let record = String::from_utf8(record.to_bytes()).unwrap();
+    redis.cli(&["SET", "fis:ik:acme:evt_1", &record]).await.unwrap();
+    let pushing = Pushing::start(stage, |_| {}, |_, _| Reply::status(200)).await;
+    pushing.stage.deliver(wire::encode(&envelope, WireFormat::Envelope, 0)).await;
+    let status = pushing.running.consumers()[0].status.clone();
+    pushing.stage.until(async || status.duplicates() == 1).await;
+    assert_eq!(pushing.receiver.requests().len(), 0);
+}
+
+/// Both share a process and a broker; one never answers.
+pub(super) async fn a_slow_endpoint_holds_up_no_other<S: Effects>(stage: Stage<S>) {
+    let hangs = Receiver::start(|_, _| Reply::Silence).await;
+    let allowed = Allowed::new(&["127.0.0.1", "http"]).unwrap();
+    let clock = stage.clock.clone();
+    let source =
+        Source::Keys { keys: vec!["order.#".to_owned()], ordered: false, retry: RetryPolicy::default() };
+    let name = ConsumerName::new("hangs").unwrap();
+    let slow = Subscription::new(name.clone(), source, hangs.url().parse().unwrap());
+    let sender = slow.sender(Vec::new(), allowed, Arc::new(SystemNames), clock.clone()).unwrap();
+    let pauses = Arc::new(stage.store.clone());
+    let push = Push::new(sender, slow.status.clone(), Arc::default(), pauses, clock.clone());
+    let exchange = ExchangeName::new("events").unwrap();
+    let service = slow.service(&[], &exchange).unwrap();
+    let pushing = Pushing::start(stage, |_| {}, |_, _| Reply::status(200)).await;
+    let hanging = Runtime::new(pushing.stage.store.clone(), pushing.stage.broker.clone(), clock)
+        .exchange(exchange.clone(), ExchangeKind::Topic)
+        .relay(None)
+        .events_from(exchange)
+        .consumer_with(name, service, Registry::new().on_outside("#", push), slow.consumer_config())
+        .start()
+        .await
+        .unwrap();
+    for number in 0..50 {
+        pushing.order(&number.to_string()).await;
+    }
+    pushing.applied(50).await;
+    pushing.stage.until(async || !hangs.requests().is_empty()).await;
+    assert_eq!(hanging.consumers()[0].status.applied(), 0);
 }

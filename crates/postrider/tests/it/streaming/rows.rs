@@ -60,6 +60,7 @@ fn full() -> Event {
     event.correlation_id = Some(EventId::new("talk").unwrap());
     event.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
     event.trace.tracestate = Some("a=b".to_owned());
+    event.attributes.set("source", "/shop").unwrap();
     event.exchange = Some(ExchangeName::new("other").unwrap());
     event.routing_key = Some(RoutingKey::new("a.b").unwrap());
     event.target_queue = Some(QueueName::new("one").unwrap());

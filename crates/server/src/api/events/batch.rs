@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::content::Content;
-use super::{plain, ready, text};
+use super::{plain, ready, repeat, text};
 use crate::api::Api;
 use crate::api::access::Caller;
 use crate::api::problem::{Code, Problem};
@@ -32,7 +32,7 @@ enum Told {
     Accepted { id: String },
     /// One with this id was committed before; nothing was written for it now.
     Duplicate { id: String },
-    /// It cannot be taken as it is.
+    /// It cannot be taken as it is, or its id is another event's.
     Refused { code: &'static str, detail: String },
 }
 
@@ -95,14 +95,24 @@ async fn commit(api: &Api, events: Vec<Event>) -> Result<Vec<Told>, Problem> {
     }
     let mut told = Vec::with_capacity(events.len());
     for event in events {
-        let named = event.id.clone();
-        told.push(match (api.backend.append(event).await, named) {
-            (Ok(id), _) => Told::Accepted { id: id.to_string() },
-            (Err(error), Some(id)) if error.kind == StoreErrorKind::Duplicate => {
-                Told::Duplicate { id: id.to_string() }
+        told.push(match api.backend.append(event.clone()).await {
+            Ok(id) => Told::Accepted { id: id.to_string() },
+            Err(error) if error.kind == StoreErrorKind::Duplicate => {
+                repeated(repeat::problem(api, &event).await, &event)?
             }
-            (Err(error), _) => return Err(error.into()),
+            Err(error) => return Err(error.into()),
         });
     }
     Ok(told)
+}
+
+/// A repeat is no mistake; another event under a known id is.
+fn repeated(problem: Problem, event: &Event) -> Result<Told, Problem> {
+    match (problem.is(Code::DuplicateEvent), &event.id) {
+        (true, Some(id)) => Ok(Told::Duplicate { id: id.to_string() }),
+        _ if problem.is(Code::EventConflict) => {
+            Ok(Told::Refused { code: problem.code(), detail: problem.detail().to_owned() })
+        }
+        _ => Err(problem),
+    }
 }

@@ -1,11 +1,9 @@
 //! The HTTP API as a task of `serve`: bound first, so that a port in use is an error at once.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::serve::ListenerExt as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
 use postrider::dedup::{Accelerator, Deduplicator};
@@ -13,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::connections;
 use super::tls::{self, TlsListener};
 use crate::api::{Api, Erased, Once, deliveries, refuse_open_doors, subscriptions};
 use crate::commands::Context;
@@ -22,7 +21,7 @@ use crate::push_desk::PushDesk;
 use crate::wiring::WholeStore;
 
 /// The running API.
-pub(super) struct ApiTask(JoinHandle<std::io::Result<()>>);
+pub(super) struct ApiTask(JoinHandle<()>);
 
 impl ApiTask {
     /// Binds and serves until `stop`.
@@ -45,24 +44,24 @@ impl ApiTask {
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
         let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
         let listens_at = listener.local_addr()?;
-        let api = Api::new(backend, once, clock, http, context.config.settings.limits, metrics, listens_at);
+        let (limits, served) = (context.config.settings.limits, http.clone());
+        let api = Api::new(backend, once, clock, http, limits, metrics, listens_at);
         let config = Arc::new(context.config.clone());
         let desk = PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
         let mut more = subscriptions::routes(desk);
-        let (broker, clock) = (broker.clone(), context.clock.clone());
-        more.extend(deliveries::routes(PullDesks::new(store.clone(), broker, config, clock, stop.clone())));
-        let service = api.router(more).into_make_service_with_connect_info::<SocketAddr>();
-        let stopped = stop.cancelled_owned();
-        let Some(certified) = certified else {
-            let server = axum::serve(listener, service).with_graceful_shutdown(stopped);
+        let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
+        let desks = PullDesks::new(store.clone(), broker, accelerator, config, clock, stop.clone());
+        more.extend(deliveries::routes(desks));
+        let router = api.router(more);
+        let task = if let Some(certified) = certified {
+            eprintln!("listening on https://{listens_at}");
+            let listener = TlsListener::new(listener, certified)?;
+            tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
+        } else {
             eprintln!("listening on http://{listens_at}");
-            return Ok(Self(tokio::spawn(server.into_future())));
+            tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
-        // Tapped, because only so does it tell who calls.
-        let listener = TlsListener::new(listener, certified)?.tap_io(|_| {});
-        let server = axum::serve(listener, service).with_graceful_shutdown(stopped);
-        eprintln!("listening on https://{listens_at}");
-        Ok(Self(tokio::spawn(server.into_future())))
+        Ok(Self(task))
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.

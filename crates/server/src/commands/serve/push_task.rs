@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::dedup::Accelerator;
 use postrider::push::{Attempts, Push, Source, Subscription, SystemNames};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime};
@@ -16,6 +17,7 @@ use postrider::topology::ConsumerName;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::policies::Policies;
 use crate::commands::Context;
 use crate::config::{Config, Pushed};
 use crate::wiring::WholeStore;
@@ -31,6 +33,7 @@ impl PushTask {
     pub(super) fn start<S: WholeStore>(
         store: &S,
         broker: &Arc<dyn Broker>,
+        accelerator: Option<&Accelerator>,
         context: &Context,
         stop: CancellationToken,
     ) -> Self {
@@ -39,7 +42,9 @@ impl PushTask {
         let push = Pushing {
             store: store.clone(),
             broker: broker.clone(),
+            accelerator: accelerator.cloned(),
             clock: context.clock.clone(),
+            policies: Policies::of(context),
             config,
             endpoints: BTreeMap::new(),
             trouble: None,
@@ -56,7 +61,9 @@ impl PushTask {
 struct Pushing<S> {
     store: S,
     broker: Arc<dyn Broker>,
+    accelerator: Option<Accelerator>,
     clock: Clock,
+    policies: Policies,
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
     /// What was last complained about.
@@ -134,19 +141,24 @@ impl<S: WholeStore> Pushing<S> {
         let pauses = Arc::new(self.store.clone());
         let push =
             Push::new(sender, subscription.status.clone(), attempts.clone(), pauses, self.clock.clone());
+        let topology = self.config.topology_with(&subscription);
         let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
             .relay(None)
             .events_from(layout.exchange.clone())
-            .topology(layout.topology.clone())
+            .topology(topology.clone())
             .consumer_with(
                 subscription.name.clone(),
                 service,
                 Registry::new().on_outside("#", push),
-                subscription.consumer_config(),
+                self.config.push_consumer(&subscription),
             );
-        // The queues of the configuration have their collector; one of its own has none but this.
-        if matches!(subscription.source, Source::Queue(_)) {
-            runtime = runtime.leave_dead_letters();
+        // The queues of the configuration have their policies and their collector; one of its own has none but these.
+        match subscription.source {
+            Source::Queue(_) => runtime = runtime.leave_dead_letters(),
+            Source::Keys { .. } => self.policies.set(&topology).await,
+        }
+        if let Some(accelerator) = &self.accelerator {
+            runtime = runtime.accelerator(accelerator.clone());
         }
         let running = runtime.start().await?;
         tracing::info!(consumer = %subscription.name, url = subscription.shown_url(), "pushing");

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use postrider::envelope::{
-    AggregateId, MAX_PAYLOAD_BYTES, Ordering, OrderingKey, Tenant, TenantId, TraceContext,
+    AggregateId, Attributes, MAX_PAYLOAD_BYTES, Ordering, OrderingKey, Tenant, TenantId, TraceContext,
 };
 use postrider::store::{OutboxRow, StoreErrorKind};
 use postrider::topology::{ExchangeName, QueueName, RoutingKey};
@@ -22,7 +22,11 @@ async fn carry<F: StoreFixture>(fixture: &F, event: Event) -> OutboxRow {
 
 /// None at its default, time to the microsecond.
 pub async fn every_field_comes_back<F: StoreFixture>(fixture: &F) {
+    let mut attributes = Attributes::default();
+    attributes.set("source", "/shop/é").unwrap();
+    attributes.set("comexampleother", "x").unwrap();
     let event = Event {
+        attributes,
         tenant: Tenant {
             group: Some(TenantId::new("acme").unwrap()),
             subsidiary: Some(TenantId::new("acme north").unwrap()),

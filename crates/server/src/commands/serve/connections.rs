@@ -1,0 +1,96 @@
+//! The connections of the API: so many at a time, and none for a client that sends nothing.
+//!
+//! A client has `http.idle_timeout_ms` to send the whole head of its next request, whether it says nothing or one byte at a
+//! time; then its connection is closed. So clients that hang cost a connection for a while and never a request's place, and
+//! those that wait to be accepted get in. Bodies and answers have the time of their request.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::response::Response;
+use axum::serve::Listener;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use crate::config::Http;
+
+/// A request's line and headers may have so many bytes.
+const MOST_HEAD: usize = 64 * 1024;
+
+/// Serves until `stop`, then until the requests that were begun are answered.
+pub(super) async fn serve<L>(mut listener: L, router: Router, http: &Http, stop: CancellationToken)
+where
+    L: Listener<Addr = SocketAddr>,
+{
+    allow_open_files();
+    let (room, tasks) = (Arc::new(Semaphore::new(http.max_connections)), TaskTracker::new());
+    let mut protocol = http1::Builder::new();
+    protocol.timer(TokioTimer::new()).header_read_timeout(idle(http)).max_buf_size(MOST_HEAD);
+    loop {
+        let accepting = async {
+            // Who finds no room waits to be accepted.
+            let place = room.clone().acquire_owned().await.ok()?;
+            let (stream, peer) = listener.accept().await;
+            Some((place, stream, peer))
+        };
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = accepting => accepted,
+        };
+        let Some((place, stream, peer)) = accepted else { break };
+        let (router, protocol, stop) = (router.clone(), protocol.clone(), stop.clone());
+        tasks.spawn(async move {
+            let _place = place;
+            let service = service_fn(move |request| answer(router.clone(), request, peer));
+            let mut connection = std::pin::pin!(protocol.serve_connection(TokioIo::new(stream), service));
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%peer, %error, "a connection ended early");
+            }
+        });
+    }
+    tasks.close();
+    tasks.wait().await;
+}
+
+async fn answer(
+    router: Router,
+    request: hyper::Request<Incoming>,
+    peer: SocketAddr,
+) -> Result<Response, Infallible> {
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(ConnectInfo(peer));
+    router.oneshot(request).await
+}
+
+fn idle(http: &Http) -> Duration {
+    Duration::from_millis(http.idle_timeout_ms)
+}
+
+/// A connection is an open file, and a shell's usual limit of them is lower than what the system allows. What cannot be
+/// raised stays: then clients wait to be accepted sooner.
+fn allow_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
