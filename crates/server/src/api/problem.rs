@@ -112,6 +112,12 @@ impl Problem {
         Self { kind, title, status: status.as_u16(), code: word, detail: detail.into() }
     }
 
+    /// The same with a word of its own, where a part of the product has finer ones.
+    #[must_use]
+    pub(crate) fn named(self, word: &'static str) -> Self {
+        Self { kind: format!("urn:postrider:problem:{word}"), code: word, ..self }
+    }
+
     /// The word for it, for programs.
     pub(crate) fn code(&self) -> &'static str {
         self.code

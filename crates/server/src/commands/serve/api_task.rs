@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::tls::{self, TlsListener};
-use crate::api::{Api, Erased, Once, deliveries, refuse_open_doors, subscriptions};
+use crate::api::{Api, Erased, Once, deliveries, ledger, refuse_open_doors, subscriptions};
 use crate::commands::Context;
 use crate::config::Tls;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
-use crate::wiring::WholeStore;
+use crate::wiring::{self, WholeStore};
 
 /// The running API.
 pub(super) struct ApiTask(JoinHandle<std::io::Result<()>>);
@@ -51,6 +51,7 @@ impl ApiTask {
         let mut more = subscriptions::routes(desk);
         let (broker, clock) = (broker.clone(), context.clock.clone());
         more.extend(deliveries::routes(PullDesks::new(store.clone(), broker, config, clock, stop.clone())));
+        more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
         let service = api.router(more).into_make_service_with_connect_info::<SocketAddr>();
         let stopped = stop.cancelled_owned();
         let Some(certified) = certified else {
