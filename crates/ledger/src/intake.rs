@@ -3,20 +3,25 @@
 //! Posted and known events are acked. A refused one is published to the queue's dead letters with the refusal's code and text, with
 //! confirm, and then acked; nothing of it is in the books, and a replay after the cause is mended posts it. A crash before the
 //! commit leaves nothing, and the broker delivers again; after it, the books know the event. There is no inbox: the books are one
-//! that never forgets.
+//! that never forgets. Redis may stand in front of them ([`Sight`]) and spare them duplicates.
+
+mod sight;
+
+pub use sight::Sight;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use postrider::Clock;
 use postrider::broker::{
     Broker, BrokerError, Delivery, Outgoing, Published, Receipt, Settler, Subscription, Verdict,
 };
 use postrider::dead_letter::{self, Death};
+use postrider::dedup::Sighting;
 use postrider::envelope::{TenantId, wire};
 use postrider::settlement::DeadReason;
 use postrider::topology::{ConsumerName, ServiceQueue};
+use postrider::{Clock, EventId, Inbox};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,8 +48,10 @@ pub struct Intake<B> {
     pub name: ConsumerName,
     /// The tenant of events that name none; such an event is refused when absent.
     pub tenant: Option<TenantId>,
-    /// Unsettled deliveries the broker may hand out.
+    /// Unsettled deliveries the broker may hand out to each run.
     pub prefetch: u16,
+    /// Idempotency keys in front of the books, where there are any.
+    pub sight: Option<Sight<B>>,
     /// Tells the time.
     pub clock: Clock,
     /// What it has done.
@@ -74,10 +81,41 @@ impl IntakeStatus {
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
+
+    fn count_posted(&self) -> Verdict {
+        self.posted.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("postrider_ledger_posted_total").increment(1);
+        Verdict::Ack
+    }
+
+    fn count_duplicate(&self) -> Verdict {
+        self.duplicates.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("postrider_ledger_duplicates_total").increment(1);
+        Verdict::Ack
+    }
+
+    fn count_refused(&self, refusal: &Refusal) -> Verdict {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("postrider_ledger_refused_total", "code" => refusal.code()).increment(1);
+        Verdict::Ack
+    }
 }
 
-impl<B: Books> Intake<B> {
-    /// Works until told to stop, then settles what is posted. The rest goes back to the queue.
+/// A delivery that was read.
+struct Arrived {
+    delivery: Delivery,
+    /// Its id, where it has one.
+    event: Option<EventId>,
+    /// Whose event it is, or why it is none.
+    read: Result<(TenantId, Arrival), Refusal>,
+    sighting: Option<Sighting>,
+    /// Whether it is a duplicate for certain, without asking the books.
+    known: bool,
+}
+
+impl<B: Books + Inbox> Intake<B> {
+    /// Works until told to stop, then settles what is posted. The rest goes back to the queue. May run several times side by side,
+    /// each with a subscription of its own; what they take is posted together.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let mut subscription = self.subscribe(&stop).await?;
         let (settled, to_settle) = mpsc::channel(usize::from(self.prefetch.max(1)));
@@ -91,11 +129,10 @@ impl<B: Books> Intake<B> {
             match deliveries {
                 Err(error) => break Err(error),
                 Ok(deliveries) => {
-                    for delivery in deliveries {
+                    for arrived in self.meet(deliveries).await {
                         let (this, settled, stop) = (self.clone(), settled.clone(), stop.clone());
                         tasks.spawn(async move {
-                            let verdict = this.take(&delivery, &stop).await;
-                            let _closing = settled.send((delivery.receipt, verdict)).await;
+                            let _closing = settled.send(this.take(arrived, &stop).await).await;
                         });
                     }
                 }
@@ -123,46 +160,68 @@ impl<B: Books> Intake<B> {
         }
     }
 
-    /// One delivery, to the verdict on it.
-    async fn take(&self, delivery: &Delivery, stop: &CancellationToken) -> Verdict {
-        let identity = &self.service.identity;
-        let envelope =
-            match wire::decode(&delivery.message, &delivery.routing_key, identity, self.clock.now()) {
-                Ok(envelope) => envelope,
-                Err(malformed) => {
-                    return self.bury(delivery, None, &Refusal::Malformed(malformed.0), stop).await;
-                }
-            };
-        let event = envelope.id.clone();
-        let Some(tenant) = envelope.tenant.group.clone().or_else(|| self.tenant.clone()) else {
-            return self.bury(delivery, Some(&event), &Refusal::NoTenant, stop).await;
-        };
-        let count = |counter: &AtomicU64| {
-            counter.fetch_add(1, Ordering::Relaxed);
-        };
-        match self.sequencer.submit(&tenant, Arrival::event(envelope)).await {
-            Ok(Answer::Posted(_)) => count(&self.status.posted),
-            Ok(Answer::Duplicate(_)) => count(&self.status.duplicates),
-            Ok(Answer::Refused(refusal)) => return self.bury(delivery, Some(&event), &refusal, stop).await,
-            Err(NoAnswer::Stopped) => return Verdict::Requeue,
-            Err(NoAnswer::Store(error)) => {
-                tracing::error!(intake = %self.name, %event, %error, "the books cannot be written; the event goes back to its queue");
-                // Not at once again: whatever is wrong needs a person.
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = self.clock.sleep(PAUSE) => {}
-                }
-                return Verdict::Requeue;
-            }
+    /// Reads deliveries, and looks up what is known of them.
+    async fn meet(&self, deliveries: Vec<Delivery>) -> Vec<Arrived> {
+        let mut arrived: Vec<_> = deliveries.into_iter().map(|delivery| self.read(delivery)).collect();
+        if let Some(sight) = &self.sight {
+            sight.look(&mut arrived).await;
         }
-        Verdict::Ack
+        arrived
+    }
+
+    /// One that somebody brought back from the dead letters begins anew.
+    fn read(&self, mut delivery: Delivery) -> Arrived {
+        dead_letter::revive(&mut delivery.message);
+        let (identity, now) = (&self.service.identity, self.clock.now());
+        let (event, read) = match wire::decode(&delivery.message, &delivery.routing_key, identity, now) {
+            Err(malformed) => (None, Err(Refusal::Malformed(malformed.0))),
+            Ok(envelope) => {
+                let tenant = envelope.tenant.group.clone().or_else(|| self.tenant.clone());
+                let event = Some(envelope.id.clone());
+                let read = tenant.map(|tenant| (tenant, Arrival::event(envelope)));
+                (event, read.ok_or(Refusal::NoTenant))
+            }
+        };
+        Arrived { delivery, event, read, sighting: None, known: false }
+    }
+
+    /// One delivery, to the verdict on it.
+    async fn take(&self, arrived: Arrived, stop: &CancellationToken) -> (Receipt, Verdict) {
+        let Arrived { delivery, event, read, sighting, known } = arrived;
+        let answer = match read {
+            Ok(_) if known => None,
+            Err(refusal) => Some(Answer::Refused(refusal)),
+            Ok((tenant, arrival)) => match self.sequencer.submit(&tenant, arrival).await {
+                Ok(answer) => Some(answer),
+                Err(NoAnswer::Stopped) => return (delivery.receipt, Verdict::Requeue),
+                Err(NoAnswer::Store(error)) => {
+                    tracing::error!(intake = %self.name, event = event.as_ref().map_or("", EventId::as_str), %error,
+                        "the books cannot be written; the event goes back to its queue");
+                    // Not at once again: whatever is wrong needs a person.
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        () = self.clock.sleep(PAUSE) => {}
+                    }
+                    return (delivery.receipt, Verdict::Requeue);
+                }
+            },
+        };
+        if let (Some(sight), Some(sighting), Some(answer)) = (&self.sight, &sighting, &answer) {
+            sight.note(sighting, answer);
+        }
+        let verdict = match answer {
+            Some(Answer::Refused(refusal)) => self.bury(&delivery, event.as_ref(), &refusal, stop).await,
+            Some(Answer::Posted(_)) => self.status.count_posted(),
+            Some(Answer::Duplicate(_)) | None => self.status.count_duplicate(),
+        };
+        (delivery.receipt, verdict)
     }
 
     /// Makes a refused delivery a dead letter: published until confirmed, then acked.
     async fn bury(
         &self,
         delivery: &Delivery,
-        event: Option<&postrider::EventId>,
+        event: Option<&EventId>,
         refusal: &Refusal,
         stop: &CancellationToken,
     ) -> Verdict {
@@ -182,12 +241,7 @@ impl<B: Books> Intake<B> {
             event_id: event,
         };
         let letter = dead_letter::outgoing(delivery, &self.service, &death);
-        if self.publish(letter, stop).await {
-            self.status.refused.fetch_add(1, Ordering::Relaxed);
-            Verdict::Ack
-        } else {
-            Verdict::Requeue
-        }
+        if self.publish(letter, stop).await { self.status.count_refused(refusal) } else { Verdict::Requeue }
     }
 
     /// False only when told to stop before the confirm.

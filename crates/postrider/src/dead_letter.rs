@@ -8,6 +8,6 @@ mod story;
 
 pub use collector::Collector;
 pub use marks::names as header;
-pub use marks::{Death, outgoing};
-pub(crate) use marks::{MAX_ERROR_BYTES, cut, remember_first_failure, remember_origin, revive};
+pub use marks::{Death, outgoing, revive};
+pub(crate) use marks::{MAX_ERROR_BYTES, cut, remember_first_failure, remember_origin};
 pub use story::BrokerDeath;

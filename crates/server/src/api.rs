@@ -9,6 +9,7 @@ mod events;
 mod guard;
 mod health;
 mod idempotency;
+pub(crate) mod ledger;
 pub(crate) mod metrics;
 mod problem;
 pub(crate) mod subscriptions;

@@ -7,6 +7,7 @@ mod backends;
 mod consumer;
 mod environment;
 mod layers;
+mod ledger;
 mod push;
 mod retry;
 mod secret;
@@ -112,6 +113,7 @@ impl Config {
             }
         };
         own.fits_the_inbox(&settings).map_err(wrong)?;
+        settings.ledger.fits(&own.layout, &settings.outbox.table).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;
         let allowed = postrider::push::Allowed::new(&settings.egress.allow);

@@ -13,7 +13,8 @@ use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisCache, RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{Backend, Jobs, Outboxes, StoreError, Subscriptions, Tokens, Upkeep};
-use postrider::topology::VhostName;
+use postrider::topology::{ExchangeName, VhostName};
+use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
 
 use crate::commands::Context;
@@ -196,6 +197,24 @@ pub(crate) async fn accelerator(context: &Context) -> Option<Accelerator> {
 pub(crate) fn accelerator_config(config: &Config) -> AcceleratorConfig {
     let limit = Duration::from_millis(config.settings.redis.idempotency_limit_ms);
     AcceleratorConfig { limit, ..AcceleratorConfig::default() }
+}
+
+/// The ledger on a store, which tells of its entries through the outbox that the configuration names.
+pub(crate) fn ledger<S: Books + Outboxes>(
+    store: &S,
+    config: &Config,
+    clock: &postrider::Clock,
+) -> anyhow::Result<Ledger<S>> {
+    let settings = &config.settings.ledger;
+    let books = match settings.outbox.as_str() {
+        "" => store.clone(),
+        table => store.outbox(table)?,
+    };
+    let ledger = Ledger::new(books, clock.clone());
+    Ok(match settings.announce_exchange.as_str() {
+        "" => ledger,
+        exchange => ledger.announcing(ExchangeName::new(exchange)?),
+    })
 }
 
 /// The same server, at the database for progress.

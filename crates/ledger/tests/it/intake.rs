@@ -15,7 +15,7 @@ use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::topology::{
     ConsumerName, Exchange, ExchangeKind, ExchangeName, ExchangePolicy, RoutingKey, ServiceQueue, Topology,
 };
-use postrider::{Clock, dead_letter};
+use postrider::{Clock, Inbox, dead_letter};
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
 use postrider_ledger::chart::Book;
@@ -52,7 +52,7 @@ async fn a_queue_of_rabbitmq_ends_up_in_the_books() {
 
 /// Each event is sent twice, every tenth has another payload the second time, every seventh is bad; and the intake is stopped and
 /// started again in the middle.
-async fn plays<B: Books>(books: B, broker: Arc<dyn Broker>) {
+async fn plays<B: Books + Inbox>(books: B, broker: Arc<dyn Broker>) {
     let ledger = Ledger::new(books, Clock::system());
     for tenant in 0..TENANTS {
         let book = Book::new(TenantId::new(format!("t{tenant}")).unwrap(), Currency::new("EUR").unwrap());
@@ -103,6 +103,7 @@ async fn plays<B: Books>(books: B, broker: Arc<dyn Broker>) {
             name: ConsumerName::new("ledger").unwrap(),
             tenant: None,
             prefetch: 50,
+            sight: None,
             clock: Clock::system(),
             status: status.clone(),
         });

@@ -110,7 +110,7 @@ pub(crate) fn remember_origin(message: &mut Message, delivery: &Delivery) {
 /// Lets a dead letter that somebody moved back into its queue begin anew: what told of its death is taken away, so that its
 /// retries are counted from the start and it does not bounce straight back. It is marked as a replay of that death,
 /// so that the next one is another. `x-death`, the broker's own history, stays.
-pub(crate) fn revive(message: &mut Message) {
+pub fn revive(message: &mut Message) {
     const TOLD: [&str; 10] = [
         names::ORIGINAL_QUEUE,
         names::FINAL_STATUS_CODE,
@@ -144,16 +144,18 @@ pub(crate) fn remember_first_failure(message: &mut Message, now: Timestamp) {
 }
 
 /// Made of what makes this death this one: who, what, at which attempt, after which replay, and after which death, if the
-/// message was brought back by hand.
+/// message was brought back by hand. What it says and whose it is count too: two tenants may use the same id, and what contradicts
+/// an event under its own id is kept beside it.
 fn death_id(delivery: &Delivery, death: &Death<'_>) -> String {
     let message = &delivery.message;
     let body: [u8; 32] = Sha256::digest(&message.body).into();
-    let identity = death.event_id.map_or(&body[..], |id| id.as_str().as_bytes());
+    let event = death.event_id.map_or("", EventId::as_str);
+    let tenant = message.header(header::GROUP_ID).unwrap_or_default();
     let replay = message.header(names::REPLAY_ID).unwrap_or_default();
     let before = message.header(names::DEAD_LETTER_ID).unwrap_or_default();
     let attempt = death.attempt.to_be_bytes();
-    let parts =
-        [death.consumer.as_str().as_bytes(), identity, replay.as_bytes(), before.as_bytes(), &attempt];
+    let texts = [death.consumer.as_str(), event, tenant, replay, before].map(str::as_bytes);
+    let parts = texts.into_iter().chain([&body[..], &attempt]);
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -173,5 +175,42 @@ pub(crate) fn cut(error: &str, most: usize) -> String {
         error.to_owned()
     } else {
         format!("{}… ({} bytes in all)", &error[..end], error.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::Receipt;
+    use crate::topology::ExchangeName;
+
+    fn id(tenant: &str, body: &'static str) -> String {
+        let mut message = Message { body: body.as_bytes().into(), ..Message::default() };
+        message.headers.insert(header::GROUP_ID.to_owned(), tenant.into());
+        let delivery = Delivery {
+            message,
+            exchange: ExchangeName::default_exchange(),
+            routing_key: RoutingKey::new("a.b").unwrap(),
+            redelivered: false,
+            receipt: Receipt::void(),
+        };
+        let death = Death {
+            consumer: &ConsumerName::new("ledger").unwrap(),
+            reason: DeadReason::Rejected,
+            error: "no",
+            class: None,
+            status: None,
+            attempt: 1,
+            at: Timestamp::UNIX_EPOCH,
+            event_id: Some(&EventId::new("evt_1").unwrap()),
+        };
+        death_id(&delivery, &death)
+    }
+
+    #[test]
+    fn the_same_message_dies_once_and_another_one_under_its_id_beside_it() {
+        assert_eq!(id("acme", "1"), id("acme", "1"));
+        assert_ne!(id("acme", "1"), id("acme", "2"));
+        assert_ne!(id("acme", "1"), id("other", "1"));
     }
 }

@@ -125,6 +125,12 @@ impl Problem {
         Self { id: Some(event.to_string()), ..self }
     }
 
+    /// The same with a word of its own, where a part of the product has finer ones.
+    #[must_use]
+    pub(crate) fn named(self, word: &'static str) -> Self {
+        Self { kind: format!("urn:postrider:problem:{word}"), code: word, ..self }
+    }
+
     /// The word for it, for programs.
     pub(crate) fn code(&self) -> &'static str {
         self.code

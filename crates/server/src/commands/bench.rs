@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use super::Context;
 use crate::bench::{
-    DedupBench, EmbeddedRaw, Figure, Held, Load, Naive, RabbitRaw, Raw as _, Rival, TriageFigures,
-    add_published, delay_over_raw, forget, forget_inbox, over_http, relay_over_raw, triage,
+    DedupBench, EmbeddedRaw, Figure, Held, LedgerBench, Load, Naive, RabbitRaw, Raw as _, Rival,
+    TriageFigures, add_published, delay_over_raw, forget, forget_inbox, over_http, relay_over_raw, triage,
 };
 use crate::config::{Backends, Config, Server};
 use crate::exit::{Exit, usage};
@@ -66,6 +66,9 @@ pub(crate) struct BenchArgs {
     /// Measure publishing over HTTP and push instead
     #[arg(long, conflicts_with_all = ["keys", "delay", "letters"])]
     http: bool,
+    /// Measure the ledger instead, over a posting function in SQL; in a database of its own, which needs the right to make one
+    #[arg(long, conflicts_with_all = ["keys", "delay", "letters", "http", "dedup"])]
+    ledger: bool,
     /// Put so many published events into the outbox first
     #[arg(long, default_value_t = 0, value_name = "N")]
     history: usize,
@@ -129,6 +132,14 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
         }
         Backends::Embedded { .. } | Backends::BrokerAlone { .. } if args.dedup => {
             return Err(usage("--dedup measures PostgreSQL, RabbitMQ and Redis; set all three"));
+        }
+        Backends::Networked { database, broker } if args.ledger => {
+            ledger(config, database, broker, clock, &args).await?
+        }
+        Backends::Embedded { .. } | Backends::BrokerAlone { .. } if args.ledger => {
+            return Err(usage(
+                "--ledger measures PostgreSQL and RabbitMQ; set DATABASE_URL and RABBITMQ_URL",
+            ));
         }
         Backends::Embedded { .. } | Backends::BrokerAlone { .. } => embedded(clock, &args).await?,
         Backends::Networked { database, broker } => networked(config, database, broker, clock, &args).await?,
@@ -273,6 +284,27 @@ async fn dedup(
     let url = wiring::rabbitmq(config, broker).url.expose_secret().to_owned();
     RabbitRaw::open(&url, queue.clone()).await?.remove().await?;
     forget_inbox(&store, &queue).await?;
+    measured
+}
+
+async fn ledger(
+    config: &Config,
+    database: &Server,
+    broker: &Server,
+    clock: &Clock,
+    args: &BenchArgs,
+) -> anyhow::Result<Vec<Figure>> {
+    let settings = wiring::rabbitmq(config, broker);
+    let url = settings.url.expose_secret().to_owned();
+    let rabbitmq: Arc<dyn Broker> = Arc::new(RabbitMq::connect(settings, clock.clone()).await?);
+    let name = QueueName::new(format!("postrider.bench.{}", clock.new_id()))?;
+    let queue = ServiceQueue::new(name.as_str(), RetryPolicy::default())?;
+    let database = wiring::postgres(config, database);
+    let bench = LedgerBench { database, broker: &rabbitmq, queue: &queue, clock, load: args.load(0) };
+    let measured = bench.figures().await;
+    rabbitmq.close().await;
+    let raw = RabbitRaw::open(&url, name).await?;
+    raw.remove_also(queue.queues().iter().map(|queue| &queue.name)).await?;
     measured
 }
 

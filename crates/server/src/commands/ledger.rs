@@ -13,13 +13,12 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use postrider::envelope::TenantId;
-use postrider::topology::ExchangeName;
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
 
 use super::Context;
 use crate::exit::{Exit, usage};
-use crate::wiring::{OnStore, WholeStore, Wired};
+use crate::wiring::{self, OnStore, WholeStore, Wired};
 
 /// Whose books, and what to do with them.
 #[derive(Debug, Args)]
@@ -91,7 +90,9 @@ pub(crate) struct Keep<'a> {
 impl OnStore for Keep<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
-        let desk = Desk::new(wired.store, self.args.tenant, self.context)?;
+        let context = self.context;
+        let ledger = wiring::ledger(&wired.store, &context.config, &context.clock)?;
+        let desk = Desk { ledger, tenant: self.args.tenant.map(TenantId::new).transpose()?, context };
         match self.args.what {
             What::Accounts(args) => accounts::run(args, &desk).await,
             What::Rules(args) => rules::run(args, &desk).await,
@@ -124,16 +125,7 @@ struct Desk<'a, B> {
     context: &'a Context,
 }
 
-impl<'a, B: Books> Desk<'a, B> {
-    fn new(books: B, tenant: Option<String>, context: &'a Context) -> anyhow::Result<Self> {
-        let mut ledger = Ledger::new(books, context.clock.clone());
-        let exchange = &context.config.settings.ledger.announce_exchange;
-        if !exchange.is_empty() {
-            ledger = ledger.announcing(ExchangeName::new(exchange)?);
-        }
-        Ok(Self { ledger, tenant: tenant.map(TenantId::new).transpose()?, context })
-    }
-
+impl<B: Books> Desk<'_, B> {
     /// The tenant that was named, or the only one.
     async fn tenant(&self) -> anyhow::Result<TenantId> {
         if let Some(tenant) = &self.tenant {

@@ -4,6 +4,7 @@
 
 mod api_task;
 mod connections;
+mod ledger_task;
 mod policies;
 mod progress_task;
 mod push_task;
@@ -23,6 +24,7 @@ use postrider::topology::ExchangeName;
 use tokio_util::sync::CancellationToken;
 
 use self::api_task::ApiTask;
+use self::ledger_task::LedgerTask;
 use self::policies::Policies;
 use self::push_task::PushTask;
 use self::signals::{Signal, Signals};
@@ -37,13 +39,14 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
 #[command(after_help = "Examples:\n  \
     postrider serve\n  \
     postrider serve --roles relay,collector\n  \
+    postrider serve --roles ledger\n  \
     postrider serve --roles api --listen 127.0.0.1:0\n\n\
     SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it\n\
     at once; nothing is lost, some of it is done again. SIGHUP reads the configuration again.")]
 pub(crate) struct ServeArgs {
-    /// The parts to run
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES", default_values_t = Role::ALL)]
-    roles: Vec<Role>,
+    /// The parts to run [default: all; the ledger where ledger.queue names its queue]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
+    roles: Option<Vec<Role>>,
     /// Where the HTTP API listens [default: http.listen]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
@@ -62,10 +65,13 @@ enum Role {
     Progress,
     /// Deliveries to the endpoints of push subscriptions
     Push,
+    /// Events of a queue into the books
+    Ledger,
 }
 
 impl Role {
-    const ALL: [Self; 5] = [Self::Relay, Self::Collector, Self::Api, Self::Progress, Self::Push];
+    const ALL: [Self; 6] =
+        [Self::Relay, Self::Collector, Self::Api, Self::Progress, Self::Push, Self::Ledger];
 }
 
 impl std::fmt::Display for Role {
@@ -76,6 +82,7 @@ impl std::fmt::Display for Role {
             Self::Api => "api",
             Self::Progress => "progress",
             Self::Push => "push",
+            Self::Ledger => "ledger",
         })
     }
 }
@@ -112,13 +119,19 @@ impl OnStore for Serve<'_> {
         let push = self
             .runs(Role::Push)
             .then(|| PushTask::start(&wired.store, &broker, accelerator.as_ref(), context, stop.clone()));
-        let mut running = None;
+        let mut ledger = if self.runs(Role::Ledger) {
+            Some(LedgerTask::prepare(&wired.store, context).await?)
+        } else {
+            None
+        };
+        let (mut running, mut feeding) = (None, None);
         loop {
             tokio::select! {
                 started = self.start(&wired.store, &broker, accelerator.as_ref()), if running.is_none() => {
                     running = Some(started?);
-                    let roles: Vec<_> = self.args.roles.iter().map(Role::to_string).collect();
-                    eprintln!("serving {}", roles.join(", "));
+                    feeding = ledger.take().map(|ledger| ledger.start(&broker, accelerator.as_ref(), &stop));
+                    let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
+                    eprintln!("serving {}", roles.collect::<Vec<_>>().join(", "));
                 }
                 signal = signals.next() => match signal {
                     Signal::Reload => signals::reload(context),
@@ -135,6 +148,9 @@ impl OnStore for Serve<'_> {
             }
             if let Some(push) = push {
                 push.finished().await;
+            }
+            if let Some(feeding) = feeding {
+                feeding.finished().await;
             }
             match running {
                 Some(running) => running.stop(drain).await,
@@ -156,7 +172,10 @@ impl OnStore for Serve<'_> {
 
 impl Serve<'_> {
     fn runs(&self, role: Role) -> bool {
-        self.args.roles.contains(&role)
+        match &self.args.roles {
+            Some(roles) => roles.contains(&role),
+            None => role != Role::Ledger || !self.context.config.settings.ledger.queue.is_empty(),
+        }
     }
 
     /// Declares and starts. Waits for a broker that is away: the API takes events meanwhile.

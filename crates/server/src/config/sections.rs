@@ -11,6 +11,7 @@ use postrider::relay::RelayMode;
 use serde::Deserialize;
 
 use super::consumer::ConsumerShort;
+use super::ledger::Ledger;
 use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
@@ -298,14 +299,6 @@ pub(crate) enum LogFormat {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shutdown {
     pub(crate) drain_ms: u64,
-}
-
-/// The financial ledger.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Ledger {
-    pub(crate) announce_exchange: String,
-    pub(crate) signing_key_file: PathBuf,
 }
 
 /// From an old bus to a new one.

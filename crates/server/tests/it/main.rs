@@ -7,6 +7,8 @@ mod demo;
 mod embedded;
 mod http;
 mod ledger;
+mod ledger_http;
+mod ledger_serve;
 mod networked;
 mod process;
 mod progress;

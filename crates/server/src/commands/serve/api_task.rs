@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections;
 use super::tls::{self, TlsListener};
-use crate::api::{Api, Erased, Once, deliveries, refuse_open_doors, subscriptions};
+use crate::api::{Api, Erased, Once, deliveries, ledger, refuse_open_doors, subscriptions};
 use crate::commands::Context;
 use crate::config::Tls;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
-use crate::wiring::WholeStore;
+use crate::wiring::{self, WholeStore};
 
 /// The running API.
 pub(super) struct ApiTask(JoinHandle<()>);
@@ -52,6 +52,7 @@ impl ApiTask {
         let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
         let desks = PullDesks::new(store.clone(), broker, accelerator, config, clock, stop.clone());
         more.extend(deliveries::routes(desks));
+        more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
         let router = api.router(more);
         let task = if let Some(certified) = certified {
             eprintln!("listening on https://{listens_at}");

@@ -1,0 +1,250 @@
+//! `/v1/ledger/{tenant}/…`: the books, read by viewers and written by operators. A token for one tenant sees that tenant's books alone.
+//!
+//! Amounts and the numbers of entries are texts. What the ledger refuses is a problem with the refusal's own code.
+
+mod writing;
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, Query, RawPathParams, Request, State};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use jiff::civil::Date;
+use postrider::envelope::TenantId;
+use postrider::store::TokenRole;
+use postrider_ledger::account::{Account, AccountCode};
+use postrider_ledger::books::Books;
+use postrider_ledger::refusal::Refusal;
+use postrider_ledger::report::{Movement, Row, Statement, TrialBalance};
+use postrider_ledger::verify::{Verification, verify};
+use postrider_ledger::{Ledger, LedgerError, journal_event};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Api;
+use super::access::Caller;
+use super::problem::{Code, Problem};
+
+/// The most rows of a list.
+const MOST: usize = 200;
+
+type Desk<B> = State<Arc<Ledger<B>>>;
+type Whose = Path<TenantId>;
+type Which = Path<(TenantId, u64)>;
+
+/// The routes, by the role they need.
+pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Vec<(TokenRole, Router<Api>)> {
+    let ledger = Arc::new(ledger);
+    let own = |routes: Router<Arc<Ledger<B>>>| {
+        routes.route_layer(from_fn(keep_to_own_books)).with_state::<Api>(ledger.clone())
+    };
+    let viewer = Router::new()
+        .route("/ledger", get(tenants::<B>))
+        .route("/ledger/{tenant}/accounts", get(accounts::<B>))
+        .route("/ledger/{tenant}/accounts/{account}/statement", get(statement::<B>))
+        .route("/ledger/{tenant}/entries", get(entries::<B>))
+        .route("/ledger/{tenant}/entries/{entry}", get(entry::<B>))
+        .route("/ledger/{tenant}/balances", get(balances::<B>))
+        .route("/ledger/{tenant}/trial-balance", get(trial_balance::<B>))
+        .route("/ledger/{tenant}/balance-sheet", get(balance_sheet::<B>))
+        .route("/ledger/{tenant}/income-statement", get(income_statement::<B>))
+        .route("/ledger/{tenant}/verify", get(verified::<B>));
+    let operator = Router::new()
+        .route("/ledger/{tenant}/entries", post(writing::add::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/reversals", post(writing::reverse::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/settlements", post(writing::settle::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/voids", post(writing::void::<B>));
+    vec![(TokenRole::Viewer, own(viewer)), (TokenRole::Operator, own(operator))]
+}
+
+/// Keeps a token that is for one tenant out of the books of others.
+async fn keep_to_own_books(params: RawPathParams, request: Request, next: Next) -> Result<Response, Problem> {
+    let bound = request.extensions().get::<Caller>().and_then(|caller| caller.tenant.as_ref());
+    let asked = params.iter().find(|(name, _)| *name == "tenant").map(|(_, tenant)| tenant);
+    match (bound, asked) {
+        (Some(bound), Some(asked)) if bound.as_str() != asked => {
+            Err(Problem::new(Code::Forbidden, format!("the token is for the books of {bound} alone")))
+        }
+        _ => Ok(next.run(request).await),
+    }
+}
+
+#[derive(Serialize)]
+struct Tenants {
+    tenants: Vec<TenantId>,
+}
+
+async fn tenants<B: Books>(
+    State(ledger): Desk<B>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Tenants>, Problem> {
+    let mut tenants = ledger.books().tenants().await?;
+    tenants.retain(|tenant| caller.tenant.as_ref().is_none_or(|own| own == tenant));
+    Ok(Json(Tenants { tenants }))
+}
+
+#[derive(Serialize)]
+struct Accounts {
+    accounts: Vec<Account>,
+}
+
+async fn accounts<B: Books>(State(ledger): Desk<B>, Path(tenant): Whose) -> Result<Json<Accounts>, Problem> {
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let mut accounts: Vec<Account> = chart.accounts.into_values().collect();
+    accounts.sort_by(|left, right| (left.kind, &left.code).cmp(&(right.kind, &right.code)));
+    Ok(Json(Accounts { accounts }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageOf {
+    #[serde(default)]
+    after: u64,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Entries {
+    entries: Vec<Value>,
+    /// Where the next page begins: the `after` to ask with; nothing on the last one.
+    next: Option<String>,
+}
+
+async fn entries<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    Query(page): Query<PageOf>,
+) -> Result<Json<Entries>, Problem> {
+    let limit = page.limit.unwrap_or(MOST).clamp(1, MOST);
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let found = ledger.books().entries(&tenant, page.after, limit).await?;
+    let next = found.last().filter(|_| found.len() == limit).map(|last| last.number.to_string());
+    let base = chart.book.base_currency;
+    Ok(Json(Entries {
+        entries: found.iter().map(|entry| journal_event::payload(entry, base)).collect(),
+        next,
+    }))
+}
+
+async fn entry<B: Books>(
+    State(ledger): Desk<B>,
+    Path((tenant, number)): Which,
+) -> Result<Json<Value>, Problem> {
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let found = ledger.books().entries(&tenant, number.saturating_sub(1), 1).await?;
+    let found = found.first().filter(|entry| entry.number == number);
+    let shown = found.map(|entry| journal_event::payload(entry, chart.book.base_currency));
+    shown.map(Json).ok_or_else(|| LedgerError::from(Refusal::UnknownEntry(number)).into())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct At {
+    at: Option<Date>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FromTo {
+    from: Option<Date>,
+    to: Option<Date>,
+}
+
+#[derive(Serialize)]
+struct Balances {
+    balances: Vec<Row>,
+}
+
+async fn balances<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    Query(At { at }): Query<At>,
+) -> Result<Json<Balances>, Problem> {
+    Ok(Json(Balances { balances: ledger.trial_balance(&tenant, at).await?.rows }))
+}
+
+async fn trial_balance<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    Query(At { at }): Query<At>,
+) -> Result<Json<TrialBalance>, Problem> {
+    Ok(Json(ledger.trial_balance(&tenant, at).await?))
+}
+
+async fn balance_sheet<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    Query(At { at }): Query<At>,
+) -> Result<Json<Statement>, Problem> {
+    Ok(Json(ledger.balance_sheet(&tenant, at).await?))
+}
+
+async fn income_statement<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    Query(FromTo { from, to }): Query<FromTo>,
+) -> Result<Json<Statement>, Problem> {
+    Ok(Json(ledger.income_statement(&tenant, from, to).await?))
+}
+
+#[derive(Serialize)]
+struct Movements {
+    movements: Vec<Movement>,
+}
+
+async fn statement<B: Books>(
+    State(ledger): Desk<B>,
+    Path((tenant, account)): Path<(TenantId, AccountCode)>,
+) -> Result<Json<Movements>, Problem> {
+    Ok(Json(Movements { movements: ledger.statement(&tenant, &account, MOST).await? }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct After {
+    #[serde(default)]
+    after: u64,
+}
+
+#[derive(Serialize)]
+struct Verified {
+    holds: bool,
+    #[serde(flatten)]
+    found: Verification,
+}
+
+/// Books that take longer than a request may are for `postrider ledger verify`, or for pieces of them: `after`.
+async fn verified<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    Query(After { after }): Query<After>,
+) -> Result<Json<Verified>, Problem> {
+    let found = verify(ledger.books(), &tenant, after, 1).await?.ok_or_else(|| no_books(&tenant))?;
+    Ok(Json(Verified { holds: found.holds(), found }))
+}
+
+fn no_books(tenant: &TenantId) -> Problem {
+    LedgerError::from(Refusal::UnknownTenant(tenant.to_string())).into()
+}
+
+impl From<LedgerError> for Problem {
+    fn from(error: LedgerError) -> Self {
+        let (told, word) = (error.to_string(), error.code());
+        match error {
+            LedgerError::Store(error) => error.into(),
+            LedgerError::Invalid(_) => Self::new(Code::InvalidRequest, told),
+            LedgerError::Refused(refusal) => {
+                let kind = match refusal {
+                    Refusal::UnknownTenant(_) | Refusal::UnknownEntry(_) => Code::NotFound,
+                    Refusal::Conflict { .. }
+                    | Refusal::AlreadyReversed { .. }
+                    | Refusal::AlreadyResolved { .. } => Code::Conflict,
+                    _ => Code::InvalidRequest,
+                };
+                Self::new(kind, told).named(word)
+            }
+        }
+    }
+}

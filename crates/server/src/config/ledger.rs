@@ -1,0 +1,53 @@
+//! `[ledger]`: where its events come from, and how it tells of its entries.
+
+use std::path::PathBuf;
+
+use postrider::InvalidText;
+use postrider::envelope::TenantId;
+use postrider::topology::{ExchangeName, Layout};
+use serde::Deserialize;
+
+use super::sections::OutboxTable;
+
+/// The financial ledger.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ledger {
+    pub(crate) queue: String,
+    tenant: String,
+    pub(crate) tenants_at_once: usize,
+    pub(crate) announce_exchange: String,
+    pub(crate) outbox: String,
+    pub(crate) signing_key_file: PathBuf,
+}
+
+impl Ledger {
+    /// Whose events are those that name nobody.
+    pub(crate) fn tenant(&self) -> Result<Option<TenantId>, InvalidText> {
+        if self.tenant.is_empty() { Ok(None) } else { TenantId::new(&self.tenant).map(Some) }
+    }
+
+    /// Whether everything it names is there. An error names the setting and what is wrong with it.
+    pub(super) fn fits(&self, layout: &Layout, tables: &[OutboxTable]) -> Result<(), (&'static str, String)> {
+        let declared = layout.services.iter().any(|service| service.name().as_str() == self.queue);
+        if !self.queue.is_empty() && !declared {
+            let problem =
+                format!("{} is no queue that is consumed here; declare it as [[queue]]", self.queue);
+            return Err(("ledger.queue", problem));
+        }
+        if !self.outbox.is_empty() && !tables.iter().any(|table| table.name == self.outbox) {
+            let problem =
+                format!("{} is no outbox here, so nobody would relay it; add [[outbox.table]]", self.outbox);
+            return Err(("ledger.outbox", problem));
+        }
+        self.tenant().map_err(|error| ("ledger.tenant", error.to_string()))?;
+        if !self.announce_exchange.is_empty() {
+            let named = ExchangeName::new(&self.announce_exchange);
+            named.map_err(|error| ("ledger.announce_exchange", error.to_string()))?;
+        }
+        if !(1..=64).contains(&self.tenants_at_once) {
+            return Err(("ledger.tenants_at_once", "must be from 1 to 64".to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! The books over HTTP.
+
+use serde_json::{Value, json};
+
+use super::process::{Folder, Serving};
+
+/// A running API over the books of two tenants, and a bearer for each kind of caller.
+struct Desk {
+    folder: Folder,
+    serving: Serving,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let folder = Folder::new();
+        for tenant in ["acme", "other"] {
+            folder
+                .run(&["ledger", "--tenant", tenant, "accounts", "init", "--base", "EUR"])
+                .assert(0, "opened");
+        }
+        let serving = folder.serve(&["--roles", "api"]);
+        Self { folder, serving }
+    }
+
+    fn token(&self, role: &str, tenant: Option<&str>) -> String {
+        let tenant = tenant.map_or_else(Vec::new, |tenant| vec!["--tenant", tenant]);
+        let args = [&["token", "create", "--role", role], tenant.as_slice()].concat();
+        format!("Bearer {}", self.folder.run(&args).assert(0, "prt_").out.trim())
+    }
+
+    fn call(&self, method: &str, path: &str, bearer: &str, body: &Value) -> (u16, Value) {
+        let headers: &[(&str, &str)] = if bearer.is_empty() { &[] } else { &[("authorization", bearer)] };
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, _, answer) = self.serving.http(method, &format!("/v1/ledger{path}"), headers, &body);
+        (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.call("GET", path, "", &Value::Null);
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+}
+
+fn entry(id: &str, amount: &str) -> Value {
+    json!({ "id": id, "effectiveOn": "2026-03-01", "description": "rent", "lines": [
+        { "account": "fees", "side": "debit", "amount": amount, "currency": "EUR" },
+        { "account": "bank", "side": "credit", "amount": amount, "currency": "EUR" },
+    ]})
+}
+
+#[test]
+fn entries_are_posted_reversed_and_read() {
+    let desk = Desk::new();
+    let none = Value::Null;
+    let (status, first) = desk.call("POST", "/acme/entries", "", &entry("e-1", "12.50"));
+    assert_eq!((status, &first["entry"]), (201, &json!("1")), "{first}");
+    let (status, again) = desk.call("POST", "/acme/entries", "", &entry("e-1", "12.50"));
+    assert_eq!((status, &again), (200, &first));
+    for (body, status, code) in [
+        (entry("e-1", "13"), 409, "conflict"),
+        (entry("e-2", "1.005"), 422, "too_many_digits"),
+        (entry("e-2", "-1"), 422, "amount_not_positive"),
+        (entry("e-2", "much"), 422, "invalid_request"),
+        (json!({ "lines": [] }), 400, "invalid_json"),
+    ] {
+        let (answered, problem) = desk.call("POST", "/acme/entries", "", &body);
+        assert_eq!((answered, problem["code"].as_str()), (status, Some(code)), "{problem}");
+    }
+    let (status, reversal) = desk.call("POST", "/acme/entries/1/reversals", "", &json!({ "id": "r-1" }));
+    assert_eq!((status, &reversal["entry"]), (201, &json!("2")), "{reversal}");
+    let (status, problem) = desk.call("POST", "/acme/entries/1/reversals", "", &none);
+    assert_eq!((status, problem["code"].as_str()), (409, Some("already_reversed")), "{problem}");
+    let (status, problem) = desk.call("POST", "/acme/entries/9/voids", "", &none);
+    assert_eq!((status, problem["code"].as_str()), (404, Some("unknown_entry")), "{problem}");
+
+    assert_eq!(desk.get("")["tenants"], json!(["acme", "other"]));
+    assert_eq!(desk.get("/acme/accounts")["accounts"][0]["code"], "bank");
+    let page = desk.get("/acme/entries?limit=1");
+    assert_eq!((&page["entries"][0]["entry"], &page["next"]), (&json!("1"), &json!("1")));
+    let page = desk.get("/acme/entries?limit=2&after=1");
+    assert_eq!((&page["entries"][0]["kind"], &page["next"]), (&json!("reversal"), &json!(null)));
+    assert_eq!(desk.get("/acme/entries/2")["refersTo"], "1");
+    assert_eq!(desk.get("/acme/balances?at=2026-02-28")["balances"], json!([]));
+    assert_eq!(desk.get("/acme/balances")["balances"][0]["balance"], "0.00");
+    assert_eq!(desk.get("/acme/trial-balance")["totals"][0]["balanced"], true);
+    assert_eq!(desk.get("/acme/balance-sheet")["balanced"], true);
+    assert_eq!(desk.get("/acme/income-statement?from=2026-01-01")["sums"]["expenses"], "0.00");
+    assert_eq!(desk.get("/acme/accounts/bank/statement")["movements"][0]["balance"], "-12.50");
+    let verified = desk.get("/acme/verify");
+    assert_eq!((&verified["holds"], &verified["entries"]), (&json!(true), &json!("2")));
+    let (status, problem) = desk.call("GET", "/nobody/trial-balance", "", &none);
+    assert_eq!((status, problem["code"].as_str()), (404, Some("unknown_tenant")), "{problem}");
+}
+
+#[test]
+fn a_token_reads_and_writes_what_its_role_and_tenant_allow() {
+    let desk = Desk::new();
+    let (viewer, operator) = (desk.token("viewer", None), desk.token("operator", Some("acme")));
+    let none = Value::Null;
+    assert_eq!(desk.call("GET", "/acme/entries", "", &none).0, 401);
+    assert_eq!(desk.call("GET", "/other/entries", &viewer, &none).0, 200);
+    assert_eq!(desk.call("POST", "/acme/entries", &viewer, &entry("e-1", "1")).0, 403);
+    assert_eq!(desk.call("POST", "/acme/entries", &operator, &entry("e-1", "1")).0, 201);
+    assert_eq!(desk.call("GET", "", &operator, &none).1["tenants"], json!(["acme"]));
+    for (method, path) in [
+        ("GET", "/other/accounts"),
+        ("GET", "/other/entries/1"),
+        ("GET", "/other/verify"),
+        ("GET", "/%6fther/balances"),
+        ("POST", "/other/entries"),
+        ("POST", "/other/entries/1/reversals"),
+    ] {
+        let (status, problem) = desk.call(method, path, &operator, &none);
+        assert_eq!((status, problem["code"].as_str()), (403, Some("forbidden")), "{path}: {problem}");
+    }
+}
