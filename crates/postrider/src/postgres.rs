@@ -23,6 +23,7 @@ mod migrate;
 mod operations;
 mod outbox;
 mod registration;
+mod replication;
 mod settle;
 mod slots;
 mod stream;
@@ -38,7 +39,6 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
-pub use stream::STREAM_LOG_TARGET;
 pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 
