@@ -23,6 +23,7 @@ mod migrate;
 mod operations;
 mod outbox;
 mod registration;
+mod replays;
 mod replication;
 mod settle;
 mod slots;

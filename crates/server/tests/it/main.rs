@@ -8,6 +8,7 @@ mod embedded;
 mod http;
 mod ledger;
 mod networked;
+mod outbox_replay;
 mod process;
 mod progress;
 mod push;
