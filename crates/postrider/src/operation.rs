@@ -6,10 +6,12 @@
 //!
 //! Progress is the row itself: the command line, the dashboard and another process all see the same.
 
+mod events;
 mod letters;
 mod pace;
 mod runner;
 
+pub use events::{EventPlan, EventSurvey, EventWork, Forgetful, plan_events, start_events};
 pub(crate) use letters::start_in;
 pub use letters::{LetterPlan, LetterWork, Plan, plan, start};
 pub use runner::{Ended, Runner, RunnerConfig};

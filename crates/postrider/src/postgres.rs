@@ -23,6 +23,8 @@ mod migrate;
 mod operations;
 mod outbox;
 mod registration;
+mod replays;
+mod replication;
 mod settle;
 mod slots;
 mod stream;
@@ -38,7 +40,6 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
-pub use stream::STREAM_LOG_TARGET;
 pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::dedup::{Accelerator, InboxKeeper};
-use crate::operation::{LetterWork, Runner, RunnerConfig, Work};
+use crate::operation::{EventWork, LetterWork, Runner, RunnerConfig, Work};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
 use crate::store::{Backend, HouseRules, OperationKind, Registration, StoreError};
@@ -288,12 +288,16 @@ impl<S: Backend> Runtime<S> {
     }
 }
 
-/// Who collects dead letters also runs the operations on them, and the rules.
+/// Who collects dead letters also runs the operations, and the rules.
 async fn run_operations<S: Backend>(store: S, clock: Clock, rules: Vec<Rule>, stop: CancellationToken) {
     let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
     let letters = LetterWork::new(clock.clone());
-    let kinds: [(OperationKind, &dyn Work<S>); 2] =
-        [(OperationKind::ReplayLetters, &letters), (OperationKind::DiscardLetters, &letters)];
+    let events = EventWork::new(clock.clone());
+    let kinds: [(OperationKind, &dyn Work<S>); 3] = [
+        (OperationKind::ReplayLetters, &letters),
+        (OperationKind::DiscardLetters, &letters),
+        (OperationKind::ReplayOutbox, &events),
+    ];
     tokio::join!(runner.serve(&kinds, &stop), keep_rules(&store, &clock, &rules, &stop));
 }
 

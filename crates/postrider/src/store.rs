@@ -21,6 +21,7 @@ mod outbox;
 mod outbox_desk;
 mod outboxes;
 mod registration;
+mod replays;
 mod stream;
 #[cfg(feature = "push")]
 mod subscriptions;
@@ -49,13 +50,15 @@ pub use operation::{
     Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
 };
 pub use outbox::{
-    Ask, Backlog, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult,
-    SlotLease, Verbatim, Wanted,
+    Ask, Backlog, Destination, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId,
+    RowResult, SlotLease, Verbatim, Wanted,
 };
 pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
+pub(crate) use replays::read_item;
+pub use replays::{EventFilter, Replays};
 pub use stream::{LogPosition, Opening, RowStream, SLOTS, StreamLimit, StreamState, Streamed};
 #[cfg(feature = "push")]
 pub(crate) use subscriptions::KEPT_ATTEMPTS;
@@ -95,10 +98,10 @@ pub trait OutboxStore: Outbox + OutboxDesk + Housekeeping {}
 
 impl<T: Outbox + OutboxDesk + Housekeeping> OutboxStore for T {}
 
-/// The ports of triage: dead letters, what is done about them, and where an event went.
-pub trait TriageStore: DeadLetters + Triage + Operations + Traces {}
+/// The ports of triage: dead letters, what is done about them, sending events again, and where an event went.
+pub trait TriageStore: DeadLetters + Triage + Operations + Replays + Traces {}
 
-impl<T: DeadLetters + Triage + Operations + Traces> TriageStore for T {}
+impl<T: DeadLetters + Triage + Operations + Replays + Traces> TriageStore for T {}
 
 /// All the ports a whole backend has.
 pub trait Backend: OutboxStore + ConsumerStore + TriageStore + Audit + Claims + Registrations {}

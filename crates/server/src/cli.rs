@@ -102,6 +102,7 @@ impl Command {
             Self::Serve(_) | Self::Demo(_) => true,
             Self::Dlq(args) => args.detaches(),
             Self::Ops(args) => args.detaches(),
+            Self::Outbox(args) => args.detaches(),
             _ => false,
         }
     }

@@ -24,7 +24,7 @@ use exit::Exit;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // Two crates bring two TLS providers; whoever asks first would panic. An error means that one is there already.
+    // The HTTP client takes the process's TLS provider. An error means that one is there already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     let stops_by_itself = cli.command.handles_signals();

@@ -17,6 +17,7 @@ pub mod broker;
 pub mod claims;
 pub mod controls;
 pub mod dead_letters;
+pub mod event_replays;
 pub mod held;
 pub mod inbox;
 pub mod operations;
@@ -175,6 +176,10 @@ macro_rules! store_conformance {
             two_replays_of_one_group_double_nothing, an_operation_goes_on_where_it_was_after_a_stop,
             a_trace_tells_every_step, a_rule_takes_its_turn_and_leaves_what_dies_again_and_again,
         ]);
+        $crate::conformance_cases!($fixture, event_replays: [
+            published_events_are_sent_again_under_their_ids, only_matching_events_are_sent_again,
+            an_inbox_forgets_on_purpose_alone, a_plan_tells_who_has_forgotten, archived_events_are_sent_again,
+        ]);
         $crate::conformance_cases!($fixture, registrations: [
             registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
         ]);
@@ -313,6 +318,7 @@ mod tests {
             include_str!("conformance/broker/routing.rs"),
             include_str!("conformance/controls.rs"),
             include_str!("conformance/dead_letters.rs"),
+            include_str!("conformance/event_replays.rs"),
             include_str!("conformance/held.rs"),
             include_str!("conformance/inbox.rs"),
             include_str!("conformance/operations.rs"),

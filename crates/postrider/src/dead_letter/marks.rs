@@ -34,7 +34,7 @@ pub mod names {
     /// Unique for this death, and the same when a crash makes it die again.
     pub const DEAD_LETTER_ID: &str = "x-dead-letter-id";
     /// The replay that brought the message back, if one did: the operation and the number of the dead letter, with a slash
-    /// between them. What dies after a replay dies anew.
+    /// between them, or the row of the outbox (`outbox-42`) for a published event. What dies after a replay dies anew.
     pub const REPLAY_ID: &str = "x-replay-id";
     /// The event, or the key of the dead letter, in whose place it was sent, edited.
     pub const REPLACES: &str = "x-replaces";

@@ -10,10 +10,10 @@ use crate::envelope::wire::{self, Identity, header};
 use crate::envelope::{EventId, EventType, Payload, WireFormat};
 use crate::operation::LetterPlan;
 use crate::store::{
-    Backend, DeadLetter, LetterId, LetterStatus, LogEntry, Resolution, StoreError, StoreErrorKind,
-    StoredLetter, Verbatim,
+    Backend, DeadLetter, Destination, LetterId, LetterStatus, LogEntry, Resolution, StoreError,
+    StoreErrorKind, StoredLetter, Verbatim,
 };
-use crate::topology::{QueueName, RoutingKey};
+use crate::topology::RoutingKey;
 
 /// The marks of a death. `x-death` stays: it is history.
 const DEATH: [&str; 11] = [
@@ -57,7 +57,7 @@ pub(crate) fn again(
         event_type: dead.event_type.as_deref().and_then(|of| EventType::new(of).ok()),
         tenant: dead.tenant.clone(),
         ordering_key: dead.ordering_key.clone(),
-        queue: plan.to_queue.clone().unwrap_or_else(|| dead.queue.clone()),
+        to: Destination::Queue(plan.to_queue.clone().unwrap_or_else(|| dead.queue.clone())),
         message,
         dead_letter: Some(summary.id),
     })
@@ -160,7 +160,7 @@ fn edited(
         event_type: dead.event_type.as_deref().and_then(|of| EventType::new(of).ok()),
         tenant: dead.tenant.clone(),
         ordering_key: dead.ordering_key.clone(),
-        queue: QueueName::clone(&dead.queue),
+        to: Destination::Queue(dead.queue.clone()),
         message,
         dead_letter: None,
     }

@@ -71,7 +71,7 @@ pub async fn plan<S: Backend>(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
-fn takes(total: u64, rate: f64) -> Option<Duration> {
+pub(super) fn takes(total: u64, rate: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(total as f64 / rate).ok()
 }
 
@@ -124,7 +124,7 @@ fn open(filter: &LetterFilter) -> LetterFilter {
     LetterFilter { status: Some(LetterStatus::Open), ..filter.clone() }
 }
 
-fn unwritable(error: serde_json::Error) -> StoreError {
+pub(super) fn unwritable(error: serde_json::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Other, "the plan of an operation cannot be written or read as JSON")
         .because(error)
 }

@@ -24,7 +24,8 @@ macro_rules! placed {
                      WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
                                   WHERE d.event_id = o.id AND d.queue = $2 AND d.status <> 'replayed') THEN 'dead' \
                      WHEN o.status <> 'published' OR EXISTS (SELECT FROM postrider.event_outbox again \
-                                  WHERE again.event_id = o.id AND again.target_queue = $2 \
+                                  WHERE again.event_id = o.id \
+                                    AND (again.target_queue = $2 OR again.target_queue IS NULL) \
                                     AND again.status IN ('pending', 'failed')) THEN 'unpublished' \
                      WHEN EXISTS (SELECT FROM postrider.held_event h \
                                   WHERE h.consumer_name = $1 AND h.event_id = o.id) THEN 'held' \

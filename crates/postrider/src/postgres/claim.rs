@@ -15,7 +15,7 @@ use crate::store::{
 use crate::text::InvalidText;
 
 /// What a claim reads, in the order of [`outbox_row`].
-const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, subsidiary_id::text, aggregate_type, \
+pub(super) const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, subsidiary_id::text, aggregate_type, \
      aggregate_id::text, event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), content_type, occurred_at, key, \
      causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
      verbatim, dead_letter_id, headers::text";
@@ -134,7 +134,7 @@ impl Postgres {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Unreadable {
+pub(super) enum Unreadable {
     #[error(transparent)]
     Column(#[from] sqlx::Error),
     #[error(transparent)]
@@ -143,13 +143,13 @@ enum Unreadable {
     Head(#[from] serde_json::Error),
 }
 
-fn row_id(row: &PgRow) -> Result<RowId, sqlx::Error> {
+pub(super) fn row_id(row: &PgRow) -> Result<RowId, sqlx::Error> {
     let created_at = row.try_get::<jiff_sqlx::Timestamp, _>(1)?.to_jiff();
     Ok(RowId { position: row.try_get(0)?, created_at })
 }
 
 /// Columns are named by their place in [`COLUMNS`], because names cost time on this path.
-fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
+pub(super) fn outbox_row(row: &PgRow, id: RowId) -> Result<OutboxRow, Unreadable> {
     let text = |column: usize| row.try_get::<&str, _>(column);
     let maybe = |column: usize| row.try_get::<Option<&str>, _>(column);
     let body = Bytes::copy_from_slice(row.try_get(9)?);

@@ -37,7 +37,7 @@ pub(super) fn failed(doing: &str, place: &str, cause: sqlx::Error) -> StoreError
     }
 }
 
-const TLS_ADVICE: &str = "check sslmode, sslrootcert and that the server's certificate names this host; nothing was sent without TLS";
+pub(super) const TLS_ADVICE: &str = "check sslmode, sslrootcert and that the server's certificate names this host; nothing was sent without TLS";
 
 /// An error of the first connection.
 pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
@@ -137,7 +137,7 @@ fn of_answer(doing: &str, place: &str, answer: &dyn DatabaseError) -> StoreError
 }
 
 /// The classes of SQLSTATE that are handled differently.
-fn kind_of(code: &str) -> StoreErrorKind {
+pub(super) fn kind_of(code: &str) -> StoreErrorKind {
     match code {
         "57P01" | "57P02" | "57P03" | "57P05" | "57014" | "53300" | "53100" | "53200" | "25006" => {
             StoreErrorKind::Unavailable

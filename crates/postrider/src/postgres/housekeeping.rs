@@ -319,7 +319,8 @@ impl Round<'_> {
 /// What a row has that is not computed.
 const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
      content_type, status, available_at, attempts, created_at, occurred_at, ordering_key, causation_id, correlation_id, \
-     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error";
+     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error, event_id, \
+     verbatim, dead_letter_id";
 
 fn filled(template: &str, values: &[(&str, &str)]) -> String {
     values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value))

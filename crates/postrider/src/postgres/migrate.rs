@@ -56,6 +56,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "push",
         sql: include_str!("../../../../migrations/postgres/0011_push.sql"),
     },
+    Migration {
+        version: 14,
+        name: "replay",
+        sql: include_str!("../../../../migrations/postgres/0014_replay.sql"),
+    },
 ];
 
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.

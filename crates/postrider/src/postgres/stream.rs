@@ -8,27 +8,22 @@ mod decode;
 mod door;
 
 pub(super) use door::Door;
+use door::NotOpen;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::FutureExt as _;
-use pgwire_replication::{Lsn, PgWireError, ReplicationClient, ReplicationEvent};
 use sqlx::Row as _;
 
 use self::decode::{Decoder, Told};
 use super::Postgres;
 use super::error::failed;
+use super::replication::{Heard, Reader, Trouble};
 use crate::envelope::OrderingKey;
 use crate::store::{
     LogPosition, Opening, RelayId, RowStream, StoreError, StoreErrorKind, StreamLimit, StreamState, Streamed,
 };
 
-/// Where the driver of streams logs. What it says is in our own errors too.
-pub const STREAM_LOG_TARGET: &str = "pgwire_replication";
-
-/// A slot is ready when all transactions that were writing have ended; one that takes longer is waited for next time.
-const SLOT_LIMIT: Duration = Duration::from_mins(10);
 /// Older servers cannot send what we read.
 const OLDEST_SERVER: i32 = 140_000;
 
@@ -81,27 +76,30 @@ impl Postgres {
             return Ok(Opening::Impossible(missing));
         }
         let slot = door::slot(&self.table, self.clock());
-        let opened = tokio::time::timeout(SLOT_LIMIT, self.inner.door.open(&slot, &publication)).await;
-        let client = match opened {
-            Ok(Ok(client)) => client,
-            Ok(Err(error @ (PgWireError::Server(_) | PgWireError::Auth(_) | PgWireError::Tls(_)))) => {
-                return Ok(Opening::Impossible(format!("PostgreSQL at {}: {error}", self.inner.place)));
-            }
-            Ok(Err(error)) => return Err(self.stream_lost(&error)),
-            Err(_) => {
+        let reader = match self.inner.door.open(&slot, &publication, self.clock().clone()).await {
+            Ok(reader) => reader,
+            Err(NotOpen::Slot) => {
                 return Ok(Opening::Impossible(
                     "a transaction that writes has been open for ten minutes, and a stream can begin only after it"
                         .to_owned(),
                 ));
             }
+            Err(NotOpen::Trouble(trouble)) if trouble.is_lasting() => {
+                return Ok(Opening::Impossible(format!("PostgreSQL at {}: {trouble}", self.inner.place)));
+            }
+            Err(NotOpen::Trouble(trouble)) => return Err(self.stream_lost(&trouble)),
         };
         let take = sqlx::query(TAKE).bind(&name).bind(relay.as_str()).bind(lease).bind(&slot);
         let taken = self.limited("taking the stream of the outbox", take.execute(self.relays())).await?;
         if taken.rows_affected() == 0 {
             return Ok(Opening::Elsewhere);
         }
-        let stream =
-            Stream { client, decoder: Decoder::default(), told_to: Lsn::default(), store: self.clone() };
+        let stream = Stream {
+            reader,
+            decoder: Decoder::default(),
+            told_to: LogPosition::default(),
+            store: self.clone(),
+        };
         Ok(Opening::Open(Box::new(stream)))
     }
 
@@ -146,8 +144,8 @@ impl Postgres {
         }
     }
 
-    fn stream_lost(&self, error: &PgWireError) -> StoreError {
-        let message = format!("the stream from PostgreSQL at {} ended: {error}", self.inner.place);
+    fn stream_lost(&self, trouble: &Trouble) -> StoreError {
+        let message = format!("the stream from PostgreSQL at {} ended: {trouble}", self.inner.place);
         StoreError::new(StoreErrorKind::Unavailable, message)
     }
 
@@ -212,9 +210,9 @@ impl Means {
 
 /// One stream. Its connection, and with it its slot, ends when it is dropped.
 struct Stream {
-    client: ReplicationClient,
+    reader: Reader,
     decoder: Decoder,
-    told_to: Lsn,
+    told_to: LogPosition,
     store: Postgres,
 }
 
@@ -223,46 +221,39 @@ impl RowStream for Stream {
     async fn next(&mut self, limit: StreamLimit) -> Result<Streamed, StoreError> {
         let (mut streamed, mut bytes, mut moved) = (Streamed::default(), 0, false);
         while streamed.rows.len() < limit.rows && bytes < limit.bytes {
-            let event = if moved || !streamed.rows.is_empty() {
-                let Some(event) = self.client.recv().now_or_never() else { break };
-                event
+            let heard = if moved || !streamed.rows.is_empty() {
+                match self.reader.ready() {
+                    Ok(None) => break,
+                    Ok(Some(heard)) => Ok(heard),
+                    Err(trouble) => Err(trouble),
+                }
             } else {
-                self.client.recv().await
+                self.reader.next().await
             };
-            match event.map_err(|error| self.store.stream_lost(&error))? {
-                Some(ReplicationEvent::XLogData { data, .. }) => match self.decoder.read(data) {
-                    Told::Row(row) => {
-                        bytes += row.envelope.payload.bytes().len();
-                        streamed.rows.push(*row);
-                    }
-                    Told::Unreadable(position) => {
-                        let first = streamed.unreadable.get_or_insert(position);
-                        *first = position.min(*first);
-                        moved = true;
-                    }
-                    Told::Nothing => {}
-                },
-                Some(ReplicationEvent::Begin { commit_time_micros, .. }) => {
-                    self.decoder.begin(commit_time_micros);
+            let told = match heard.map_err(|trouble| self.store.stream_lost(&trouble))? {
+                Heard::Log(message) => self.decoder.read(message),
+                Heard::Alive(position) => Told::Committed(position),
+            };
+            match told {
+                Told::Row(row) => {
+                    bytes += row.envelope.payload.bytes().len();
+                    streamed.rows.push(*row);
                 }
-                Some(
-                    ReplicationEvent::Commit { end_lsn: lsn, .. }
-                    | ReplicationEvent::KeepAlive { wal_end: lsn, .. },
-                ) => {
-                    moved |= lsn > self.told_to;
-                    self.told_to = self.told_to.max(lsn);
+                Told::Unreadable(position) => {
+                    let first = streamed.unreadable.get_or_insert(position);
+                    *first = position.min(*first);
+                    moved = true;
                 }
-                Some(_) => {}
-                None => {
-                    return Err(self
-                        .store
-                        .stream_lost(&PgWireError::Protocol("the server said so".to_owned())));
+                Told::Committed(position) => {
+                    moved |= position > self.told_to;
+                    self.told_to = self.told_to.max(position);
                 }
+                Told::Nothing => {}
             }
         }
         // What was told need not be kept: should we die now, the table still has it.
-        self.client.update_applied_lsn(self.told_to);
-        streamed.told_to = LogPosition(self.told_to.as_u64());
+        self.reader.confirm(self.told_to);
+        streamed.told_to = self.told_to;
         Ok(streamed)
     }
 }

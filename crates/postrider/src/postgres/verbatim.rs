@@ -4,9 +4,9 @@ use super::{Postgres, PostgresTx};
 use crate::store::{StoreError, UNTYPED, Verbatim, write_head};
 
 const APPEND: &str = "INSERT INTO postrider.event_outbox (id, event_id, group_id, aggregate_type, event_type, body, \
-     content_type, ordering_key, target_queue, verbatim, dead_letter_id) \
+     content_type, ordering_key, exchange, routing_key, target_queue, verbatim, dead_letter_id) \
      SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], \
-     $8::text[], $9::text[], $10::bytea[], $11::bigint[])";
+     $8::text[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::bigint[])";
 
 impl Postgres {
     pub(super) async fn insert_verbatim(
@@ -36,7 +36,9 @@ impl Postgres {
             .bind(column(&messages, |row| row.message.body.as_ref()))
             .bind(column(&messages, content_type))
             .bind(column(&messages, Verbatim::row_key))
-            .bind(column(&messages, |row| row.queue.as_str()))
+            .bind(column(&messages, |row| row.to.columns().0))
+            .bind(column(&messages, |row| row.to.columns().1))
+            .bind(column(&messages, |row| row.to.columns().2))
             .bind(heads)
             .bind(column(&messages, |row| row.dead_letter.map(|letter| letter.0)));
         self.limited("appending to the outbox", insert.execute(tx.ours())).await?;

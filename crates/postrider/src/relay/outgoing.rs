@@ -12,12 +12,11 @@ const REPLAY_ATTEMPTS: u32 = 3;
 
 /// The message of a row, and where it goes.
 pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
-    if let (Some(message), Some(queue)) = (&row.verbatim, &row.target_queue) {
-        return Outgoing::to_queue(queue, message.clone());
-    }
     let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
-    let format = config.formats.get(exchange).copied().unwrap_or(config.format);
-    let message = wire::encode(&row.envelope, format, row.attempts);
+    let message = row.verbatim.clone().unwrap_or_else(|| {
+        let format = config.formats.get(exchange).copied().unwrap_or(config.format);
+        wire::encode(&row.envelope, format, row.attempts)
+    });
     if let Some(queue) = &row.target_queue {
         return Outgoing::to_queue(queue, message);
     }

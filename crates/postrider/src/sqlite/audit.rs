@@ -53,7 +53,8 @@ WITH committed AS (
     SELECT position, id,
         iif(status = 'published' AND EXISTS (
             SELECT 1 FROM event_outbox AS again
-            WHERE again.event_id = event_outbox.id AND again.target_queue = ?3 AND again.status IN ('pending', 'failed')),
+            WHERE again.event_id = event_outbox.id AND (again.target_queue = ?3 OR again.target_queue IS NULL)
+              AND again.status IN ('pending', 'failed')),
             'pending', status) AS status,
         EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS applied,
         status = 'dead' OR EXISTS (

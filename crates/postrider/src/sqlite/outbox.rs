@@ -5,6 +5,7 @@ mod backlog;
 mod desk;
 mod housekeeping;
 mod lease;
+mod replays;
 mod row;
 mod verbatim;
 

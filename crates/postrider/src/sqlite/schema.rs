@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0008_progress.sql"),
     include_str!("../../../../migrations/sqlite/0009_inbox.sql"),
     include_str!("../../../../migrations/sqlite/0010_push.sql"),
+    include_str!("../../../../migrations/sqlite/0011_replay.sql"),
 ];
 
 /// Applies what is missing.

@@ -188,7 +188,7 @@ impl RelayId {
     }
 }
 
-/// A message that is sent again as it was, byte for byte, to one queue alone. It need not be an event.
+/// A message that is sent again as it was, byte for byte. It need not be an event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verbatim {
     /// The row's own id, unique among all ids of the outbox: the event's id is taken by the event.
@@ -199,14 +199,41 @@ pub struct Verbatim {
     pub event_type: Option<EventType>,
     /// Whose it is.
     pub tenant: Option<TenantId>,
-    /// What it keeps its order with: among the messages that are sent again to this queue, and with nothing else.
+    /// What it keeps its order with: among the messages that are sent again to the same place, and with nothing else.
     pub ordering_key: Option<OrderingKey>,
     /// Where it goes.
-    pub queue: QueueName,
+    pub to: Destination,
     /// Properties, headers and body, as they will be published.
     pub message: Message,
     /// The dead letter it was, opened again should this row die.
     pub dead_letter: Option<LetterId>,
+}
+
+/// Where a message is sent again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// One queue alone.
+    Queue(QueueName),
+    /// An exchange, and from there to whoever is bound by this key.
+    Exchange(ExchangeName, RoutingKey),
+}
+
+impl Destination {
+    /// The name of the queue or exchange.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Queue(queue) => queue.as_str(),
+            Self::Exchange(exchange, _) => exchange.as_str(),
+        }
+    }
+
+    /// What a row says of it: exchange, routing key and queue.
+    pub(crate) fn columns(&self) -> (Option<&str>, Option<&str>, Option<&str>) {
+        match self {
+            Self::Queue(queue) => (None, None, Some(queue.as_str())),
+            Self::Exchange(exchange, key) => (Some(exchange.as_str()), Some(key.as_str()), None),
+        }
+    }
 }
 
 /// The type of a row whose message names none.
@@ -217,7 +244,7 @@ impl Verbatim {
     pub(crate) fn row_key(&self) -> String {
         const LONGEST: usize = 600;
         let Some(key) = &self.ordering_key else { return String::new() };
-        let text = format!("again/{}/{key}", self.queue);
+        let text = format!("again/{}/{key}", self.to.name());
         if text.len() <= LONGEST {
             return text;
         }

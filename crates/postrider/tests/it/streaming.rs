@@ -1,5 +1,6 @@
 //! The relay that streams, on a real PostgreSQL, with a broker that remembers what it was sent and can be told to fail.
 
+mod connecting;
 mod relaying;
 mod rows;
 mod trouble;

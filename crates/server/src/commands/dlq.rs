@@ -8,6 +8,8 @@ mod list;
 mod show;
 mod transfer;
 
+pub(super) use filter::since;
+
 use clap::{Args, Subcommand};
 use postrider::store::LetterId;
 

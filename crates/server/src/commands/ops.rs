@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use postrider::operation::{Ended, LetterWork, Runner, RunnerConfig};
+use postrider::operation::{Ended, EventWork, LetterWork, Runner, RunnerConfig, Work};
 use postrider::store::{Operation, OperationKind, OperationState, Operations};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -180,13 +180,15 @@ pub(crate) async fn run_here<S: WholeStore>(
 ) -> anyhow::Result<Exit> {
     let store = &wired.store;
     let operation = find(store, id).await?;
-    if operation.kind == OperationKind::ReplayOutbox {
-        return Err(usage("this operation is run by `postrider serve`"));
-    }
     let runner = Runner::new(store.clone(), context.clock.clone(), RunnerConfig::default());
-    let (work, stop) = (LetterWork::new(context.clock.clone()), CancellationToken::new());
+    let (letters, events) = (LetterWork::new(context.clock.clone()), EventWork::new(context.clock.clone()));
+    let work: &dyn Work<S> = match operation.kind {
+        OperationKind::ReplayLetters | OperationKind::DiscardLetters => &letters,
+        OperationKind::ReplayOutbox => &events,
+    };
+    let stop = CancellationToken::new();
     let running = async {
-        let ended = runner.run(id, &work, &stop).await;
+        let ended = runner.run(id, work, &stop).await;
         if matches!(ended, Ok(Some(Ended::Detached))) { Ok(None) } else { ended.map(|_| Some(())) }
     };
     let mut progress = Progress::new(context);

@@ -1,5 +1,7 @@
 //! `postrider outbox`: what waits in the outbox, what stands still and why, and how it goes on.
 
+mod replay;
+
 use clap::{Args, Subcommand, ValueEnum};
 use postrider::EventId;
 use postrider::envelope::OrderingKey;
@@ -68,11 +70,20 @@ enum What {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Send published events again, from the outbox and its archive
+    Replay(replay::ReplayArgs),
     /// Make partitions ahead, and archive and remove what is older than outbox.retention_days, now
     #[command(
         after_help = "The relay does this by itself every ten minutes. What is not published is never removed."
     )]
     Archive,
+}
+
+impl OutboxArgs {
+    /// Whether Ctrl-C detaches from it rather than cutting it off.
+    pub(crate) fn detaches(&self) -> bool {
+        matches!(self.what, What::Replay(_))
+    }
 }
 
 /// The states of an event.
@@ -154,6 +165,7 @@ impl OnStore for Outbox<'_> {
                     if *dry_run { would_free(store, &target).await? } else { store.unpark(&target).await? };
                 self.freed(&ids, *dry_run)
             }
+            What::Replay(args) => replay::replay(args, &wired, self.context).await,
             What::Archive => {
                 let worker = RelayId::of_process(&self.context.clock);
                 self.kept(store.keep_house(&worker, &house(&self.context.config)).await?)

@@ -10,6 +10,7 @@ mod ledger;
 mod ledger_http;
 mod ledger_serve;
 mod networked;
+mod outbox_replay;
 mod process;
 mod progress;
 mod push;

@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use bytes::{Buf as _, Bytes};
 use jiff::Timestamp;
 
+use super::super::replication::EPOCH;
 use crate::envelope::{
     AggregateId, Attributes, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId,
     TraceContext,
 };
-use crate::store::{LetterId, OutboxRow, RowId, read_head};
+use crate::store::{LetterId, LogPosition, OutboxRow, RowId, read_head};
 use crate::text::InvalidText;
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
@@ -48,8 +49,6 @@ const NAMES: [&str; 27] = [
 ];
 const UUID: u32 = 2950;
 const JSONB: u32 = 3802;
-/// PostgreSQL's time begins in the year 2000.
-const EPOCH: i64 = 946_684_800_000_000;
 
 /// The columns that are read, in the order of [`NAMES`].
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +88,8 @@ pub(super) enum Told {
     Row(Box<OutboxRow>),
     /// A new row, at this position, that cannot be read here.
     Unreadable(i64),
+    /// A transaction is complete: everything before this was told.
+    Committed(LogPosition),
     /// Nothing for a relay: no row, or one that has a time of its own, or was never to be published.
     Nothing,
 }
@@ -120,14 +121,16 @@ enum Unreadable {
 }
 
 impl Decoder {
-    /// A transaction begins that was committed at this time, in microseconds of PostgreSQL's own.
-    pub(super) fn begin(&mut self, committed_at: i64) {
-        self.committed_at = committed_at;
-    }
-
     /// Reads one message.
     pub(super) fn read(&mut self, mut message: Bytes) -> Told {
         match message.try_get_u8() {
+            // Its last position in the log, then when it was committed.
+            Ok(b'B') if message.len() >= 16 => {
+                self.committed_at = message.slice(8..).get_i64();
+                Told::Nothing
+            }
+            // Flags and the commit's own position, then where it ends.
+            Ok(b'C') if message.len() >= 17 => Told::Committed(LogPosition(message.slice(9..).get_u64())),
             Ok(b'R') => {
                 self.columns = columns(message).unwrap_or_default();
                 Told::Nothing

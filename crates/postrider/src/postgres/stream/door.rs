@@ -3,95 +3,86 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig, SslMode, TlsConfig};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use sha2::Digest as _;
+use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
+use super::super::replication::{Address, Pem, Place, Reader, Session, Tls, Trouble, Verify};
 use super::super::{OutboxTable, PostgresConfig};
 use crate::clock::Clock;
 
-/// Rows that wait between the connection and the relay, at most.
-const BUFFERED: usize = 128;
-/// How often the server is told how far we are.
-const STATUS: Duration = Duration::from_secs(1);
+/// A slot is ready when all transactions that were writing have ended; one that takes longer is waited for next time.
+const SLOT_LIMIT: Duration = Duration::from_mins(10);
 /// PostgreSQL cuts longer names.
 const LONGEST_NAME: usize = 63;
 
 /// Where to connect, and as whom.
-pub(in crate::postgres) struct Door {
-    host: String,
-    port: u16,
-    user: String,
-    password: SecretString,
-    database: String,
-    tls: TlsConfig,
-    application_name: String,
+pub(in crate::postgres) struct Door(Address);
+
+/// Why it stayed shut.
+pub(super) enum NotOpen {
+    /// The slot was not ready in time.
+    Slot,
+    Trouble(Trouble),
 }
 
 impl Door {
     pub(in crate::postgres) fn new(config: &PostgresConfig, options: &PgConnectOptions) -> Self {
-        let url = url::Url::parse(config.url.expose_secret()).ok();
-        let parameter = |names: &[&str]| {
-            let pairs = url.as_ref()?.query_pairs();
-            pairs
-                .into_iter()
-                .find(|(name, _)| names.contains(&name.as_ref()))
-                .map(|(_, value)| value.into_owned())
+        let place = match options.get_socket() {
+            Some(folder) => Place::Socket(folder.clone()),
+            None => Place::Host(options.get_host().trim_matches(['[', ']']).to_owned()),
         };
-        let file = |names: &[&str]| parameter(names).map(PathBuf::from);
-        let password = url.as_ref().and_then(|url| url.password()).map(decoded);
-        let host = match options.get_socket() {
-            Some(folder) => folder.display().to_string(),
-            None => options.get_host().to_owned(),
+        // The driver shows its secrets and files in a URL only. What it cannot write into one is kept out of it.
+        let url = options.clone().host("host").username("user").database("database").to_url_lossy();
+        let pem = |wanted: &str| {
+            let (_, value) = url.query_pairs().find(|(name, _)| name == wanted)?;
+            Some(match value.strip_prefix("file: ") {
+                Some(file) => Pem::File(PathBuf::from(file)),
+                None => Pem::Text(value.into_owned()),
+            })
         };
-        let mode = match options.get_ssl_mode() {
-            _ if host.starts_with('/') => SslMode::Disable,
-            PgSslMode::Disable | PgSslMode::Allow => SslMode::Disable,
-            PgSslMode::Prefer => SslMode::Prefer,
-            PgSslMode::Require => SslMode::Require,
-            PgSslMode::VerifyCa => SslMode::VerifyCa,
-            PgSslMode::VerifyFull => SslMode::VerifyFull,
+        let (optional, verify) = match options.get_ssl_mode() {
+            PgSslMode::Disable | PgSslMode::Allow => (true, None),
+            PgSslMode::Prefer => (true, Some(Verify::Nothing)),
+            PgSslMode::Require => (false, Some(Verify::Nothing)),
+            PgSslMode::VerifyCa => (false, Some(Verify::Authority)),
+            PgSslMode::VerifyFull => (false, Some(Verify::AuthorityAndName)),
         };
-        Self {
-            host,
+        let tls = verify.map(|verify| Tls {
+            optional,
+            verify,
+            authority: pem("sslrootcert"),
+            certificate: pem("sslcert"),
+            key: pem("sslkey"),
+        });
+        Self(Address {
+            place,
             port: options.get_port(),
             user: options.get_username().to_owned(),
-            password: password.or_else(|| parameter(&["password"])).unwrap_or_default().into(),
+            password: url.password().map(|password| SecretString::from(decoded(password))),
             database: options.get_database().unwrap_or(options.get_username()).to_owned(),
-            tls: TlsConfig {
-                mode,
-                ca_pem_path: file(&["sslrootcert", "ssl-root-cert", "ssl-ca"]),
-                sni_hostname: None,
-                client_cert_pem_path: file(&["sslcert", "ssl-cert"]),
-                client_key_pem_path: file(&["sslkey", "ssl-key"]),
-            },
             application_name: config.application_name.clone(),
-        }
+            tls,
+            limit: config.acquire_limit,
+        })
     }
 
     /// Connects, makes the slot and begins. The slot ends with this connection.
-    pub(super) async fn open(&self, slot: &str, publication: &str) -> Result<ReplicationClient, PgWireError> {
-        let mut config = ReplicationConfig::new(
-            self.host.clone(),
-            self.user.clone(),
-            self.password.expose_secret().to_owned(),
-            self.database.clone(),
-            slot,
-            publication,
-        )
-        .with_port(self.port)
-        .with_tls(self.tls.clone());
-        config.buffer_events = BUFFERED;
-        config.status_interval = STATUS;
-        config.binary = true;
-        config.application_name = Some(self.application_name.clone());
-        let mut client = ReplicationClient::connect_gated(config).await?;
+    pub(super) async fn open(&self, slot: &str, publication: &str, clock: Clock) -> Result<Reader, NotOpen> {
+        let mut session = Session::connect(&self.0).await?;
         let make = format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
-        client.simple_query(&make).await?;
-        client.start().await?;
-        client.wait_started().await?;
-        Ok(client)
+        match session.run(&make, SLOT_LIMIT).await {
+            Err(Trouble::Silent(_)) => return Err(NotOpen::Slot),
+            made => made?,
+        }
+        Ok(session.start(slot, publication, clock).await?)
+    }
+}
+
+impl From<Trouble> for NotOpen {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
     }
 }
 
@@ -126,6 +117,8 @@ fn decoded(text: &str) -> String {
 mod tests {
     use std::str::FromStr as _;
 
+    use secrecy::ExposeSecret as _;
+
     use super::*;
 
     #[test]
@@ -140,13 +133,32 @@ mod tests {
         assert!(slot(&long, &Clock::system()).len() <= LONGEST_NAME);
     }
 
+    fn door(url: &str) -> Address {
+        Door::new(&PostgresConfig::new(url), &PgConnectOptions::from_str(url).unwrap()).0
+    }
+
     #[test]
     fn the_url_says_everything() {
-        let url = "postgres://me:p%40ss+w%2Frd@db.example:5433/shop?sslmode=verify-full&sslrootcert=/ca.pem";
-        let door = Door::new(&PostgresConfig::new(url), &PgConnectOptions::from_str(url).unwrap());
-        assert_eq!((door.host.as_str(), door.port, door.user.as_str()), ("db.example", 5433, "me"));
-        assert_eq!((door.password.expose_secret(), door.database.as_str()), ("p@ss+w/rd", "shop"));
-        assert_eq!(door.tls.mode, SslMode::VerifyFull);
-        assert_eq!(door.tls.ca_pem_path, Some(PathBuf::from("/ca.pem")));
+        let door = door(
+            "postgres://m%40e:p%40ss+w%2Frd@db.example:5433/shop?sslmode=verify-full&sslrootcert=/a%20b/ca.pem&sslkey=k.pem",
+        );
+        assert_eq!(door.place, Place::Host("db.example".to_owned()));
+        assert_eq!((door.port, door.user.as_str(), door.database.as_str()), (5433, "m@e", "shop"));
+        assert_eq!(door.password.unwrap().expose_secret(), "p@ss+w/rd");
+        let tls = door.tls.unwrap();
+        assert_eq!((tls.optional, tls.verify), (false, Verify::AuthorityAndName));
+        assert_eq!(tls.authority, Some(Pem::File(PathBuf::from("/a b/ca.pem"))));
+        assert_eq!((tls.certificate, tls.key), (None, Some(Pem::File(PathBuf::from("k.pem")))));
+    }
+
+    #[test]
+    fn tls_is_spoken_unless_it_is_refused() {
+        assert!(door("postgres://me@db/shop?sslmode=disable").tls.is_none());
+        let preferred = door("postgres://me@[::1]/shop?sslmode=prefer");
+        assert_eq!(preferred.place, Place::Host("::1".to_owned()));
+        assert!(preferred.tls.is_some_and(|tls| tls.optional && tls.verify == Verify::Nothing));
+        let required = door("postgres://me@%2Frun%2Fpg/shop?sslmode=require");
+        assert_eq!(required.place, Place::Socket(PathBuf::from("/run/pg")));
+        assert!(required.tls.is_some_and(|tls| !tls.optional && tls.verify == Verify::Nothing));
     }
 }

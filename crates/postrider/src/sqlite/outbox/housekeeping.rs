@@ -13,7 +13,8 @@ const STEP: i64 = 1_000;
 
 const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
      content_type, status, available_at, attempts, created_at, occurred_at, ordering_key, causation_id, correlation_id, \
-     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error";
+     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error, event_id, \
+     verbatim, dead_letter_id";
 
 /// The last position of a step, over an index that has published rows by their time.
 const STEP_END: &str = "SELECT position FROM event_outbox INDEXED BY event_outbox_published \

@@ -9,8 +9,8 @@ use crate::store::{StoreError, UNTYPED, Verbatim, write_head};
 
 static INSERT: LazyLock<Insert> = LazyLock::new(|| {
     let head = "INSERT INTO event_outbox (id, event_id, group_id, aggregate_type, event_type, body, content_type, \
-                created_at, ordering_key, target_queue, verbatim, dead_letter_id) VALUES";
-    Insert::new(head, 12)
+                created_at, ordering_key, exchange, routing_key, target_queue, verbatim, dead_letter_id) VALUES";
+    Insert::new(head, 14)
 });
 
 /// Writes the rows. After an error the transaction must be rolled back.
@@ -24,6 +24,7 @@ pub(in crate::sqlite) async fn append_verbatim(
     INSERT
         .execute(connection, rows, |(row, head), columns| {
             let key = row.row_key();
+            let (exchange, routing_key, queue) = row.to.columns();
             let (aggregate, action) =
                 row.event_type.as_ref().map_or(UNTYPED, |of| (of.aggregate_type(), of.action()));
             columns.add(row.row_id.as_str().to_owned())?;
@@ -35,7 +36,9 @@ pub(in crate::sqlite) async fn append_verbatim(
             columns.add(row.message.properties.content_type.clone())?;
             columns.add(now)?;
             columns.add(key)?;
-            columns.add(row.queue.as_str().to_owned())?;
+            columns.add(exchange.map(str::to_owned))?;
+            columns.add(routing_key.map(str::to_owned))?;
+            columns.add(queue.map(str::to_owned))?;
             columns.add(head)?;
             columns.add(row.dead_letter.map(|letter| letter.0))
         })

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use postrider::broker::{HeaderValue, Message};
 use postrider::envelope::{Ordering, OrderingKey, TenantId};
 use postrider::postgres::Postgres;
-use postrider::store::{Ask, Opening, OutboxRow, Outboxes as _, RelayId, RowStream, StreamLimit, Verbatim};
+use postrider::store::{
+    Ask, Destination, Opening, OutboxRow, Outboxes as _, RelayId, RowStream, StreamLimit, Verbatim,
+};
 use postrider::topology::{ExchangeName, QueueName, RoutingKey};
 use postrider::{Event, EventId, Outbox as _, Payload, Store as _};
 
@@ -78,7 +80,7 @@ async fn a_row_by_the_stream_is_the_same_as_by_a_claim() {
         event_type: None,
         tenant: None,
         ordering_key: Some(OrderingKey::new("k").unwrap()),
-        queue: QueueName::new("one").unwrap(),
+        to: Destination::Exchange(ExchangeName::new("other").unwrap(), RoutingKey::new("c.d").unwrap()),
         message: Message {
             headers: BTreeMap::from([("x".to_owned(), HeaderValue::Int(7))]).into_iter().collect(),
             ..Message::default()

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use postrider::broker::Message;
 use postrider::envelope::OrderingKey;
-use postrider::store::{Backend, PublishResult, StoreErrorKind, Verbatim};
+use postrider::store::{Backend, Destination, PublishResult, StoreErrorKind, Verbatim};
 use postrider::topology::QueueName;
 use postrider::{Outbox as _, Store as _};
 
@@ -18,7 +18,7 @@ fn again(row: &str, key: Option<&str>) -> Verbatim {
         event_type: None,
         tenant: None,
         ordering_key: key.map(|key| OrderingKey::new(key).unwrap()),
-        queue: QueueName::new("mail").unwrap(),
+        to: Destination::Queue(QueueName::new("mail").unwrap()),
         message: Message::default(),
         dead_letter: None,
     }

@@ -1,0 +1,230 @@
+//! Published events sent again: from the outbox or its archive, to where they went or to one queue alone.
+//!
+//! An event that is sent again keeps its id, so whoever has applied it skips it. To have it applied once more, its marks in the
+//! inboxes of the consumers it reaches are removed in the transaction that appends it. So each of them applies it exactly once
+//! more: a late repeat of the first delivery may be the one that is applied, and then the replay is the repeat. A header that
+//! told consumers to look away would be obeyed again at every redelivery, and by whoever else can write one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::letters::{takes, unwritable};
+use super::{Chunk, Work};
+use crate::clock::Clock;
+use crate::dead_letter::header as mark;
+use crate::envelope::wire;
+use crate::envelope::{EventId, WireFormat};
+use crate::store::{
+    Backend, Destination, EventFilter, LogEntry, NewOperation, Operation, OperationKind, OutboxRow,
+    Registration, StoreError, StoreErrorKind, Verbatim,
+};
+use crate::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey};
+
+/// Which events are sent again, where to, and how they are written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventPlan {
+    /// Which events.
+    pub filter: EventFilter,
+    /// At most so many, the oldest first: a canary.
+    pub limit: Option<u64>,
+    /// One queue alone, instead of where each event went.
+    pub to_queue: Option<QueueName>,
+    /// Consumers that have applied an event apply it once more.
+    pub reapply: bool,
+    /// The exchange of rows that name none.
+    pub exchange: ExchangeName,
+    /// How events are written where `formats` says nothing else.
+    pub format: WireFormat,
+    /// How the events of an exchange are written.
+    pub formats: BTreeMap<ExchangeName, WireFormat>,
+}
+
+/// What a plan comes to, before anything is changed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EventSurvey {
+    /// What the filter matches now.
+    pub events: u64,
+    /// How many an operation would take.
+    pub total: u64,
+    /// How long that takes at its rate, at least.
+    pub takes: Option<Duration>,
+    /// Consumers that may have applied some of them and forgotten it: these would be applied again.
+    pub forgotten: Vec<Forgetful>,
+}
+
+/// A consumer whose inbox does not remember that far back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Forgetful {
+    /// The consumer.
+    pub consumer: ConsumerName,
+    /// Events of the plan that are older than all it remembers.
+    pub events: u64,
+}
+
+/// Draws up a plan and changes nothing.
+pub async fn plan_events<S: Backend>(
+    store: &S,
+    plan: &EventPlan,
+    rate: Option<f64>,
+) -> Result<EventSurvey, StoreError> {
+    let events = store.count_events(&plan.filter).await?;
+    let total = plan.limit.map_or(events, |limit| events.min(limit));
+    let mut forgotten = Vec::new();
+    for consumer in store.registrations().await?.into_iter().filter(|consumer| may_reach(plan, consumer)) {
+        let Some(before) = store.forgotten_before(&consumer.name).await? else { continue };
+        let old = EventFilter { to: plan.filter.to.min(before), ..plan.filter.clone() };
+        let events = store.count_events(&old).await?;
+        if events > 0 {
+            forgotten.push(Forgetful { consumer: consumer.name, events });
+        }
+    }
+    Ok(EventSurvey { events, total, takes: rate.and_then(|rate| takes(total, rate)), forgotten })
+}
+
+/// Freezes a plan as an operation, with who asked for it and why. Nothing if no event matches.
+pub async fn start_events<S: Backend>(
+    store: &S,
+    clock: &Clock,
+    plan: &EventPlan,
+    rate: Option<f64>,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<Option<Uuid>, StoreError> {
+    let operation = NewOperation {
+        id: clock.new_id(),
+        kind: OperationKind::ReplayOutbox,
+        plan: serde_json::to_value(plan).map_err(unwritable)?,
+        rate,
+        created_by: by.to_owned(),
+        reason: reason.map(str::to_owned),
+    };
+    let mut tx = store.begin().await?;
+    store.create_operation(&mut tx, &operation).await?;
+    if store.freeze_events(&mut tx, operation.id, &plan.filter, plan.limit).await? == 0 {
+        store.rollback(tx).await?;
+        return Ok(None);
+    }
+    store.commit(tx).await?;
+    Ok(Some(operation.id))
+}
+
+/// Sends published events again. Those that are kept nowhere any more are skipped.
+#[derive(Debug, Clone)]
+pub struct EventWork {
+    clock: Clock,
+}
+
+impl EventWork {
+    /// The work of this kind.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock }
+    }
+
+    async fn carry_out<S: Backend>(
+        &self,
+        store: &S,
+        tx: &mut S::Tx,
+        operation: &Operation,
+        items: Vec<String>,
+    ) -> Result<Chunk, StoreError> {
+        let plan: EventPlan = serde_json::from_value(operation.plan.clone()).map_err(unwritable)?;
+        let consumers = if plan.reapply { store.registrations().await? } else { Vec::new() };
+        let rows = store.take_events(tx, &items).await?;
+        let messages =
+            rows.iter().map(|row| again(row, operation.id, &plan)).collect::<Result<Vec<_>, _>>()?;
+        for consumer in consumers {
+            let reached = messages.iter().filter(|message| reaches(&message.to, &consumer));
+            let events: Vec<EventId> = reached.filter_map(|message| message.event_id.clone()).collect();
+            if !events.is_empty() {
+                store.forget_events(tx, &consumer.name, &events).await?;
+            }
+        }
+        let entries = messages.iter().map(|message| self.entry(message, operation, &plan)).collect();
+        store.append_verbatim(tx, messages).await?;
+        store.record(tx, entries).await?;
+        let done = rows.len() as u64;
+        Ok(Chunk { done, skipped: (items.len() as u64).saturating_sub(done) })
+    }
+
+    fn entry(&self, message: &Verbatim, operation: &Operation, plan: &EventPlan) -> LogEntry {
+        let event = message.event_id.as_ref().map_or("", AsRef::as_ref);
+        LogEntry {
+            at: self.clock.now(),
+            actor: operation.created_by.clone(),
+            action: "event.replayed".to_owned(),
+            subject: format!("event/{event}"),
+            reason: operation.reason.clone(),
+            detail: Some(
+                json!({ "operation": operation.id, "to": message.to.name(), "reapply": plan.reapply }),
+            ),
+        }
+    }
+}
+
+impl<S: Backend> Work<S> for EventWork {
+    fn chunk<'a>(
+        &'a self,
+        store: &'a S,
+        tx: &'a mut S::Tx,
+        operation: &'a Operation,
+        items: Vec<String>,
+    ) -> BoxFuture<'a, Result<Chunk, StoreError>> {
+        self.carry_out(store, tx, operation, items).boxed()
+    }
+}
+
+/// The event as it goes out again: under its id, with a mark by which Redis lets it through to the inbox.
+fn again(row: &OutboxRow, operation: Uuid, plan: &EventPlan) -> Result<Verbatim, StoreError> {
+    let envelope = &row.envelope;
+    let exchange = row.exchange.as_ref().unwrap_or(&plan.exchange);
+    let format = plan.formats.get(exchange).copied().unwrap_or(plan.format);
+    // No number of a dead letter, so that nobody takes it for one.
+    let replay = format!("{operation}/outbox-{}", row.row.position);
+    let mut message = wire::encode(envelope, format, 0);
+    message.headers.insert(mark::REPLAY_ID.to_owned(), replay.as_str().into());
+    let to = match plan.to_queue.as_ref().or(row.target_queue.as_ref()) {
+        Some(queue) => Destination::Queue(queue.clone()),
+        None => Destination::Exchange(
+            exchange.clone(),
+            row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&envelope.event_type)),
+        ),
+    };
+    let row_id = EventId::new(format!("replay/{replay}")).map_err(|error| {
+        StoreError::new(StoreErrorKind::Other, format!("a replay has no usable id: {error}")).because(error)
+    })?;
+    Ok(Verbatim {
+        row_id,
+        event_id: Some(envelope.id.clone()),
+        event_type: Some(envelope.event_type.clone()),
+        tenant: envelope.tenant.group.clone(),
+        ordering_key: envelope.ordering_key.clone(),
+        to,
+        message,
+        dead_letter: None,
+    })
+}
+
+fn reaches(to: &Destination, consumer: &Registration) -> bool {
+    let queue = consumer.service.name();
+    match to {
+        Destination::Queue(to) => to == queue,
+        Destination::Exchange(exchange, key) => consumer.topology.route(exchange, key).contains(&queue),
+    }
+}
+
+/// Whether any event of a plan may come to a consumer, as far as the plan itself tells.
+fn may_reach(plan: &EventPlan, consumer: &Registration) -> bool {
+    let EventFilter { aggregate_type, event_type, .. } = &plan.filter;
+    match (&plan.to_queue, aggregate_type, event_type) {
+        (Some(queue), ..) => queue == consumer.service.name(),
+        (None, Some(aggregate), Some(event)) => RoutingKey::new(format!("{aggregate}.{event}"))
+            .is_ok_and(|key| reaches(&Destination::Exchange(plan.exchange.clone(), key), consumer)),
+        _ => true,
+    }
+}

@@ -1,0 +1,115 @@
+//! Published events that are found again, in the outbox and in its archive table, where there is one.
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx as _;
+use uuid::Uuid;
+
+use super::claim::{COLUMNS, outbox_row, row_id};
+use super::table::Statement;
+use super::{Postgres, PostgresTx};
+use crate::envelope::EventId;
+use crate::store::{EventFilter, OutboxRow, Replays, StoreError, StoreErrorKind, read_item};
+use crate::topology::ConsumerName;
+
+/// `$1` to `$5` are the filter. What was sent again is no event of its own.
+const MATCHING: &str = "SELECT position, created_at FROM {source} \
+     WHERE status = 'published' AND verbatim IS NULL AND created_at >= $1 AND created_at < $2 \
+       AND ($3::text IS NULL OR aggregate_type = $3) AND ($4::text IS NULL OR event_type = $4) \
+       AND ($5::text IS NULL OR group_id::text = $5)";
+
+const FREEZE: &str = "WITH items AS ( \
+         INSERT INTO postrider.operation_item (operation_id, seq, subject) \
+         SELECT $6::uuid, row_number() OVER (ORDER BY position), \
+                position || '/' || (extract(epoch FROM created_at) * 1000000)::bigint \
+         FROM (SELECT * FROM ({matching}) event ORDER BY position LIMIT $7) event RETURNING seq \
+     ) \
+     UPDATE postrider.operation SET total = (SELECT count(*) FROM items) WHERE id = $6::uuid RETURNING total";
+
+/// The bounds spare a look into other partitions.
+const TAKE: &str = "SELECT {columns} FROM {source} \
+     WHERE created_at BETWEEN $3 AND $4 \
+       AND (position, created_at) IN (SELECT * FROM UNNEST($1::bigint[], $2::timestamptz[]))";
+
+impl Replays for Postgres {
+    async fn count_events(&self, filter: &EventFilter) -> Result<u64, StoreError> {
+        let count = self.everywhere("SELECT count(*) FROM ({matching}) event", MATCHING).await?;
+        let count = sqlx::query_scalar::<_, i64>(count.sql())
+            .bind(filter.from.to_sqlx())
+            .bind(filter.to.to_sqlx())
+            .bind(&filter.aggregate_type)
+            .bind(&filter.event_type)
+            .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref));
+        Ok(self.limited("counting published events", count.fetch_one(self.pool())).await?.unsigned_abs())
+    }
+
+    async fn freeze_events(
+        &self,
+        tx: &mut PostgresTx,
+        operation: Uuid,
+        filter: &EventFilter,
+        limit: Option<u64>,
+    ) -> Result<u64, StoreError> {
+        let freeze = self.everywhere(FREEZE, MATCHING).await?;
+        let freeze = sqlx::query_scalar::<_, i64>(freeze.sql())
+            .bind(filter.from.to_sqlx())
+            .bind(filter.to.to_sqlx())
+            .bind(&filter.aggregate_type)
+            .bind(&filter.event_type)
+            .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref))
+            .bind(operation.to_string())
+            .bind(limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)));
+        Ok(self.limited("freezing a plan", freeze.fetch_one(tx.ours())).await?.unsigned_abs())
+    }
+
+    async fn take_events(&self, tx: &mut PostgresTx, items: &[String]) -> Result<Vec<OutboxRow>, StoreError> {
+        let (positions, times): (Vec<i64>, Vec<i64>) =
+            items.iter().filter_map(|item| read_item(item)).unzip();
+        let moment = |micros: i64| Timestamp::from_microsecond(micros).unwrap_or_default().to_sqlx();
+        let Some((first, last)) = times.iter().copied().min().zip(times.iter().copied().max()) else {
+            return Ok(Vec::new());
+        };
+        let source = TAKE.replace("{columns}", COLUMNS);
+        let take = self.everywhere("SELECT * FROM ({matching}) event ORDER BY position", &source).await?;
+        let take = sqlx::query(take.sql())
+            .bind(&positions)
+            .bind(times.iter().copied().map(moment).collect::<Vec<_>>())
+            .bind(moment(first))
+            .bind(moment(last));
+        let rows = self.limited("taking published events", take.fetch_all(tx.ours())).await?;
+        let read = |row| {
+            let id = row_id(row).map_err(|error| error.to_string())?;
+            outbox_row(row, id).map_err(|error| error.to_string())
+        };
+        rows.iter().map(read).collect::<Result<_, String>>().map_err(|error| {
+            let text =
+                format!("a published event cannot be read back ({error}); nothing of this step was sent");
+            StoreError::new(StoreErrorKind::Other, text)
+        })
+    }
+
+    async fn forget_events(
+        &self,
+        tx: &mut PostgresTx,
+        consumer: &ConsumerName,
+        events: &[EventId],
+    ) -> Result<u64, StoreError> {
+        let forget = "DELETE FROM postrider.event_inbox WHERE consumer_name = $1 AND event_id = ANY($2)";
+        let events: Vec<&str> = events.iter().map(EventId::as_str).collect();
+        let forget = sqlx::query(forget).bind(consumer.as_str()).bind(events).execute(tx.ours());
+        Ok(self.limited("making an inbox forget", forget).await?.rows_affected())
+    }
+}
+
+impl Postgres {
+    /// The statement with `{matching}` over the outbox and, where there is one, its archive.
+    async fn everywhere(&self, statement: &str, matching: &str) -> Result<Statement, StoreError> {
+        let archive = format!("\"{}\".\"{}_archive\"", self.table.schema(), self.table.table());
+        let look =
+            sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL").bind(&archive).fetch_one(self.pool());
+        let mut sources = matching.replace("{source}", "{outbox}");
+        if self.limited("looking for the archive", look).await? {
+            sources = format!("{sources} UNION ALL {}", matching.replace("{source}", &archive));
+        }
+        Ok(self.table.statement(&statement.replace("{matching}", &sources)))
+    }
+}

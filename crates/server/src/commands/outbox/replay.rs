@@ -1,0 +1,177 @@
+//! `outbox replay`: published events sent again, a plan first, then an operation, run here and watched.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use postrider::broker::BrokerErrorKind;
+use postrider::envelope::{TenantId, WireFormat};
+use postrider::operation::{EventPlan, EventSurvey, plan_events, start_events};
+use postrider::store::EventFilter;
+use postrider::topology::QueueName;
+
+use super::Context;
+use crate::commands::dlq::since;
+use crate::commands::ops;
+use crate::exit::{Exit, usage};
+use crate::wiring::{WholeStore, Wired};
+
+/// Which events, where to, and how.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider outbox replay --aggregate-type shop.order --from 2026-11-01T00:00:00Z --to 2026-11-02T00:00:00Z --dry-run\n  \
+    postrider outbox replay --aggregate-type shop.order --from 2d --to 1d --to-queue billing --rate 100\n\n\
+    Events keep their ids, so a consumer that has one in its inbox skips it; one that is new, or was down beyond the\n\
+    broker's keeping, catches up. --reapply makes the inboxes of the consumers that are reached forget these events, each in\n\
+    the transaction that sends it again, so that it is applied once more: mend what they got wrong first. Consumers with a\n\
+    database of their own have an inbox of their own, and skip what they know all the same.\n\
+    Read are the outbox and its archive table (outbox.archive = \"table\"); archive files are not.")]
+pub(crate) struct ReplayArgs {
+    /// All words of the type but the last, such as shop.order
+    #[arg(long, value_name = "TYPE")]
+    aggregate_type: String,
+    /// Committed since then: a time, or so long ago, such as 2d
+    #[arg(long, value_name = "TIME")]
+    from: String,
+    /// Committed before then: a time, or so long ago
+    #[arg(long, value_name = "TIME")]
+    to: String,
+    /// Only of this type: its last word, or all of it
+    #[arg(long = "type", value_name = "TYPE")]
+    event_type: Option<String>,
+    /// Only of this tenant
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<TenantId>,
+    /// To this queue alone, instead of where each event went
+    #[arg(long, value_name = "QUEUE")]
+    to_queue: Option<QueueName>,
+    /// Consumers that have applied an event apply it once more
+    #[arg(long)]
+    reapply: bool,
+    /// At most so many a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// At most so many, the oldest first: a canary
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Print the plan, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl ReplayArgs {
+    fn plan(&self, context: &Context) -> anyhow::Result<EventPlan> {
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+            return Err(usage("--rate must be a number above 0; leave it out for no limit"));
+        }
+        if self.limit == Some(0) {
+            return Err(usage("--limit must be at least 1; --dry-run changes nothing"));
+        }
+        let now = context.clock.now();
+        let (from, to) = (since(&self.from, now)?, since(&self.to, now)?);
+        if from >= to {
+            return Err(usage(format!("--from ({from}) must be before --to ({to})")));
+        }
+        let own = &context.config.own.layout;
+        Ok(EventPlan {
+            filter: EventFilter {
+                aggregate_type: Some(self.aggregate_type.clone()),
+                event_type: self.event_type.as_deref().map(|word| self.last_word(word)).transpose()?,
+                tenant: self.tenant.clone(),
+                from,
+                to,
+            },
+            limit: self.limit,
+            to_queue: self.to_queue.clone(),
+            reapply: self.reapply,
+            exchange: own.exchange.clone(),
+            format: WireFormat::default(),
+            formats: own.formats.clone(),
+        })
+    }
+
+    fn last_word(&self, word: &str) -> anyhow::Result<String> {
+        let rest = word.strip_prefix(self.aggregate_type.as_str()).and_then(|rest| rest.strip_prefix('.'));
+        let last = rest.unwrap_or(word);
+        if last.contains('.') {
+            return Err(usage(format!("--type {word} is not of the aggregate type {}", self.aggregate_type)));
+        }
+        Ok(last.to_owned())
+    }
+}
+
+pub(super) async fn replay<S: WholeStore>(
+    args: &ReplayArgs,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let plan = args.plan(context)?;
+    let survey = plan_events(&wired.store, &plan, args.rate).await?;
+    if args.dry_run {
+        context.output.one(&survey, &told(&survey, &plan))?;
+        return Ok(Exit::Ok);
+    }
+    if survey.total == 0 {
+        context.output.note("no published event matches; nothing was changed");
+        return Ok(Exit::Ok);
+    }
+    if let Some(queue) = &plan.to_queue {
+        refuse_missing(queue, wired).await?;
+    }
+    context.output.note(&told(&survey, &plan));
+    let again = if plan.reapply { ", and have them applied again" } else { "" };
+    context.output.confirm(&format!("Send {} events again{again}?", survey.total))?;
+    let (by, reason) = (context.environment.actor(), args.reason.as_deref());
+    match start_events(&wired.store, &context.clock, &plan, args.rate, &by, reason).await? {
+        Some(id) => ops::run_here(id, wired, context).await,
+        None => {
+            context.output.note("the events left the outbox meanwhile; nothing was changed");
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// A queue that is not there, as far as the broker can be asked: a replay waits in the outbox for one that is away.
+async fn refuse_missing<S: WholeStore>(queue: &QueueName, wired: &Wired<S>) -> anyhow::Result<()> {
+    let Ok(broker) = wired.broker.look().await else { return Ok(()) };
+    let depth = broker.depth(queue).await;
+    broker.close().await;
+    if depth.is_err_and(|error| error.kind == BrokerErrorKind::NotFound) {
+        return Err(usage(format!(
+            "there is no queue {queue}; nothing was changed. Declare it, or name another"
+        )));
+    }
+    Ok(())
+}
+
+/// The plan, for people.
+fn told(survey: &EventSurvey, plan: &EventPlan) -> String {
+    let mut text = format!("{} published events match", survey.events);
+    if survey.total < survey.events {
+        let _ = write!(text, ", {} of them are taken, the oldest first", survey.total);
+    }
+    match &plan.to_queue {
+        Some(queue) => {
+            let _ = write!(text, "; they go to {queue} alone");
+        }
+        None => text.push_str("; each goes where it went before"),
+    }
+    if plan.reapply {
+        text.push_str("\nconsumers on this store that have applied an event apply it once more");
+    } else {
+        text.push_str("\nconsumers skip what is in their inbox");
+        for forgetful in &survey.forgotten {
+            let _ = write!(
+                text,
+                "\n{} of them are older than all that the inbox of {} remembers: it may apply these a second time",
+                forgetful.events, forgetful.consumer
+            );
+        }
+    }
+    if let Some(takes) = survey.takes {
+        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
+    }
+    text
+}
