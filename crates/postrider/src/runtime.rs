@@ -1,23 +1,25 @@
 //! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
 
+mod operations;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::operations::run_operations;
 use crate::audit::{self, Account, AuditError};
 use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::dedup::{Accelerator, InboxKeeper};
-use crate::operation::{EventWork, LetterWork, Runner, RunnerConfig, Work};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
-use crate::store::{Backend, HouseRules, OperationKind, Registration, StoreError};
+use crate::store::{Backend, HouseRules, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
-use crate::triage::{Rule, keep_rules};
+use crate::triage::Rule;
 
 /// What is to run, before it runs.
 ///
@@ -286,19 +288,6 @@ impl<S: Backend> Runtime<S> {
             tasks,
         })
     }
-}
-
-/// Who collects dead letters also runs the operations, and the rules.
-async fn run_operations<S: Backend>(store: S, clock: Clock, rules: Vec<Rule>, stop: CancellationToken) {
-    let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
-    let letters = LetterWork::new(clock.clone());
-    let events = EventWork::new(clock.clone());
-    let kinds: [(OperationKind, &dyn Work<S>); 3] = [
-        (OperationKind::ReplayLetters, &letters),
-        (OperationKind::DiscardLetters, &letters),
-        (OperationKind::ReplayOutbox, &events),
-    ];
-    tokio::join!(runner.serve(&kinds, &stop), keep_rules(&store, &clock, &rules, &stop));
 }
 
 /// Why nothing was started.

@@ -72,10 +72,10 @@ impl Door {
     pub(super) async fn open(&self, slot: &str, publication: &str, clock: Clock) -> Result<Reader, NotOpen> {
         let mut session = Session::connect(&self.0).await?;
         let make = format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT");
-        match session.run(&make, SLOT_LIMIT).await {
-            Err(Trouble::Silent(_)) => return Err(NotOpen::Slot),
-            made => made?,
-        }
+        session.run(&make, SLOT_LIMIT).await.map_err(|trouble| match trouble {
+            Trouble::Silent(_) => NotOpen::Slot,
+            other => NotOpen::Trouble(other),
+        })?;
         Ok(session.start(slot, publication, clock).await?)
     }
 }

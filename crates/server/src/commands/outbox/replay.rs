@@ -124,13 +124,12 @@ pub(super) async fn replay<S: WholeStore>(
     let again = if plan.reapply { ", and have them applied again" } else { "" };
     context.output.confirm(&format!("Send {} events again{again}?", survey.total))?;
     let (by, reason) = (context.environment.actor(), args.reason.as_deref());
-    match start_events(&wired.store, &context.clock, &plan, args.rate, &by, reason).await? {
-        Some(id) => ops::run_here(id, wired, context).await,
-        None => {
-            context.output.note("the events left the outbox meanwhile; nothing was changed");
-            Ok(Exit::Ok)
-        }
+    let started = start_events(&wired.store, &context.clock, &plan, args.rate, &by, reason).await?;
+    if let Some(id) = started {
+        return ops::run_here(id, wired, context).await;
     }
+    context.output.note("the events left the outbox meanwhile; nothing was changed");
+    Ok(Exit::Ok)
 }
 
 /// A queue that is not there, as far as the broker can be asked: a replay waits in the outbox for one that is away.
