@@ -224,9 +224,9 @@ async fn killed_twice_the_ledger_posts_every_event_once() {
         wait_for(&serving, "postrider_ledger_", 200);
         serving.signal(Signal::KILL);
         serving.ended();
-        let held =
+        let entries =
             stage.folder.run(&["ledger", "--tenant", "t0", "entries", "ls", "--json"]).assert(0, "").json();
-        assert_eq!(held, json!([]), "killed with these in hand");
+        assert_eq!(entries, json!([]), "killed with these in hand");
     }
     holder.close().await.unwrap();
     let mut serving = stage.folder.serve(&["--roles", "ledger,api"]);
