@@ -8,6 +8,7 @@ mod consumer;
 mod environment;
 mod layers;
 mod ledger;
+mod migration;
 mod push;
 mod retry;
 mod secret;

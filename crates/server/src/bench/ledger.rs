@@ -20,7 +20,7 @@ use postrider_ledger::intake::{Intake, IntakeStatus};
 use postrider_ledger::money::Currency;
 use postrider_ledger::pipeline::{Answer, Arrival};
 use postrider_ledger::sequencer::{MAX_BATCH, Sequencer};
-use postrider_ledger::verify::verify;
+use postrider_ledger::verify::{Verification, verify};
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::task::JoinSet;
@@ -40,7 +40,7 @@ const SUBSCRIPTIONS: usize = 10;
 const PREFETCH: u16 = 250;
 
 const RULES: &str = "[[rule]]\nname = 'transfer'\nmatch = 'bench.transfer.made'\ncurrency = 'payload.currency'\n\
-    line = [{account='a:{payload.payee}',debit='payload.amount'},{account='a:{payload.payer}',credit='rest'}]\n";
+    line = [{account='a:{payload.taker}',debit='payload.amount'},{account='a:{payload.giver}',credit='rest'}]\n";
 
 /// Where it is measured.
 pub(crate) struct LedgerBench<'a> {
@@ -69,10 +69,10 @@ impl Shape {
     }
 
     fn transfer(self, number: usize) -> (usize, usize) {
-        let payer = 1 + number * 7919 % (ACCOUNTS - 1);
+        let giver = 1 + number * 7919 % (ACCOUNTS - 1);
         match self {
-            Self::Spread => (payer, 1 + (payer + number % 97) % (ACCOUNTS - 1)),
-            Self::Hot => (payer, 0),
+            Self::Spread => (giver, 1 + (giver + number % 97) % (ACCOUNTS - 1)),
+            Self::Hot => (giver, 0),
         }
     }
 }
@@ -108,9 +108,9 @@ impl LedgerBench<'_> {
             let rate =
                 self.against_plain(&ledger, &plain, Shape::Spread, "spread", round, &mut spread).await?;
             self.against_plain(&ledger, &plain, Shape::Hot, "hot", round, &mut hot).await?;
-            let from_queue = self.from_queue(&ledger, round).await?;
-            eprintln!("round {round}: from the queue to the ack {from_queue:.0}/s");
-            fed.push((from_queue, rate));
+            let ingested = self.ingest(&ledger, round).await?;
+            eprintln!("round {round}: from the queue to the ack {ingested:.0}/s");
+            fed.push((ingested, rate));
         }
         self.verified(&store).await?;
         plain.close().await;
@@ -143,8 +143,8 @@ impl LedgerBench<'_> {
         let fewer = self.load.events.div_ceil(10);
         let account = |number: usize, within: usize| (number % shape.tenants()) * ACCOUNTS + within;
         let transfers = (0..fewer).map(|number| {
-            let (payer, payee) = shape.transfer(number);
-            (account(number, payer), account(number, payee))
+            let (giver, taker) = shape.transfer(number);
+            (account(number, giver), account(number, taker))
         });
         // Rounds of both shapes share the table of events.
         let ids = round * 2 + usize::from(matches!(shape, Shape::Hot));
@@ -199,7 +199,7 @@ impl LedgerBench<'_> {
     }
 
     /// Publishes spread transfers to a queue, and takes them into the books. The clock runs until the last one is acked.
-    async fn from_queue(&self, ledger: &Ledger<Postgres>, round: usize) -> anyhow::Result<f64> {
+    async fn ingest(&self, ledger: &Ledger<Postgres>, round: usize) -> anyhow::Result<f64> {
         self.broker.declare(&Topology::default().service(self.queue)).await?;
         let numbers: Vec<usize> = (0..self.load.events).collect();
         for chunk in numbers.chunks(1000) {
@@ -245,8 +245,8 @@ impl LedgerBench<'_> {
     }
 
     fn event(&self, shape: Shape, name: &str, round: usize, number: usize) -> anyhow::Result<Envelope> {
-        let (payer, payee) = shape.transfer(number);
-        let payload = serde_json::json!({ "payer": payer.to_string(), "payee": payee.to_string(), "amount": "1.00", "currency": "EUR" });
+        let (giver, taker) = shape.transfer(number);
+        let payload = serde_json::json!({ "giver": giver.to_string(), "taker": taker.to_string(), "amount": "1.00", "currency": "EUR" });
         let event = Event::new("bench.transfer.made")?.id(format!("{name}_{round}_{number}"))?;
         Ok(event.json(&payload)?.into_envelope(self.clock))
     }
@@ -257,7 +257,7 @@ impl LedgerBench<'_> {
         for tenant in store.tenants().await? {
             let found = verify(store, &tenant, 0, 2).await?;
             anyhow::ensure!(
-                found.as_ref().is_some_and(|found| found.holds()),
+                found.as_ref().is_some_and(Verification::holds),
                 "the books do not hold: {found:?}"
             );
             entries += found.map_or(0, |found| found.entries);
@@ -270,9 +270,9 @@ impl LedgerBench<'_> {
 
 /// A transfer of a tenant whose transfers are spread, as a foreign producer would send it.
 fn foreign_body(number: usize, round: usize) -> String {
-    let (payer, payee) = Shape::Spread.transfer(number);
+    let (giver, taker) = Shape::Spread.transfer(number);
     format!(
-        r#"{{"eventId": "queue_{round}_{number}", "tenantId": "spread-{}", "type": "bench.transfer.made", "payer": "{payer}", "payee": "{payee}", "amount": "1.00", "currency": "EUR"}}"#,
+        r#"{{"eventId": "queue_{round}_{number}", "tenantId": "spread-{}", "type": "bench.transfer.made", "giver": "{giver}", "taker": "{taker}", "amount": "1.00", "currency": "EUR"}}"#,
         number % TENANTS
     )
 }

@@ -23,14 +23,14 @@ const TABLES: &str = "
         transfer bigint NOT NULL REFERENCES plain.transfer, account int NOT NULL REFERENCES plain.account,
         amount bigint NOT NULL, PRIMARY KEY (transfer, account));
     CREATE INDEX ON plain.line (account);
-    CREATE FUNCTION plain.post(of_event text, payer int, payee int, how_much bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+    CREATE FUNCTION plain.post(of_event text, giver int, taker int, how_much bigint) RETURNS bigint LANGUAGE plpgsql AS $$
     DECLARE made bigint;
     BEGIN
-        PERFORM FROM plain.account WHERE id IN (payer, payee) ORDER BY id FOR UPDATE;
+        PERFORM FROM plain.account WHERE id IN (giver, taker) ORDER BY id FOR UPDATE;
         INSERT INTO plain.transfer (event) VALUES (of_event) RETURNING id INTO made;
-        INSERT INTO plain.line VALUES (made, payer, -how_much), (made, payee, how_much);
-        UPDATE plain.account SET balance = balance - how_much WHERE id = payer;
-        UPDATE plain.account SET balance = balance + how_much WHERE id = payee;
+        INSERT INTO plain.line VALUES (made, giver, -how_much), (made, taker, how_much);
+        UPDATE plain.account SET balance = balance - how_much WHERE id = giver;
+        UPDATE plain.account SET balance = balance + how_much WHERE id = taker;
         RETURN made;
     END $$;";
 
@@ -62,14 +62,14 @@ impl PlainSql {
             let (pool, next, transfers) = (self.pool.clone(), next.clone(), transfers.clone());
             clients.spawn(async move {
                 let mut connection = pool.acquire().await?;
-                while let Some((number, (payer, payee))) = {
+                while let Some((number, (giver, taker))) = {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     transfers.get(number).map(|transfer| (number, *transfer))
                 } {
                     sqlx::query("SELECT plain.post($1, $2, $3, 1)")
                         .bind(format!("evt_{round}_{number}"))
-                        .bind(i32::try_from(payer)?)
-                        .bind(i32::try_from(payee)?)
+                        .bind(i32::try_from(giver)?)
+                        .bind(i32::try_from(taker)?)
                         .execute(&mut *connection)
                         .await?;
                 }

@@ -303,8 +303,9 @@ async fn ledger(
     let bench = LedgerBench { database, broker: &rabbitmq, queue: &queue, clock, load: args.load(0) };
     let measured = bench.figures().await;
     rabbitmq.close().await;
-    let raw = RabbitRaw::open(&url, name).await?;
+    let raw = RabbitRaw::open(&url, QueueName::new(format!("{name}.end"))?).await?;
     raw.remove_also(queue.queues().iter().map(|queue| &queue.name)).await?;
+    raw.remove().await?;
     measured
 }
 

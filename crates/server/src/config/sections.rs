@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::consumer::ConsumerShort;
 use super::ledger::Ledger;
+use super::migration::Migration;
 use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
@@ -299,17 +300,6 @@ pub(crate) enum LogFormat {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shutdown {
     pub(crate) drain_ms: u64,
-}
-
-/// From an old bus to a new one.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Migration {
-    #[allow(
-        dead_code,
-        reason = "read once `postrider migration` exists; the seed's variable is accepted already"
-    )]
-    pub(crate) dual_publish: bool,
 }
 
 impl Http {
