@@ -33,7 +33,7 @@ impl Policies {
         match missing(operator, topology).await {
             Ok(set) if set.is_empty() => {}
             Ok(set) => {
-                tracing::info!(policies = %set.join(", "), "set policies that the broker did not have")
+                tracing::info!(policies = %set.join(", "), "set policies that the broker did not have");
             }
             Err(error) => unprotected(&error),
         }
