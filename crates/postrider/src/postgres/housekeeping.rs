@@ -31,11 +31,12 @@ const PARTITIONS: &str = "SELECT c.relname::text AS name, \
          (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \\(''([^'']+)''\\)'))[1]::timestamptz AS upper \
      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = '{outbox}'::regclass";
 
-/// Spans from now on that no partition covers yet.
+/// Spans to come that no partition covers yet. The present one stays with whoever has it: a writer that is on its way into the
+/// default partition would be refused, once a partition for its row is attached.
 const MISSING: &str = "WITH there AS ({partitions}), wanted AS ( \
          SELECT (date_trunc($1, now() AT TIME ZONE 'UTC') + k * ('1 ' || $1)::interval) AT TIME ZONE 'UTC' AS a, \
                 (date_trunc($1, now() AT TIME ZONE 'UTC') + (k + 1) * ('1 ' || $1)::interval) AT TIME ZONE 'UTC' AS b \
-         FROM generate_series($2, $3) k \
+         FROM generate_series(1, $2) k \
      ) \
      SELECT to_char(a AT TIME ZONE 'UTC', 'YYYYMMDD'), a::text, b::text FROM wanted \
      WHERE NOT EXISTS (SELECT FROM there WHERE lower < b AND upper > a) ORDER BY a";
@@ -79,12 +80,9 @@ impl Round<'_> {
         let any = "SELECT EXISTS (SELECT FROM {default})";
         let default_has_rows: bool =
             sqlx::query_scalar(self.sql(any)).fetch_one(&mut *self.connection).await.map_err(self.fail())?;
-        // Where the default partition has rows of today, today stays with it.
-        let first = i32::from(default_has_rows);
         let missing: Vec<(String, String, String)> =
             sqlx::query_as(self.sql(&MISSING.replace("{partitions}", PARTITIONS)))
                 .bind(self.rules.partition.as_str())
-                .bind(first)
                 .bind(i32::from(self.rules.ahead))
                 .fetch_all(&mut *self.connection)
                 .await

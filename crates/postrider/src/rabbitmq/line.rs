@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::dial::Socket;
-use super::fault;
 use crate::broker::{BrokerError, BrokerErrorKind};
+use crate::clock::Clock;
 
 /// The driver does not announce every end: look at its state this often.
 const LOOK: Duration = Duration::from_secs(1);
@@ -41,20 +41,21 @@ impl Line {
     /// A channel of its own.
     pub(super) async fn channel(&self, limit: Duration) -> Result<Channel, BrokerError> {
         let opening = async {
-            let mut again = 3;
+            let mut again = 50;
             loop {
                 match self.connection.create_channel().await {
                     // The driver may still be busy with the end of an earlier channel, and says why that one ended.
-                    Err(error) if fault::is_of_channel(&error) && again > 0 => again -= 1,
+                    Err(_) if self.is_up() && again > 0 => again -= 1,
                     answer => return answer,
                 }
+                Clock::system().sleep(Duration::from_millis(10)).await;
             }
         };
         match timeout(limit, opening).await {
             Ok(Ok(channel)) => Ok(channel),
             Ok(Err(error)) => Err(BrokerError::new(
                 BrokerErrorKind::Unavailable,
-                format!("RabbitMQ at {} opened no channel; try again", self.place),
+                format!("RabbitMQ at {} opened no channel ({error}); try again", self.place),
             )
             .because(error)),
             Err(_) => Err(BrokerError::new(

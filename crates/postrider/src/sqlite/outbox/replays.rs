@@ -22,7 +22,7 @@ const TAKE: &str = "SELECT position, created_at, id, group_id, subsidiary_id, ag
          payload, body, content_type, occurred_at, \
          NULLIF(COALESCE(ordering_key, COALESCE(group_id || '/', '') || aggregate_type || '/' || aggregate_id), ''), \
          causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, verbatim, \
-         dead_letter_id \
+         dead_letter_id, headers \
      FROM {source} WHERE position IN (SELECT value FROM json_each(?1))";
 
 impl Replays for Sqlite {

@@ -32,14 +32,19 @@ async fn with_an_old_partition(postgres: &postrider::postgres::Postgres) {
 async fn partitions_are_made_ahead_and_take_the_rows() {
     let (postgres, _database) = store().await;
     let kept = keep(&postgres, &HouseRules::default()).await;
-    assert_eq!(kept.partitions_made.len(), 5, "{kept:?}");
+    assert_eq!(kept.partitions_made.len(), 4, "{kept:?}");
     append(&postgres, vec![event("1", None)]).await;
-    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_default").await, 0);
+    let today = "SELECT count(*) FROM postrider.event_outbox_default";
+    assert_eq!(count(&postgres, today).await, 1, "what is written now goes where it went before");
+    let later = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at) \
+        VALUES ('2', 'shop.order', 'placed', '{}', now() + interval '2 weeks')";
+    sqlx::query(later).execute(postgres.pool()).await.unwrap();
+    assert_eq!(count(&postgres, today).await, 1, "and what is written in two weeks, into a partition");
     assert_eq!(keep(&postgres, &HouseRules::default()).await, Kept::default(), "nothing is left to do");
     let a = relay("a");
     postgres.lease(&a, LEASE).await.unwrap();
     let rows = claim(&postgres, &a).await;
-    assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 1);
+    assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 2);
 }
 
 #[tokio::test]

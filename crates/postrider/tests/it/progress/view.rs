@@ -136,6 +136,10 @@ async fn work_goes_on_without_redis_and_is_shown_when_it_is_back() {
     let _stop = keep(&store, &view, ViewConfig { retries, ..ViewConfig::default() }).drop_guard();
     closed(&store, "before", 1).await;
     until(&view, "before", |_| true).await;
+    // What is shown is noted a moment later.
+    while !store.unshown_jobs(10).await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
 
     server.kill().unwrap();
     let progress = Progress::new(store.clone());
