@@ -1,8 +1,8 @@
 //! Push: a queue's deliveries POSTed to services in any language.
 //!
 //! An endpoint is a handler like any other: retries, order, pauses, the breaker and dead letters are the consumer's. What is
-//! here is the call itself: how the request is [written](form) and [signed](signing), where it may [go](safety), and what an
-//! [answer](answer) means. An effect over there happens at least once; `webhook-id` is the event's id on every attempt, so that
+//! here is the call itself: how the request is written and signed, where it may go, and what an
+//! answer means. An effect over there happens at least once; `webhook-id` is the event's id on every attempt, so that
 //! receivers can tell a repeat.
 
 mod answer;
