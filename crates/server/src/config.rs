@@ -105,7 +105,7 @@ impl Config {
         if let Some(broken) = settings.broken_rules().into_iter().next() {
             return Err(wrong(broken));
         }
-        let own = OwnTopology::of(&settings, layers.is_set("outbox.exchange")).map_err(wrong)?;
+        let mut own = OwnTopology::of(&settings, layers.is_set("outbox.exchange")).map_err(wrong)?;
         let backends = Backends::of(&settings, own.layout.vhost.as_ref(), broker_alone).map_err(wrong)?;
         let management = match &backends {
             Backends::Embedded { .. } => None,
@@ -121,36 +121,18 @@ impl Config {
         let allowed = allowed.map_err(|why| wrong(("egress.allow", why)))?;
         let push = push::all(&settings.push, &allowed).map_err(wrong)?;
         for pushed in &push {
-            let declared = pushed.subscription.service(&own.layout.services, &own.layout.exchange);
-            declared.map_err(|why| wrong(("push", why.to_string())))?;
+            let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
+            own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
         }
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
         Ok(Self { settings, backends, management, redis, own, rules, push, allowed, values })
     }
 
-    /// The whole topology: that of the configuration, and the queues that its push subscriptions have of their own. They are
-    /// declared before anything is published, so that no event misses them.
-    pub(crate) fn topology(&self) -> Topology {
-        let pushed = self.push.iter().map(|pushed| &pushed.subscription);
-        pushed.fold(self.own.layout.topology.clone(), |topology, one| self.with_own_queue(topology, one))
-    }
-
-    /// The same, and the queue of one more subscription.
+    /// The topology, and the queue that one more push subscription has of its own.
     pub(crate) fn topology_with(&self, subscription: &Subscription) -> Topology {
-        self.with_own_queue(self.topology(), subscription)
-    }
-
-    fn with_own_queue(&self, mut topology: Topology, subscription: &Subscription) -> Topology {
-        let layout = &self.own.layout;
-        let Ok(service) = subscription.service(&layout.services, &layout.exchange) else { return topology };
-        let own = Topology::default().service(&service);
-        let own = if self.settings.topology.strict { own } else { own.protected() };
-        for queue in own.queues {
-            if topology.find_queue(&queue.name).is_none() {
-                topology.queues.push(queue);
-            }
-        }
-        topology.service(&service)
+        let strict = self.settings.topology.strict;
+        // What cannot be was refused when the subscription was made.
+        self.own.topology_with(subscription, strict).unwrap_or_else(|_| self.own.layout.topology.clone())
     }
 
     /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.

@@ -89,16 +89,3 @@ impl From<StoreError> for ProgressError {
         Self::new(kind, error.message.clone()).because(error)
     }
 }
-
-#[cfg(feature = "redis")]
-impl From<crate::redis::RedisError> for ProgressError {
-    fn from(error: crate::redis::RedisError) -> Self {
-        use crate::redis::RedisErrorKind;
-        let kind = match error.kind {
-            RedisErrorKind::Unavailable => ProgressErrorKind::Unavailable,
-            RedisErrorKind::WrongType => ProgressErrorKind::WrongType,
-            _ => ProgressErrorKind::Other,
-        };
-        Self::new(kind, error.message.clone()).because(error)
-    }
-}

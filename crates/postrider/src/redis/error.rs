@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::progress::{ProgressError, ProgressErrorKind};
+
 /// An error of Redis. Whatever it is, everything works without Redis, slower.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -103,5 +105,16 @@ impl From<redis::RedisError> for RedisError {
             (RedisErrorKind::Other, format!("Redis said: {error}"))
         };
         Self::new(kind, message).because(error)
+    }
+}
+
+impl From<RedisError> for ProgressError {
+    fn from(error: RedisError) -> Self {
+        let kind = match error.kind {
+            RedisErrorKind::Unavailable => ProgressErrorKind::Unavailable,
+            RedisErrorKind::WrongType => ProgressErrorKind::WrongType,
+            _ => ProgressErrorKind::Other,
+        };
+        Self::new(kind, error.message.clone()).because(error)
     }
 }

@@ -189,12 +189,12 @@ impl Serve<'_> {
         let policies = Policies::of(self.context);
         let mut pause = Duration::from_secs(1);
         loop {
-            let topology = config.topology();
-            policies.set(&topology).await;
+            let topology = &config.own.layout.topology;
+            policies.set(topology).await;
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
-                .topology(topology)
+                .topology(topology.clone())
                 .relay(relay)
                 .house(house(config))
                 .inbox_keeps(config.settings.inbox.keep());

@@ -8,6 +8,7 @@ pub(crate) use render::to_toml;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use postrider::push::{BadSubscription, Subscription};
 use postrider::store::Registration;
 use postrider::topology::{
     BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, Layout, Preset, Queue, QueueName,
@@ -51,6 +52,25 @@ pub(crate) struct OwnTopology {
 }
 
 impl OwnTopology {
+    /// Everything to declare, and the queue that a push subscription has of its own: it has to be there before anything is
+    /// published, so that no event misses it.
+    pub(super) fn topology_with(
+        &self,
+        subscription: &Subscription,
+        strict: bool,
+    ) -> Result<Topology, BadSubscription> {
+        let service = subscription.service(&self.layout.services, &self.layout.exchange)?;
+        let own = Topology::default().service(&service);
+        let own = if strict { own } else { own.protected() };
+        let mut topology = self.layout.topology.clone();
+        for queue in own.queues {
+            if topology.find_queue(&queue.name).is_none() {
+                topology.queues.push(queue);
+            }
+        }
+        Ok(topology.service(&service))
+    }
+
     /// Writes the settings out. An error names the setting and what is wrong with it.
     ///
     /// `chosen`: somebody set `outbox.exchange`, so that a preset's own does not replace it.

@@ -14,7 +14,7 @@ const CLOUD_EVENT: (&str, &str) = ("content-type", "application/cloudevents+json
 fn config(url: &str) -> String {
     format!(
         "[egress]\nallow = ['127.0.0.1', 'http']\n[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
-         [queue.retry]\nmax_retries = 1\ndelays = ['50ms']\n[[queue]]\nname = 'work'\nbind = ['shop.job.*']\n\
+         [queue.retry]\nmax_retries = 1\ndelays = ['50ms']\n[[queue]]\nname = 'jobs'\nbind = ['shop.job.*']\n\
          [[push]]\nname = 'billing'\nqueue = 'billing'\nurl = '{url}'\n\
          secrets = ['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw']\n"
     )
@@ -146,7 +146,7 @@ async fn workers_lease_settle_and_extend_over_http() {
     folder.write("postrider.toml", &config("http://127.0.0.1:9/"));
     let mut serving = folder.serve(&["--roles", "relay,collector,api"]);
     serving.wait_for("serving");
-    let path = "/v1/queues/work/deliveries";
+    let path = "/v1/queues/jobs/deliveries";
     let lease = |body: Value| ask(&serving, "POST", path, &body).1["deliveries"].clone();
     assert_eq!(lease(json!({})), json!([]));
     for number in 1..=3 {
@@ -175,4 +175,15 @@ async fn workers_lease_settle_and_extend_over_http() {
     assert_eq!(say("ack", json!({"leases": []})).0, 200);
     assert_eq!(ask(&serving, "POST", "/v1/queues/nowhere/deliveries", &json!({})).1["code"], "not_found");
     assert_eq!(say("extend", json!({"leases": [], "lease_ms": 0})).1["code"], "invalid_request");
+}
+
+#[test]
+fn a_queue_of_a_subscriptions_own_is_part_of_the_topology() {
+    let folder = Folder::new();
+    let push = "[[push]]\nname = 'mail'\nkeys = ['shop.order.*']\nurl = 'https://example.com/hook'\n";
+    folder.write("postrider.toml", push);
+    let ran = folder.run(&["publish", "shop.order.placed", "--data", "{}"]).assert(0, "");
+    assert!(!ran.err.contains("no queue"), "{ran:?}");
+    folder.run(&["topology", "route", "shop.order.placed"]).assert(0, "mail");
+    folder.run(&["topology", "render", "--json"]).assert(0, "mail.dlq");
 }
