@@ -1,22 +1,40 @@
-//! The HTTP API under `/v1`: routes by the role they need, limits around them, problems as answers.
+//! The HTTP API under `/v1`: a table says who may call which route, limits stand around them, problems are answers.
 //!
-//! A later part adds its routes to the group whose role they need, and nothing else.
+//! A later part adds its routes with its state, and a line for each to the table.
 
 mod access;
+mod audit_log;
 mod backend;
+mod consumers;
 pub(crate) mod deliveries;
 mod events;
+mod front;
 mod guard;
 mod health;
 mod idempotency;
 pub(crate) mod ledger;
+mod letters;
 pub(crate) mod metrics;
+pub(crate) mod openapi;
+mod operations;
+mod outbox;
+mod pace;
 mod problem;
+mod stream;
 pub(crate) mod subscriptions;
+mod table;
+mod tokens;
+mod topology;
 
-pub(crate) use access::refuse_open_doors;
+pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, with_token};
 pub(crate) use backend::{ApiBackend, Erased, append};
+pub(crate) use front::{Front, routes as front_routes, time_asked};
 pub(crate) use idempotency::Once;
+pub(crate) use operations::is_of;
+pub(crate) use outbox::no_event;
+pub(crate) use problem::{Code, Problem};
+pub(crate) use table::Tenants;
+pub(crate) use topology::picture as draw;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,12 +45,11 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::Clock;
-use postrider::store::TokenRole;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::config::{Http, Limits};
-use problem::Problem;
+use pace::Pace;
 
 /// What every route can reach. Cheap to clone.
 #[derive(Clone)]
@@ -46,6 +63,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) slots: Semaphore,
+    pace: Pace,
     /// Where the API really listens; tells whether callers can come from elsewhere.
     pub(crate) listens_at: SocketAddr,
 }
@@ -69,24 +87,20 @@ impl Api {
         listens_at: SocketAddr,
     ) -> Self {
         let slots = Semaphore::new(http.max_concurrent_requests);
-        Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, listens_at }))
+        let pace = Pace::new(http.requests_per_second);
+        Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, pace, listens_at }))
     }
 
-    /// All routes with everything around them. `more` are the routes of parts with a state of their own, by the role they
-    /// need.
-    pub(crate) fn router(self, more: Vec<(TokenRole, Router<Self>)>) -> Router {
-        let needs = |role: TokenRole, routes: Router<Self>| {
-            routes
-                .route_layer(from_fn_with_state(self.clone(), idempotency::once))
-                .route_layer(from_fn_with_state((self.clone(), role), access::require))
-        };
-        let operator = Router::new()
+    /// All routes with everything around them. `more` are those of parts with a state of their own; `pages` are beside the API,
+    /// and look after themselves.
+    pub(crate) fn router(self, more: Router<Self>, pages: Router<Self>) -> Router {
+        let guarded = more
             .route("/events", post(events::publish))
-            .route("/events:batch", post(events::publish_batch));
+            .route("/events:batch", post(events::publish_batch))
+            .route_layer(from_fn_with_state(self.clone(), idempotency::once))
+            .route_layer(from_fn_with_state(self.clone(), access::require));
         let metrics = Router::new().route("/metrics", get(metrics::scrape));
-        let more = more.into_iter().map(|(role, routes)| needs(role, routes));
-        let limited = more
-            .fold(needs(TokenRole::Operator, operator), Router::merge)
+        let limited = guarded
             .merge(metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics)))
             .route_layer(from_fn_with_state(self.clone(), guard::slots));
 
@@ -95,9 +109,11 @@ impl Api {
             .route("/health", get(health::health))
             .route("/health/live", get(health::live))
             .route("/health/ready", get(health::ready))
+            .route("/openapi.json", get(openapi::show))
             .merge(limited);
         Router::new()
             .nest("/v1", v1)
+            .merge(pages)
             .fallback(|| async { Problem::not_found() })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(self.http.max_body_bytes))

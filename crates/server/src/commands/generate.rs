@@ -1,4 +1,4 @@
-//! `postrider generate`: completions for shells and the manual page, from the command line's own definition.
+//! `postrider generate`: completions for shells, the manual page and the API's document, from the code's own definitions.
 
 use std::io::{self, Write as _};
 
@@ -12,7 +12,8 @@ use crate::exit::Exit;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     postrider generate completions bash > ~/.local/share/bash-completion/completions/postrider\n  \
-    postrider generate man > postrider.1")]
+    postrider generate man > postrider.1\n  \
+    postrider generate openapi > openapi.json")]
 pub(crate) struct GenerateArgs {
     #[command(subcommand)]
     what: What,
@@ -27,6 +28,8 @@ enum What {
     },
     /// The manual page, in roff
     Man,
+    /// The HTTP API as OpenAPI 3.1
+    Openapi,
 }
 
 /// Prints it on stdout. Needs no configuration and no server.
@@ -36,6 +39,10 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<Exit> {
     match args.what {
         What::Completions { shell } => clap_complete::generate(shell, &mut command, "postrider", &mut text),
         What::Man => clap_mangen::Man::new(command).render(&mut text)?,
+        What::Openapi => {
+            text = serde_json::to_vec_pretty(&crate::api::openapi::document())?;
+            text.push(b'\n');
+        }
     }
     io::stdout().write_all(&text)?;
     Ok(Exit::Ok)

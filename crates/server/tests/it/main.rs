@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod consumers;
+mod dashboard;
 mod demo;
 mod embedded;
 mod http;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
 use postrider::dedup::{Accelerator, Deduplicator};
@@ -13,28 +14,56 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections;
 use super::tls::{self, TlsListener};
-use crate::api::{Api, Erased, Once, deliveries, ledger, refuse_open_doors, subscriptions};
+use crate::api::{
+    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, refuse_open_doors, subscriptions,
+};
 use crate::commands::Context;
-use crate::config::Tls;
+use crate::config::{Config, Tls};
+use crate::dashboard::Dashboard;
+use crate::desk::StoreDesk;
+use crate::desk::pulse::Pulse;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
 use crate::wiring::{self, WholeStore};
 
 /// The running API.
-pub(super) struct ApiTask(JoinHandle<()>);
+pub(crate) struct ApiTask {
+    task: JoinHandle<()>,
+    /// Where the dashboard is, if there is one.
+    pub(crate) dashboard: Option<String>,
+}
+
+/// What is served at the address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Faces {
+    /// The API under `/v1`; health and metrics are there in any case.
+    pub(crate) api: bool,
+    /// The dashboard.
+    pub(crate) dashboard: bool,
+}
+
+/// What it is served from.
+pub(crate) struct Behind<'a, S> {
+    pub(crate) store: &'a S,
+    pub(crate) broker: &'a Arc<dyn Broker>,
+    pub(crate) accelerator: Option<&'a Accelerator>,
+    pub(crate) metrics: PrometheusHandle,
+    pub(crate) config: Config,
+    pub(crate) context: &'a Context,
+}
 
 impl ApiTask {
     /// Binds and serves until `stop`.
-    pub(super) async fn start<S: WholeStore>(
-        store: &S,
-        broker: &Arc<dyn Broker>,
-        accelerator: Option<&Accelerator>,
-        metrics: PrometheusHandle,
-        context: &Context,
+    pub(crate) async fn start<S: WholeStore>(
+        behind: Behind<'_, S>,
+        faces: Faces,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let (http, clock) = (context.config.settings.http.clone(), context.clock.clone());
-        let backend = Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+        let Behind { store, broker, accelerator, metrics, config, context } = behind;
+        let config = Arc::new(config);
+        let (http, clock) = (config.settings.http.clone(), context.clock.clone());
+        let backend: Arc<dyn ApiBackend> =
+            Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
         let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
         let certified = match http.tls {
@@ -44,32 +73,54 @@ impl ApiTask {
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
         let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
         let listens_at = listener.local_addr()?;
-        let (limits, served) = (context.config.settings.limits, http.clone());
-        let api = Api::new(backend, once, clock, http, limits, metrics, listens_at);
-        let config = Arc::new(context.config.clone());
-        let desk = PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
-        let mut more = subscriptions::routes(desk);
-        let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
-        let desks = PullDesks::new(store.clone(), broker, accelerator, config, clock, stop.clone());
-        more.extend(deliveries::routes(desks));
-        more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
-        let router = api.router(more);
+        let (limits, served) = (config.settings.limits, http.clone());
+        let measured = metrics.clone();
+        let api = Api::new(backend.clone(), once.clone(), clock, http, limits, metrics, listens_at);
+        let desk = Arc::new(StoreDesk {
+            store: store.clone(),
+            broker: broker.clone(),
+            config: config.clone(),
+            clock: context.clock.clone(),
+            ledger: wiring::ledger(store, &config, &context.clock)?,
+            operator: wiring::operator(context, config.own.layout.vhost.as_ref())?,
+        });
+        let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
+        let front = Front { desk, pulse, clock: context.clock.clone() };
+        let mut more = Router::new();
+        if faces.api {
+            let desk =
+                PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
+            let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
+            let desks =
+                PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, stop.clone());
+            more = front_routes(front.clone())
+                .merge(subscriptions::routes(desk))
+                .merge(deliveries::routes(desks))
+                .merge(ledger::routes(wiring::ledger(store, &config, &context.clock)?));
+        }
+        let pages = if faces.dashboard {
+            Dashboard::new(front, api.clone(), config.backends.to_string()).router()
+        } else {
+            Router::new()
+        };
+        let router = api.router(more, pages);
+        let scheme = if certified.is_some() { "https" } else { "http" };
+        let dashboard = faces.dashboard.then(|| format!("{scheme}://{listens_at}/dashboard"));
         let task = if let Some(certified) = certified {
-            eprintln!("listening on https://{listens_at}");
             let listener = TlsListener::new(listener, certified)?;
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         } else {
-            eprintln!("listening on http://{listens_at}");
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
-        Ok(Self(task))
+        eprintln!("listening on {scheme}://{listens_at}");
+        Ok(Self { task, dashboard })
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.
-    pub(super) async fn finished(mut self, limit: Duration) {
-        if tokio::time::timeout(limit, &mut self.0).await.is_err() {
+    pub(crate) async fn finished(mut self, limit: Duration) {
+        if tokio::time::timeout(limit, &mut self.task).await.is_err() {
             tracing::warn!("requests were cut off: they took longer than {limit:?}");
-            self.0.abort();
+            self.task.abort();
         }
     }
 }
