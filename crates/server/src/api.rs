@@ -91,17 +91,20 @@ impl Api {
         Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, pace, listens_at }))
     }
 
-    /// All routes with everything around them. `more` are those of parts with a state of their own; `pages` are beside the API,
-    /// and look after themselves.
-    pub(crate) fn router(self, more: Router<Self>, pages: Router<Self>) -> Router {
-        let guarded = more
-            .route("/events", post(events::publish))
-            .route("/events:batch", post(events::publish_batch))
-            .route_layer(from_fn_with_state(self.clone(), idempotency::once))
-            .route_layer(from_fn_with_state(self.clone(), access::require));
+    /// All routes with everything around them. `more` are those of parts with a state of their own, or nothing where only health
+    /// and metrics are wanted; `pages` are beside the API, and look after themselves.
+    pub(crate) fn router(self, more: Option<Router<Self>>, pages: Router<Self>) -> Router {
         let metrics = Router::new().route("/metrics", get(metrics::scrape));
-        let limited = guarded
-            .merge(metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics)))
+        let metrics = metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics));
+        let guarded = |more: Router<Self>| {
+            more.route("/events", post(events::publish))
+                .route("/events:batch", post(events::publish_batch))
+                .route_layer(from_fn_with_state(self.clone(), idempotency::once))
+                .route_layer(from_fn_with_state(self.clone(), access::require))
+        };
+        let limited = more
+            .map_or_else(Router::new, guarded)
+            .merge(metrics)
             .route_layer(from_fn_with_state(self.clone(), guard::slots));
 
         // Health stands outside the limits: a busy process is a healthy one.

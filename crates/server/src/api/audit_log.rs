@@ -1,13 +1,13 @@
 //! `/v1/audit-log`: who did what, the newest first.
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use postrider::store::{LogEntry, LogQuery};
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
-use super::front::{Front, limit, place};
+use super::front::{Front, Query, limit, place};
 
 pub(super) fn routes() -> Router<Front> {
     Router::new().route("/audit-log", get(list))

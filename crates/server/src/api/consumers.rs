@@ -1,7 +1,7 @@
 //! `/v1/consumers`: what waits for each; paused, resumed, and keys let go.
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -10,7 +10,7 @@ use postrider::store::HeldKey;
 use postrider::topology::ConsumerName;
 use serde::{Deserialize, Serialize};
 
-use super::front::{Changed, Front};
+use super::front::{Changed, Front, Path};
 use super::subscriptions::{read, read_or_default};
 use super::{Caller, Problem};
 use crate::desk::consumers::ConsumerRow;

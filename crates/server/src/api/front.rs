@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use jiff::{Span, Timestamp, tz::TimeZone};
 use postrider::Clock;
 use postrider::envelope::TenantId;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{
     Api, Caller, Code, Problem, audit_log, consumers, letters, operations, outbox, stream, tokens, topology,
@@ -39,6 +42,32 @@ pub(crate) fn routes(front: Front) -> Router<Api> {
         .merge(tokens::routes())
         .merge(stream::routes())
         .with_state(front)
+}
+
+/// What the query asks, or a problem that says what is wrong with it.
+pub(super) struct Query<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let read = axum::extract::Query::from_request_parts(parts, state).await;
+        read.map(|axum::extract::Query(asked)| Self(asked)).map_err(|wrong| unreadable(&wrong.body_text()))
+    }
+}
+
+/// What the path names, the same way.
+pub(super) struct Path<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let read = axum::extract::Path::from_request_parts(parts, state).await;
+        read.map(|axum::extract::Path(named)| Self(named)).map_err(|wrong| unreadable(&wrong.body_text()))
+    }
+}
+
+fn unreadable(told: &str) -> Problem {
+    Problem::new(Code::InvalidRequest, told)
 }
 
 /// How many rows a page has.

@@ -1,7 +1,7 @@
 //! `/v1/dlq/…`: dead letters by group and one by one, and corrected.
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -14,7 +14,7 @@ use postrider::store::{
 use postrider::topology::{ConsumerName, QueueName};
 use serde::{Deserialize, Serialize};
 
-use super::front::{Front, limit, may_see, place, tenant};
+use super::front::{Front, Path, Query, limit, may_see, place, tenant};
 use super::subscriptions::read;
 use super::{Caller, Code, Problem, time_asked};
 use crate::desk::letters::{no_letter, read_place, write_place};

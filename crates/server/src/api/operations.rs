@@ -1,7 +1,7 @@
 //! `/v1/plans` and `/v1/operations`: see what would be done, then have it done, and how far it is.
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -9,7 +9,7 @@ use postrider::store::Operation;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::front::{Front, limit, place};
+use super::front::{Front, Path, Query, limit, place};
 use super::subscriptions::read;
 use super::{Caller, Problem};
 use crate::desk::operations::{Asked, Planned, no_operation};

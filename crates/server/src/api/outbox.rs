@@ -1,7 +1,7 @@
 //! `/v1/events`, read: found, shown, followed; and `/v1/outbox`: what waits there and what stands still.
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use postrider::EventId;
@@ -9,7 +9,7 @@ use postrider::envelope::{AggregateId, EventType, OrderingKey, TenantId};
 use postrider::store::{OutboxStatus, RowFilter, RowView, Unpark};
 use serde::{Deserialize, Serialize};
 
-use super::front::{Front, limit, may_see, place, tenant};
+use super::front::{Front, Path, Query, limit, may_see, place, tenant};
 use super::subscriptions::read;
 use super::{Caller, Code, Problem};
 use crate::desk::events::Timeline;

@@ -140,7 +140,7 @@ fn router_with(memory: Memory, once: Arc<dyn Once>, metrics_token: &str) -> Rout
     let at = "127.0.0.1:7070".parse().unwrap();
     let (clock, measured) = (Clock::system(), metrics::install().unwrap());
     Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at)
-        .router(Router::new(), Router::new())
+        .router(Some(Router::new()), Router::new())
 }
 
 async fn send(router: &Router, request: axum::http::request::Builder, body: impl Into<Body>) -> Response {

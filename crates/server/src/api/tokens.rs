@@ -1,7 +1,7 @@
 //! `/v1/tokens`: who may call, made and taken back.
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -10,7 +10,7 @@ use postrider::store::TokenRole;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::front::Front;
+use super::front::{Front, Path};
 use super::subscriptions::read;
 use super::{Caller, Code, Problem};
 use crate::desk::tokens::{NewToken, TokenRow, expiry};

@@ -224,7 +224,7 @@ async fn serve_api<S: Backend + Tokens>(
     let metrics = crate::api::metrics::install()?;
     let api = Api::new(backend, once, clock.clone(), settings.http, settings.limits, metrics, address);
     let service = api
-        .router(axum::Router::new(), axum::Router::new())
+        .router(Some(axum::Router::new()), axum::Router::new())
         .into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, service).into_future());
     Ok(address)

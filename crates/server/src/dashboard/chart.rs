@@ -32,12 +32,13 @@ pub(super) fn area(values: &[f64], named: &str) -> Markup {
 
 /// Counts as bars, the largest as the highest; none is a trace, so that time is seen to pass.
 pub(super) fn bars(counts: &[u64], named: &str) -> Markup {
+    let class = if counts.len() > 24 { "bars wide" } else { "bars" };
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
     #[expect(clippy::cast_precision_loss, reason = "a picture has a hundred steps")]
     let height = |count: u64| if count == 0 { 1.5 } else { 3.0 + 21.0 * count as f64 / most as f64 };
     let wide = 5 * counts.len().max(1);
     html! {
-        svg class="bars" viewBox={ "0 0 " (wide) " 24" } preserveAspectRatio="none" role="img" aria-label=(named) {
+        svg class=(class) viewBox={ "0 0 " (wide) " 24" } preserveAspectRatio="none" role="img" aria-label=(named) {
             @for (place, count) in counts.iter().enumerate() {
                 rect class=(if *count == 0 { "bar none" } else { "bar" }) x=(place * 5) width="4"
                     y=(format!("{:.1}", 24.0 - height(*count))) height=(format!("{:.1}", height(*count))) {}

@@ -13,7 +13,7 @@ const PLACES: [(&str, &str, &str, bool); 12] = [
     ("f", "/dashboard/failures", "Failures", false),
     ("e", "/dashboard/events", "Events", false),
     ("b", "/dashboard/outbox", "Outbox", true),
-    ("c", "/dashboard/consumers", "Queues and consumers", true),
+    ("c", "/dashboard/consumers", "Consumers", true),
     ("t", "/dashboard/topology", "Topology", true),
     ("p", "/dashboard/push", "Push", true),
     ("j", "/dashboard/jobs", "Jobs", false),

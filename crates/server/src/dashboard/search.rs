@@ -69,6 +69,7 @@ impl Search {
         let ids = self.get("ids").unwrap_or_default().split(',').filter(|id| !id.is_empty());
         let ids: Result<Vec<LetterId>, _> = ids.map(str::parse).collect();
         let no_id = |_| Problem::new(Code::InvalidRequest, "ids are numbers of dead letters");
+        // A word that is no state means all of them.
         let status = match self.get("status") {
             None => Some(LetterStatus::Open),
             Some(name) => LetterStatus::from_name(name),

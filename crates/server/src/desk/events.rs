@@ -157,6 +157,10 @@ fn state(consumer: &Registration, trace: &Trace) -> Option<&'static str> {
     })
 }
 
+fn tries(count: u32) -> String {
+    if count == 1 { "1 attempt".to_owned() } else { format!("{count} attempts") }
+}
+
 /// Everything that happened, the oldest first.
 fn story(trace: &Trace, attempts: &[Attempt]) -> Vec<Happened> {
     let mut steps = Vec::new();
@@ -173,11 +177,11 @@ fn story(trace: &Trace, attempts: &[Attempt]) -> Vec<Happened> {
                 tell(at, "exchange", "ok", told, None);
             }
             (None, OutboxStatus::Dead) => {
-                let told = format!("given up after {} attempts to publish it", row.attempts);
+                let told = format!("given up after {} to publish it", tries(row.attempts));
                 tell(row.created_at, "exchange", "failed", told, row.last_error.clone());
             }
             (None, _) if row.attempts > 0 => {
-                let told = format!("{} attempts to publish it failed; it is tried again", row.attempts);
+                let told = format!("{} to publish it failed; it is tried again", tries(row.attempts));
                 tell(row.created_at, "exchange", "waiting", told, row.last_error.clone());
             }
             (None, _) => {}
@@ -192,7 +196,9 @@ fn story(trace: &Trace, attempts: &[Attempt]) -> Vec<Happened> {
             }
             (None, _) => ("failed", format!("attempt {number} at {}: no answer", attempt.consumer)),
         };
-        tell(attempt.at, "push", mood, what, attempt.error.clone());
+        let said = [attempt.error.as_deref().unwrap_or_default(), attempt.answer.as_str()];
+        let said: Vec<&str> = said.into_iter().filter(|text| !text.is_empty()).collect();
+        tell(attempt.at, "push", mood, what, (!said.is_empty()).then(|| said.join("\n")));
     }
     for mark in &trace.applied {
         tell(mark.at, "inbox", "ok", format!("applied by {}", mark.consumer), None);
@@ -204,7 +210,7 @@ fn story(trace: &Trace, attempts: &[Attempt]) -> Vec<Happened> {
             at: letter.dead_at,
             place: "dead_letter",
             mood: "failed",
-            what: format!("{who} gave up after {} attempts: {}", letter.attempts, letter.reason),
+            what: format!("{who} gave up after {}: {}", tries(letter.attempts), letter.reason),
             detail: Some(letter.error.clone()),
             letter: number.clone(),
         });

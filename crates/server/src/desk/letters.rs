@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use postrider::EventId;
 use postrider::dead_letter::replay::{edit_and_replay, editable};
 use postrider::envelope::wire::Identity;
+use postrider::push::Attempt;
 use postrider::store::{
     GroupPage, GroupQuery, LetterId, LetterPage, LetterQuery, LetterStatus, LogEntry, Registrations,
     StoreError, StoredLetter,
@@ -19,11 +20,15 @@ use crate::wiring::WholeStore;
 
 /// Entries of the log that are shown with a letter.
 const LOGGED: usize = 20;
+/// And attempts.
+const ATTEMPTS: u32 = 10;
 
 /// A dead letter with all that is known of it.
 pub(crate) struct Letter {
     pub(crate) stored: StoredLetter,
     pub(crate) log: Vec<LogEntry>,
+    /// How its attempts went, where they were pushed to an endpoint: the newest first.
+    pub(crate) attempts: Vec<Attempt>,
     /// What a person may correct: the payload of the event, or the whole body where it is none.
     pub(crate) editable: Bytes,
 }
@@ -55,7 +60,11 @@ impl<S: WholeStore> Letters for StoreDesk<S> {
         let log = self.store.log_of(&format!("dead_letter/{id}"), LOGGED).await?;
         let identity = identity(&self.store, &self.config, &stored.letter.queue).await?;
         let editable = editable(&stored, &identity);
-        Ok(Some(Letter { stored, log, editable }))
+        let attempts = match (&stored.letter.consumer, &stored.letter.event_id) {
+            (Some(consumer), Some(event)) => self.store.attempts(consumer, Some(event), ATTEMPTS).await?,
+            _ => Vec::new(),
+        };
+        Ok(Some(Letter { stored, log, attempts, editable }))
     }
 
     async fn edit(&self, id: LetterId, payload: Bytes, by: &str, reason: Option<&str>) -> Answer<EventId> {

@@ -6,6 +6,7 @@ mod ways;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use postrider_testkit::receiver::{Receiver, Reply};
 
@@ -56,6 +57,19 @@ impl Shop {
             });
             assert_eq!(self.serving.post_event(&[], &event.to_string()).0, 202);
         }
+    }
+
+    /// Waits until so many attempts at mails are written down.
+    async fn until_tried(&self, count: usize) {
+        for _ in 0..600 {
+            let (_, _, body) = self.serving.http("GET", "/v1/subscriptions/email/attempts", &[], "");
+            let tried: serde_json::Value = serde_json::from_str(&body).unwrap();
+            if tried["attempts"].as_array().is_some_and(|attempts| attempts.len() >= count) {
+                return;
+            }
+            tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
+        }
+        panic!("{count} mails were not tried");
     }
 
     fn mend(&self) {

@@ -11,6 +11,7 @@ mod ledger;
 mod ledger_http;
 mod ledger_serve;
 mod networked;
+mod openapi;
 mod outbox_replay;
 mod process;
 mod progress;

@@ -86,18 +86,18 @@ impl ApiTask {
         });
         let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
         let front = Front { desk, pulse, clock: context.clock.clone() };
-        let mut more = Router::new();
-        if faces.api {
+        let more = if faces.api {
             let desk =
                 PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
             let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
             let desks =
                 PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, stop.clone());
-            more = front_routes(front.clone())
-                .merge(subscriptions::routes(desk))
-                .merge(deliveries::routes(desks))
-                .merge(ledger::routes(wiring::ledger(store, &config, &context.clock)?));
-        }
+            let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
+            let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
+            Some(own.merge(deliveries::routes(desks)).merge(books))
+        } else {
+            None
+        };
         let pages = if faces.dashboard {
             Dashboard::new(front, api.clone(), config.backends.to_string()).router()
         } else {

@@ -54,7 +54,7 @@ pub(in crate::dashboard) async fn list(
             (pager("/dashboard/events", &search, "before", next))
         }
     };
-    Ok(axum::response::Html(frame::page(&visit, "Events", content).into_string()).into_response())
+    Ok(frame::page(&visit, "Events", content).into_response())
 }
 
 async fn is_known(dashboard: &Dashboard, visit: &Visit, id: &EventId) -> Result<bool, Problem> {
@@ -85,7 +85,7 @@ fn wanted(search: &Search, visit: &Visit) -> Result<RowFilter, Problem> {
 pub(in crate::dashboard) fn rows(found: &[RowView], visit: &Visit, nothing: &str) -> Markup {
     let row = |row: &RowView| {
         html! { tr {
-            td { a href=(super::event::address(&row.id)) { code { (row.id) } } }
+            td class="id" { a href=(super::event::address(&row.id)) { code { (row.id) } } }
             td { (row.event_type) }
             td { (row.aggregate_id.as_deref().unwrap_or_default()) }
             td { (row.group_id.as_deref().unwrap_or_default()) }

@@ -22,10 +22,7 @@ pub(in crate::dashboard) async fn groups(
     Extension(visit): Who,
     search: Search,
 ) -> Page {
-    let mut wanted = search.letters(&visit)?;
-    if search.get("status") == Some("all") {
-        wanted.status = None;
-    }
+    let wanted = search.letters(&visit)?;
     let query = GroupQuery {
         filter: wanted,
         after: search.get("after").and_then(read_place),
@@ -166,10 +163,7 @@ pub(in crate::dashboard) async fn letters(
     Extension(visit): Who,
     search: Search,
 ) -> Page {
-    let mut wanted = search.letters(&visit)?;
-    if search.get("status") == Some("all") {
-        wanted.status = None;
-    }
+    let wanted = search.letters(&visit)?;
     let turn = search.read::<Cursor>("before")?.map_or(Turn::Newest, Turn::Before);
     let query = LetterQuery { filter: wanted.clone(), turn, limit: PAGE };
     let page = dashboard.front.desk.letters(&query).await?;
@@ -200,7 +194,7 @@ pub(in crate::dashboard) async fn letters(
 fn letter_table(letters: &[LetterSummary], visit: &Visit) -> Markup {
     let row = |letter: &LetterSummary| {
         html! { tr {
-            td { a href={ "/dashboard/letters/" (letter.id) } { (letter.aggregate_id.as_deref().or(letter.event_id.as_deref()).unwrap_or("(no id)")) } }
+            td class="id" { a href={ "/dashboard/letters/" (letter.id) } { (letter.aggregate_id.as_deref().or(letter.event_id.as_deref()).unwrap_or("(no id)")) } }
             td { (letter.event_type.as_deref().unwrap_or("(no type)")) }
             td class="short mono" { (short(&letter.error, 120)) }
             td class="n" { (letter.attempts) @if letter.replays > 0 { " + " (letter.replays) " replays" } }

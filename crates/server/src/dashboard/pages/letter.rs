@@ -35,6 +35,7 @@ pub(in crate::dashboard) async fn show(
             section class="card" {
                 h2 { "Why" }
                 pre class="error" { (letter.stored.letter.error) }
+                (answered(&letter))
                 (facts(&letter, &visit))
                 (what_now(&letter))
             }
@@ -58,6 +59,17 @@ async fn find(dashboard: &Dashboard, visit: &Visit, id: LetterId) -> Result<Lett
     let letter = dashboard.front.desk.letter(id).await?;
     let seen = letter.filter(|letter| visit.sees(letter.stored.summary.tenant.as_deref()));
     seen.ok_or_else(|| no_letter(id))
+}
+
+/// What the endpoint said, where it was pushed to one: mostly that is the reason.
+fn answered(letter: &Letter) -> Markup {
+    let last = letter.attempts.iter().find(|attempt| !attempt.answer.is_empty());
+    html! {
+        @if let Some(last) = last {
+            p class="quiet" { "The endpoint answered attempt " (last.attempt) @if let Some(status) = last.status { " with " (status) } ":" }
+            pre { (last.answer) }
+        }
+    }
 }
 
 fn facts(letter: &Letter, visit: &Visit) -> Markup {

@@ -1,19 +1,23 @@
 //! The overview: whether everything flows, how fast, and what needs somebody. From here it is two clicks to why something was not done.
 
 use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use postrider::store::LetterGroup;
 
 use super::super::parts::{ago, empty, number, pill, rate, short, span, state};
-use super::super::{Page, chart, frame};
+use super::super::{chart, frame};
 use super::{Here, Who};
 use crate::desk::pulse::{Beat, Moment};
 
 /// Groups that are shown here; the rest is on their own page.
 const SHOWN: usize = 6;
 
-pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit): Who) -> Page {
-    visit.sees_all()?;
+pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit): Who) -> Response {
+    // Who is for one tenant has nothing to look over.
+    if visit.sees_all().is_err() {
+        return Redirect::to("/dashboard/failures").into_response();
+    }
     let moment = dashboard.front.pulse.fresh().await;
     let tools = html! {
         form method="get" action="/dashboard/events" class="row" role="search" {
@@ -23,14 +27,11 @@ pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit):
         span class="quiet" id="live-state" role="status" { "Live" }
         button type="button" class="button small" id="pause" aria-pressed="false" { "Pause" }
     };
-    Ok(frame::page(
-        &visit,
-        "Overview",
-        html! {
-            (frame::top("Overview", "", tools))
-            div id="live" class="stack" { (live(&moment)) }
-        },
-    ))
+    let content = html! {
+        (frame::top("Overview", "", tools))
+        div id="live" class="stack" { (live(&moment)) }
+    };
+    frame::page(&visit, "Overview", content).into_response()
 }
 
 /// The part that lives. It is the same for everybody, and has nothing that could be pressed.
@@ -182,6 +183,7 @@ fn consumers(moment: &Moment) -> Markup {
                     td { (consumer.name) @if consumer.pause.is_some() { " " (state("paused")) } }
                     td class="n quiet" { @if let Some(speed) = moment.rates.get(&consumer.name) { (rate(*speed)) "/s" } }
                     td class="n" { @match consumer.ready {
+                        Some(0) => { span class="quiet" { "nothing waits" } }
                         Some(ready) => { (number(ready)) " waiting" (chart::meter(ready, most, false)) }
                         None => { span class="quiet" { "not known" } }
                     } }

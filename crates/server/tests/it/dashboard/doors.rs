@@ -32,7 +32,7 @@ fn pages_are_for_who_is_known_and_forms_need_their_proof() {
     let (status, ..) = serving.http("POST", "/dashboard/tokens", &form, "role=admin&name=x");
     assert_eq!(status, 403, "a form without its proof");
     assert_eq!(folder.run(&["token", "ls", "--json"]).json(), json!([]));
-    for (name, value) in [("host", "evil.example"), ("origin", "https://evil.example")] {
+    for (name, value) in [("x-forwarded-for", "10.0.0.1"), ("origin", "https://evil.example")] {
         let (status, head, _) = serving.http("GET", "/dashboard", &[(name, value)], "");
         assert!(status == 303 && head.contains("location: /dashboard/login"), "{head}");
     }
