@@ -1,6 +1,7 @@
 //! The `postrider` binary: reads the command line, runs one command, ends with its exit code.
 
 mod api;
+mod at_work;
 mod bench;
 mod cli;
 mod commands;
@@ -12,6 +13,7 @@ mod logging;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod telemetry;
 mod wiring;
 
 use std::process::ExitCode;

@@ -123,10 +123,12 @@ impl<S: ConsumerStore> Desk<S> {
 
     /// A batch in one transaction. If it fails, one by one.
     async fn run_batch(self: Arc<Self>, number: usize, batch: Vec<Arrived>) {
+        let spans: Vec<_> = batch.iter().map(|arrived| self.consumer.span(arrived)).collect();
         let Some(tried) = self.try_batch(number, &batch).await else { return };
         match tried {
             Tried::Done(outcomes) => {
-                for (arrived, outcome) in batch.into_iter().zip(outcomes) {
+                for ((arrived, outcome), span) in batch.into_iter().zip(outcomes).zip(spans) {
+                    self.consumer.end_span(span, &arrived, &outcome);
                     if self.consumer.carry_out(&arrived, &outcome, &self.stop).await.is_some() {
                         self.ack(arrived).await;
                     }

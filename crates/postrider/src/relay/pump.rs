@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::streaming::{News, Streaming};
 use super::Relay;
 use super::flow::Flow;
-use super::outgoing::{judge, outgoing};
+use super::outgoing::{Attempts, judge, outgoing, trace};
 use super::pause::Pause;
 use super::reading::Reading;
 use crate::broker::Published;
@@ -326,17 +326,20 @@ impl<S: Outbox> Pump<S> {
     fn published(&mut self, rows: Vec<OutboxRow>, answers: Vec<Published>, took: Duration) {
         self.publishing -= 1;
         metrics::histogram!("event_publish_duration_seconds").record(took.as_secs_f64());
-        let (mut unknown, mut outage) = (Vec::new(), None);
+        trace(&rows, &answers, &self.relay.config, took, &self.relay.clock);
+        let (mut unknown, mut outage, mut attempts) = (Vec::new(), None, Attempts::default());
         for (row, answer) in rows.into_iter().zip(answers) {
             let result = match judge(&row, answer, &self.relay.config, &self.relay.clock) {
                 Ok(result) => result,
                 Err(why) => {
+                    attempts.unknown += 1;
                     outage.get_or_insert(why);
                     unknown.push(row);
                     continue;
                 }
             };
             if result == PublishResult::Published {
+                attempts.confirmed += 1;
                 if let Some(after) = self.flow.confirmed(&row) {
                     self.reading.again(after);
                 }
@@ -344,12 +347,14 @@ impl<S: Outbox> Pump<S> {
                 self.flow.failed(&row);
                 self.park(&row);
                 self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
+                attempts.failed += 1;
                 metrics::counter!("postrider_relay_failed_total").increment(1);
             }
             let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
             let replay = row.dead_letter.is_some();
             self.done.push(Done { row: row.row, key, retried, replay, result });
         }
+        attempts.count();
         // A row of a slot that was lost is its heir's to publish.
         let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
         let all = held.len() == SLOTS;

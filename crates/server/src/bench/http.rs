@@ -17,7 +17,7 @@ use postrider::push::{
 };
 use postrider::registry::Registry;
 use postrider::runtime::Runtime;
-use postrider::store::{Backend, Outbox, Tokens};
+use postrider::store::{Backend, Outbox, Tokens, Upkeep};
 use postrider::topology::{ConsumerName, ServiceQueue};
 use postrider::{Clock, Deduplicator, Event, Incoming, Payload, WireFormat};
 use tokio::net::TcpListener;
@@ -33,7 +33,7 @@ const SIDE_BY_SIDE: usize = 64;
 const BATCH: usize = 100;
 
 /// The figures: publishing alone and in batches over the raw insert, push over the load generator.
-pub(crate) async fn over_http<S: Backend + Tokens>(
+pub(crate) async fn over_http<S: Backend + Tokens + Upkeep>(
     store: &S,
     broker: &Arc<dyn Broker>,
     clock: &Clock,
@@ -211,7 +211,7 @@ async fn serve_receiver() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn serve_api<S: Backend + Tokens>(
+async fn serve_api<S: Backend + Tokens + Upkeep>(
     store: &S,
     broker: &Arc<dyn Broker>,
     clock: &Clock,
