@@ -229,7 +229,9 @@ async fn examine_handling(operator: &Operator, context: &Context, report: &mut R
             "RabbitMQ waits longer for each than it may take, unless rabbitmq.conf says otherwise",
         );
     }
-    found.into_iter().for_each(|told| report.warn("handlers", told));
+    for told in found {
+        report.warn("handlers", told);
+    }
 }
 
 /// Whether the broker has the topology as it is configured, policies included.

@@ -1,4 +1,4 @@
-//! What doctor says of a PgBouncer in front of PostgreSQL, on a real one.
+//! What doctor finds: a PgBouncer in front of PostgreSQL, on a real one, and handlers that RabbitMQ does not wait for.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -78,4 +78,21 @@ async fn doctor_finds_a_pooler_in_transaction_mode() {
 async fn doctor_has_nothing_against_a_pooler_in_session_mode() {
     let said = doctor_behind("session").await;
     assert!(!said.contains("PgBouncer") && said.contains("PostgreSQL"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_says_when_handlers_may_take_longer_than_rabbitmq_waits() {
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let consumer = |limit: &str| {
+        format!(
+            "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
+             [[consumer]]\nname = 'billing'\nhandler_timeout = '{limit}'\nprefetch = 10\n"
+        )
+    };
+    folder.write("postrider.toml", &consumer("40m"));
+    folder.run(&["doctor"]).assert(0, "RabbitMQ takes it back after 1800 s");
+    folder.write("postrider.toml", &consumer("1m"));
+    folder.run(&["doctor"]).assert(0, "RabbitMQ waits longer for each than it may take");
 }
