@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
+    mod instructions;
     mod kill;
     mod kill_settling;
     mod kill_triage;

@@ -56,7 +56,7 @@ impl<S: Effects> Desk<'_, S> {
         batch: usize,
         bytes: usize,
     ) -> anyhow::Result<f64> {
-        let each = (load.events / batch).div_ceil(SIDE_BY_SIDE);
+        let each = load.events.div_ceil(batch).div_ceil(SIDE_BY_SIDE);
         let start = self.clock.monotonic();
         let tasks = (0..SIDE_BY_SIDE).map(|_| async {
             for _ in 0..each {

@@ -60,7 +60,11 @@ impl<S: Effects> Desk<'_, S> {
         let (mut rates, mut costs) = (Vec::new(), Vec::new());
         for round in 1..=load.rounds {
             let before = processor_time();
-            let mut limit = self.bare_transactions(load, BATCH, load.bytes).await?;
+            let mut limit = if raw.is_some() {
+                self.bare_transactions(load, BATCH, load.bytes).await?
+            } else {
+                self.plain_inserts(load, BATCH).await?
+            };
             if let Some(raw) = &mut raw {
                 let messages = self.envelopes(load)?;
                 let messages = messages.iter().map(|event| wire::encode(event, WireFormat::Envelope, 0));
@@ -84,7 +88,7 @@ impl<S: Effects> Desk<'_, S> {
         let over = if raw.is_some() {
             "the slowest raw stage"
         } else {
-            "raw inserts of the same size, 100 a transaction"
+            "raw inserts of the same size, 100 in a transaction"
         };
         let figures = [
             Figure::median(format!("commit to effect over {over}"), self.backend, "/s", rates)
@@ -97,6 +101,21 @@ impl<S: Effects> Desk<'_, S> {
             ),
         ];
         Ok(figures.into_iter().flatten().collect())
+    }
+
+    /// Rows a second of one writer that inserts them one by one, so many in a transaction.
+    async fn plain_inserts(&self, load: Load, batch: usize) -> anyhow::Result<f64> {
+        let start = self.clock.monotonic();
+        for _ in 0..load.events.div_ceil(batch) {
+            let mut tx = self.store.begin().await?;
+            for _ in 0..batch {
+                let written =
+                    S::write_effects(&mut tx, vec![self.clock.new_id().to_string()], load.bytes).await;
+                written.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+            }
+            self.store.commit(tx).await?;
+        }
+        Ok(per_second(load.events.div_ceil(batch) * batch, self.clock.since(start)))
     }
 
     /// Starts a relay and a consumer.
