@@ -3,6 +3,7 @@
 
 mod it {
     mod kill;
+    mod kill_migrating;
     mod kill_settling;
     mod kill_triage;
     mod life;
