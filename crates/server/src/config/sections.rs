@@ -208,7 +208,6 @@ pub(crate) struct Relay {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
-    #[allow(dead_code, reason = "read once jobs can be made over HTTP; the library takes it with each job")]
     pub(crate) completed: String,
     pub(crate) key_prefix: String,
     pub(crate) ttl_days: u32,

@@ -56,7 +56,8 @@ impl ApiTask {
         let desks = PullDesks::new(store.clone(), broker, accelerator, config, clock, stop.clone());
         more.extend(deliveries::routes(desks));
         more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
-        more.extend(progress::routes(store.clone()));
+        let completed = context.config.settings.progress.completed.clone();
+        more.extend(progress::routes(store.clone(), completed));
         more.extend(migrations::routes(MigrationDesk {
             store: store.clone(),
             clock: context.clock.clone(),
