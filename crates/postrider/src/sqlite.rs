@@ -8,6 +8,7 @@ mod bulk;
 mod claims;
 mod controls;
 mod dead_letters;
+mod dual;
 mod error;
 mod held;
 mod inbox;

@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod catalog;
 mod cli;
 mod commands;
 mod config;

@@ -4,6 +4,7 @@
 mod it {
     mod instructions;
     mod kill;
+    mod kill_migrating;
     mod kill_settling;
     mod kill_triage;
     mod life;

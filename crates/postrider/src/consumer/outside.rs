@@ -66,7 +66,8 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 
     async fn look(&self, arrivals: Vec<Arrival>) -> Result<Vec<Admission>, StoreError> {
-        self.store.look(&self.name, &arrivals).await
+        let known = self.store.look(self.inbox(), &arrivals).await?;
+        Ok(known.into_iter().map(|admission| self.admitted(admission)).collect())
     }
 
     /// Marks events as applied; those that were held leave their table in the same transaction.
@@ -75,12 +76,12 @@ impl<S: ConsumerStore> Consumer<S> {
             arrivals.iter().filter(|(_, held)| *held).map(|(arrival, _)| arrival.event_id.clone()).collect();
         let arrivals: Vec<_> = arrivals.into_iter().map(|(arrival, _)| arrival).collect();
         let mut tx = self.store.begin().await?;
-        let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
+        let admissions = self.store.admit(&mut tx, self.inbox(), &arrivals).await?;
         for event in &held {
             self.store.let_go(&mut tx, &self.name, event).await?;
         }
         self.store.commit(tx).await?;
-        Ok(admissions)
+        Ok(admissions.into_iter().map(|admission| self.admitted(admission)).collect())
     }
 
     /// A panic is a failure of this attempt, and so is taking too long.

@@ -57,6 +57,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0011_push.sql"),
     },
     Migration {
+        version: 12,
+        name: "migration",
+        sql: include_str!("../../../../migrations/postgres/0012_migration.sql"),
+    },
+    Migration {
         version: 14,
         name: "replay",
         sql: include_str!("../../../../migrations/postgres/0014_replay.sql"),
@@ -217,7 +222,12 @@ pub(super) async fn check(postgres: &Postgres) -> Result<(), StoreError> {
         _ if has < needs => {
             format!("the schema has version {has}, this binary needs {needs}; run `postrider db migrate`")
         }
-        _ => return Ok(()),
+        _ => match MIGRATIONS.iter().find(|known| applied.iter().all(|row| row.version != known.version)) {
+            Some(Migration { version, name, .. }) => {
+                format!("the schema lacks migration {version} ({name}); run `postrider db migrate`")
+            }
+            None => return Ok(()),
+        },
     };
     Err(StoreError::new(StoreErrorKind::Schema, message))
 }
