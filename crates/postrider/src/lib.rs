@@ -15,6 +15,8 @@
 //!    that replay by schedule.
 //! 9. [`audit`]: committed = applied + waiting + dead.
 //!
+//! [`migration`] moves consumers from an old bus to a new one, with every event on both meanwhile.
+//!
 //! [`progress`] follows jobs of many items to a finish line that is crossed once.
 //!
 //! [`runtime`] starts all of it together. [`spans`] tells tracing what became of each event.
@@ -32,6 +34,7 @@ pub mod dedup;
 pub mod envelope;
 pub mod handler;
 mod host;
+pub mod migration;
 pub mod operation;
 pub mod progress;
 pub mod pull;

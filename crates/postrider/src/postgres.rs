@@ -11,6 +11,7 @@ mod claims;
 mod controls;
 mod dead_letter;
 mod desk;
+mod dual;
 mod erasure;
 mod error;
 mod held;

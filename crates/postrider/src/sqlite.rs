@@ -8,6 +8,7 @@ mod bulk;
 mod claims;
 mod controls;
 mod dead_letters;
+mod dual;
 mod erasure;
 mod error;
 mod held;

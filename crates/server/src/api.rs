@@ -11,7 +11,9 @@ mod health;
 mod idempotency;
 pub(crate) mod ledger;
 pub(crate) mod metrics;
+pub(crate) mod migrations;
 mod problem;
+pub(crate) mod progress;
 pub(crate) mod subscriptions;
 
 pub(crate) use access::refuse_open_doors;

@@ -10,11 +10,13 @@ pub(crate) mod doctor;
 pub(crate) mod event;
 pub(crate) mod generate;
 pub(crate) mod ledger;
+pub(crate) mod migration;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod push;
+pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod token;
 pub(crate) mod topology;
@@ -42,7 +44,9 @@ pub(crate) struct Context {
 
 /// Runs one command.
 pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Exit> {
-    if let Command::Generate(args) = &cli.command {
+    if let Command::Generate(args) = &cli.command
+        && !args.needs_config()
+    {
         return generate::run(args);
     }
     let flags = cli.shared.flags(&cli.command);
@@ -74,9 +78,13 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         }
         Command::Ledger(args) => wiring::open(&context, ledger::Keep { args, context: &context }).await,
         Command::Progress(args) => wiring::open(&context, progress::Follow { args, context: &context }).await,
+        Command::Migration(args) => {
+            wiring::open(&context, migration::Migrate { args, context: &context }).await
+        }
+        Command::Schema(args) => schema::run(&args, &context),
         Command::Push(args) => wiring::open(&context, push::ToEndpoints { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
-        Command::Generate(args) => generate::run(&args),
+        Command::Generate(args) => generate::of_config(&args, &context),
     };
     if let Some(exporting) = exporting {
         exporting.finish().await;

@@ -3,6 +3,7 @@
 mod api;
 mod at_work;
 mod bench;
+mod catalog;
 mod cli;
 mod commands;
 mod config;

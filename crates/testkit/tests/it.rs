@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
+    mod instructions;
     mod kill;
+    mod kill_migrating;
     mod kill_settling;
     mod kill_triage;
     mod life;

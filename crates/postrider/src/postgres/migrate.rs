@@ -57,6 +57,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0011_push.sql"),
     },
     Migration {
+        version: 12,
+        name: "migration",
+        sql: include_str!("../../../../migrations/postgres/0012_migration.sql"),
+    },
+    Migration {
         version: 14,
         name: "replay",
         sql: include_str!("../../../../migrations/postgres/0014_replay.sql"),
@@ -65,7 +70,7 @@ const MIGRATIONS: &[Migration] = &[
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by
 /// side during an upgrade: migrate first, then roll the new binary out.
-const BREAKING: &[i32] = &[1, 2, 3, 4, 6, 7, 9, 10, 11];
+const BREAKING: &[i32] = &[1, 2, 3, 4, 6, 7, 9, 10, 11, 12];
 
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.
 const LOCK: i64 = 0x706f_7374_7269_6465;
@@ -223,7 +228,12 @@ pub(super) async fn check(postgres: &Postgres) -> Result<(), StoreError> {
         _ if has < needs => {
             format!("the schema has version {has}, this binary needs {needs}; run `postrider db migrate`")
         }
-        _ => return Ok(()),
+        _ => match MIGRATIONS.iter().find(|known| applied.iter().all(|row| row.version != known.version)) {
+            Some(Migration { version, name, .. }) => {
+                format!("the schema lacks migration {version} ({name}); run `postrider db migrate`")
+            }
+            None => return Ok(()),
+        },
     };
     Err(StoreError::new(StoreErrorKind::Schema, message))
 }

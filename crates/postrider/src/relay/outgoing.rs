@@ -6,7 +6,7 @@ use super::RelayConfig;
 use crate::broker::{Outgoing, Published};
 use crate::clock::Clock;
 use crate::envelope::wire;
-use crate::spans::{self, Operation, Span};
+use crate::spans::{Operation, Span};
 use crate::store::{OutboxRow, PublishResult};
 use crate::topology::RoutingKey;
 
@@ -30,30 +30,25 @@ pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
     }
 }
 
-/// A span for each traced row of a batch that was published. Nothing while nobody exports spans.
+/// A span for a row that was published, if it is traced and somebody exports spans.
 pub(super) fn trace(
-    rows: &[OutboxRow],
-    answers: &[Published],
+    row: &OutboxRow,
+    answer: &Published,
     config: &RelayConfig,
     took: Duration,
     clock: &Clock,
 ) {
-    if !spans::is_wanted() {
-        return;
-    }
-    for (row, answer) in rows.iter().zip(answers) {
-        let Some(span) = Span::begin(&row.envelope, clock) else { continue };
-        let span = span.since(clock.monotonic().saturating_sub(took));
-        let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
-        let to = row.target_queue.as_ref().map_or(exchange.as_str(), |queue| queue.as_str());
-        let error = match answer {
-            Published::Confirmed => None,
-            Published::Returned(_) => Some("returned"),
-            Published::Refused(_) => Some("refused"),
-            Published::Unknown(_) => Some("unconfirmed"),
-        };
-        span.end(Operation::Send, to, row.envelope.id.as_str(), error, clock);
-    }
+    let Some(span) = Span::begin(&row.envelope, clock) else { return };
+    let span = span.since(clock.monotonic().saturating_sub(took));
+    let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
+    let to = row.target_queue.as_ref().map_or(exchange.as_str(), |queue| queue.as_str());
+    let error = match answer {
+        Published::Confirmed => None,
+        Published::Returned(_) => Some("returned"),
+        Published::Refused(_) => Some("refused"),
+        Published::Unknown(_) => Some("unconfirmed"),
+    };
+    span.end(Operation::Send, to, row.envelope.id.as_str(), error, clock);
 }
 
 /// What the answer means for the row; an error when it says nothing about the message itself.

@@ -9,7 +9,9 @@ use std::io::{self, Write as _};
 use clap::{Args, CommandFactory as _, Subcommand};
 use clap_complete::Shell;
 
+use super::Context;
 use crate::api::metrics::catalogue;
+use crate::catalog::{Catalog, asyncapi, docs};
 use crate::cli::Cli;
 use crate::exit::Exit;
 
@@ -47,6 +49,22 @@ enum What {
     Metrics,
     /// A JSON Schema of postrider.toml, for editors
     ConfigSchema,
+    /// The event catalogue as an AsyncAPI 3 document
+    Asyncapi,
+    /// The page of routing keys, in markdown: which events there are and where they go
+    EventRoutingKeys,
+    /// The page of schemas, in markdown: what each event says
+    EventSchemas,
+    /// The runbook of Redis, in markdown, with the settings in use
+    RedisRunbook,
+}
+
+impl GenerateArgs {
+    /// Whether the configuration is read for it.
+    pub(crate) fn needs_config(&self) -> bool {
+        use What::{Asyncapi, EventRoutingKeys, EventSchemas, RedisRunbook};
+        matches!(self.what, Asyncapi | EventRoutingKeys | EventSchemas | RedisRunbook)
+    }
 }
 
 /// Prints it on stdout. Needs no configuration and no server.
@@ -60,8 +78,28 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<Exit> {
         What::Alerts { runbooks } => text.extend(alerts::rules(runbooks).into_bytes()),
         What::Metrics => text.extend(catalogue::markdown().into_bytes()),
         What::ConfigSchema => write_json(&mut text, &config_schema::schema()?)?,
+        What::Asyncapi | What::EventRoutingKeys | What::EventSchemas | What::RedisRunbook => {}
     }
     io::stdout().write_all(&text)?;
+    Ok(Exit::Ok)
+}
+
+/// The same for what is made of the configuration and the catalogue.
+pub(crate) fn of_config(args: &GenerateArgs, context: &Context) -> anyhow::Result<Exit> {
+    let (settings, layout) = (&context.config.settings, &context.config.own.layout);
+    let catalog = || Catalog::read(&settings.catalog.path);
+    let text = match args.what {
+        What::Asyncapi => {
+            let mut text = serde_json::to_string_pretty(&asyncapi::document(&catalog()?, layout))?;
+            text.push('\n');
+            text
+        }
+        What::EventRoutingKeys => docs::routing_keys(&catalog()?, layout),
+        What::EventSchemas => docs::schemas(&catalog()?),
+        What::RedisRunbook => docs::redis_runbook(settings),
+        _ => return run(args),
+    };
+    io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Ok)
 }
 

@@ -6,6 +6,7 @@ mod api_task;
 mod connections;
 mod gauges_task;
 mod ledger_task;
+mod migration_task;
 mod policies;
 mod progress_task;
 mod push_task;
@@ -103,6 +104,9 @@ impl OnStore for Serve<'_> {
         wired.store.check().await?;
         let measured = metrics::install()?;
         tokio::spawn(metrics::upkeep(measured.clone(), context.clock.clone()));
+        if self.runs(Role::Relay) {
+            migration_task::begin(&wired.store, context).await?;
+        }
         let broker = wired.broker.open().await?;
         let accelerator = wiring::accelerator(context).await;
 
@@ -202,12 +206,19 @@ impl Serve<'_> {
         let policies = Policies::of(self.context);
         let mut pause = Duration::from_secs(1);
         loop {
-            let topology = &config.own.layout.topology;
-            policies.set(topology).await;
+            let standings = match store.migrations_of_buses().await {
+                Err(error) if error.is_transient() => {
+                    self.context.clock.sleep(pause).await;
+                    continue;
+                }
+                standings => standings?,
+            };
+            let topology = migration_task::without_finished(&config.own.layout.topology, &standings);
+            policies.set(&topology).await;
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
-                .topology(topology.clone())
+                .topology(topology)
                 .relay(relay)
                 .house(house(config))
                 .inbox_keeps(config.settings.inbox.keep());

@@ -23,6 +23,7 @@ pub(crate) struct ConsumerShort {
     breaker_max_pause: Option<Delay>,
     max_crashes: Option<u32>,
     key_prefix: Option<String>,
+    pub(in crate::config) inbox: Option<ConsumerName>,
 }
 
 impl ConsumerShort {
@@ -62,6 +63,7 @@ impl ConsumerShort {
             max_crashes: self.max_crashes.unwrap_or(usual.max_crashes),
             poll_interval: usual.poll_interval,
             key_prefix: self.key_prefix.clone().or(usual.key_prefix),
+            inbox: self.inbox.clone().or(usual.inbox),
         })
     }
 }

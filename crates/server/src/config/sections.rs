@@ -36,11 +36,8 @@ pub(crate) struct Settings {
     pub(crate) telemetry: Telemetry,
     pub(crate) shutdown: Shutdown,
     pub(crate) ledger: Ledger,
-    #[allow(
-        dead_code,
-        reason = "read once `postrider migration` exists; the seed's variable is accepted already"
-    )]
     pub(crate) migration: Migration,
+    pub(crate) catalog: Catalog,
     pub(crate) topology: TopologySection,
     pub(crate) exchange: Vec<ExchangeForm>,
     pub(crate) queue: Vec<QueueForm>,
@@ -213,7 +210,6 @@ pub(crate) struct Relay {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
-    #[allow(dead_code, reason = "read once jobs can be made over HTTP; the library takes it with each job")]
     pub(crate) completed: String,
     pub(crate) key_prefix: String,
     pub(crate) ttl_days: u32,
@@ -270,6 +266,13 @@ pub(crate) enum Tls {
     Proxy,
     /// We do.
     Own,
+}
+
+/// The event catalogue.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Catalog {
+    pub(crate) path: PathBuf,
 }
 
 /// Where requests of ours may go.

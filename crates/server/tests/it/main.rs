@@ -15,6 +15,7 @@ mod http;
 mod ledger;
 mod ledger_http;
 mod ledger_serve;
+mod migration;
 mod networked;
 mod outbox_replay;
 mod process;

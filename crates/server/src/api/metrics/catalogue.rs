@@ -33,7 +33,7 @@ const fn metric(
 
 /// All of them, in the order in which an event meets them.
 #[rustfmt::skip] // a table
-pub(crate) const METRICS: [Metric; 61] = [
+pub(crate) const METRICS: [Metric; 62] = [
     metric("postrider_build_info", Gauge, &["version"], "Always 1; which version runs."),
     metric("postrider_up", Gauge, &["part"], "1 while the part (store, broker) answers, else 0."),
     metric("postrider_schema_version", Gauge, &[], "The version of the database's schema."),
@@ -50,7 +50,8 @@ pub(crate) const METRICS: [Metric; 61] = [
     metric("postrider_relay_published_total", Counter, &[], "Events that the broker confirmed and that are marked as published."),
     metric("postrider_relay_attempts_total", Counter, &["outcome"], "Attempts to publish an event: confirmed, failed by its own fault, or unknown (the broker was away)."),
     metric("postrider_relay_failed_total", Counter, &[], "Attempts that failed by the event's own fault: returned or refused."),
-    metric("event_publish_duration_seconds", Histogram, &[], "How long a batch took from publishing to its last confirm."),
+    metric("event_publish_duration_seconds", Histogram, &["path"], "How long a batch took from publishing to its last confirm; path is new, and legacy too while a migration publishes twice."),
+    metric("postrider_migration_legacy_failed_total", Counter, &[], "Copies for the old bus that it refused while a migration runs; each is tried again."),
     metric("postrider_relay_streaming", Gauge, &[], "1 while the relay reads PostgreSQL's log, 0 while it polls."),
     metric("postrider_relay_switches_total", Counter, &["to"], "How often the relay changed to cdc or to poll."),
     metric("postrider_broker_up", Gauge, &["connection"], "1 while this connection to RabbitMQ is open."),

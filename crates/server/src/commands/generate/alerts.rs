@@ -40,7 +40,7 @@ const ALERTS: [Alert; 21] = [
     alert("PostriderBrokerBlocked", Critical, "1m", "max by (instance) (postrider_broker_blocked) == 1", "RabbitMQ takes no messages: short of memory or disk"),
     alert("PostriderOutboxBehind", Critical, "2m", "max(postrider_outbox_oldest_due_seconds) > 60", "An event waits for {{ $value | humanizeDuration }} to be published"),
     alert("PostriderOutboxDead", Critical, "1m", "max(postrider_outbox_dead) > 0", "{{ $value }} committed events could not be published and are given up"),
-    alert("PostriderPublishSlow", Warning, "5m", "histogram_quantile(0.99, sum by (le) (rate(event_publish_duration_seconds_bucket[5m]))) > 0.1", "Publishing takes {{ $value | humanizeDuration }} (p99)"),
+    alert("PostriderPublishSlow", Warning, "5m", "histogram_quantile(0.99, sum by (le, path) (rate(event_publish_duration_seconds_bucket[5m]))) > 0.1", "Publishing to the {{ $labels.path }} bus takes {{ $value | humanizeDuration }} (p99)"),
     alert("PostriderStreamLag", Warning, "5m", "max(postrider_outbox_stream_lag_bytes) > 536870912", "PostgreSQL keeps {{ $value | humanize1024 }}B of its log for the relay's stream"),
     alert("PostriderDeadLetters", Warning, "5m", "max by (queue) (postrider_dead_letters_open) > 0", "{{ $value }} dead letters of {{ $labels.queue }} wait for somebody"),
     alert("PostriderDeadLettersGrow", Critical, "1m", "max by (queue) (delta(postrider_dead_letters_open[15m])) > 100", "{{ $value | humanize }} more dead letters of {{ $labels.queue }} within 15 minutes"),

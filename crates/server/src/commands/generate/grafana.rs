@@ -41,8 +41,8 @@ const ROWS: [(&str, &[Panel]); 6] = [
                 title: "Publish to confirm",
                 look: Look::Lines("s"),
                 queries: &[
-                    ("histogram_quantile(0.5, sum by (le) (rate(event_publish_duration_seconds_bucket[$__rate_interval])))", "p50"),
-                    ("histogram_quantile(0.99, sum by (le) (rate(event_publish_duration_seconds_bucket[$__rate_interval])))", "p99"),
+                    ("histogram_quantile(0.5, sum by (le, path) (rate(event_publish_duration_seconds_bucket[$__rate_interval])))", "{{path}}, p50"),
+                    ("histogram_quantile(0.99, sum by (le, path) (rate(event_publish_duration_seconds_bucket[$__rate_interval])))", "{{path}}, p99"),
                 ],
             },
             Panel {

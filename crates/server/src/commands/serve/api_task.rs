@@ -13,7 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections;
 use super::tls::{self, TlsListener};
-use crate::api::{Api, Erased, Once, deliveries, ledger, refuse_open_doors, subscriptions};
+use crate::api::migrations::MigrationDesk;
+use crate::api::{
+    Api, Erased, Once, deliveries, ledger, migrations, progress, refuse_open_doors, subscriptions,
+};
 use crate::at_work::AtWork;
 use crate::commands::Context;
 use crate::config::Tls;
@@ -60,6 +63,13 @@ impl ApiTask {
             PullDesks::new(store.clone(), broker, accelerator, config, clock, at_work.clone(), stop.clone());
         more.extend(deliveries::routes(desks));
         more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
+        let completed = context.config.settings.progress.completed.clone();
+        more.extend(progress::routes(store.clone(), completed));
+        more.extend(migrations::routes(MigrationDesk {
+            store: store.clone(),
+            clock: context.clock.clone(),
+            configured: context.config.migration.clone(),
+        }));
         let router = api.router(more);
         let task = if let Some(certified) = certified {
             eprintln!("listening on https://{listens_at}");
