@@ -167,4 +167,6 @@ fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, ConfigErr
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

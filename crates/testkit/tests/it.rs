@@ -2,15 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
+    mod hostile;
     mod kill;
     mod kill_settling;
     mod kill_triage;
     mod life;
     mod postgres;
+    mod proxy;
     mod rabbitmq;
     mod redis;
     mod relays;
     mod shared;
+    mod simulation;
     mod style;
     mod tools;
 }
