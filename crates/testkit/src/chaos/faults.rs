@@ -206,7 +206,7 @@ impl Striker {
     }
 
     async fn network(&self, proxy: usize, weather: Weather, lasts: Duration) -> Result<String> {
-        let (name, proxy) = &self.stage.proxies[proxy];
+        let (name, proxy) = self.stage.busiest(proxy);
         let counters = proxy.counters();
         let before = (counters.severed(), counters.refused(), counters.swallowed(), counters.passed());
         let open = counters.open();
@@ -267,12 +267,15 @@ impl Striker {
     /// The queue is alone with its events: none of them can reach anybody, and the publisher has to notice.
     async fn unbind(&self, lasts: Duration) -> Result<String> {
         let path = format!("/api/bindings/%2F/e/{}/q/chaos.solo", worker::EXCHANGE);
-        let rabbitmq = &self.stage.rabbitmq;
-        rabbitmq.manage(0, "DELETE", &format!("{path}/chaos.solo.%2A"), None).await?;
+        let stage = &self.stage;
+        stage.manage("DELETE", &format!("{path}/chaos.solo.%2A"), None).await?;
         self.clock.sleep(lasts / 2).await;
-        let left = rabbitmq.manage(0, "GET", &path, None).await?;
+        let left = stage.manage("GET", &path, None).await;
         let body = serde_json::json!({ "routing_key": "chaos.solo.*" });
-        rabbitmq.manage(0, "POST", &path, Some(&body)).await?;
+        while stage.manage("POST", &path, Some(&body)).await.is_err() {
+            self.clock.sleep(Duration::from_millis(200)).await;
+        }
+        let left = left?;
         ensure!(left.as_array().is_some_and(Vec::is_empty), "the binding was still there: {left}");
         Ok("the queue had no binding".to_owned())
     }

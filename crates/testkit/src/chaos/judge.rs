@@ -71,7 +71,9 @@ pub(super) async fn judge(stage: &Stage, log: &Log) -> Result<Judgement> {
     let read = "SELECT consumer, event_id, ordering_key, number FROM chaos_effect ORDER BY position";
     let effects: Vec<Effect> = sqlx::query_as(read).fetch_all(&mut connection).await?;
     found.effects = effects.len() as u64;
-    let read = "SELECT queue, event_id FROM postrider.dead_letter WHERE event_id IS NOT NULL";
+    // What no queue wanted is dead for everybody.
+    let read = "SELECT CASE WHEN reason = 'unroutable' THEN '' ELSE queue END, event_id FROM postrider.dead_letter \
+                WHERE event_id IS NOT NULL";
     let letters: Vec<(String, String)> = sqlx::query_as(read).fetch_all(&mut connection).await?;
     found.dead = letters.len() as u64;
     let read = "SELECT id::text, status FROM postrider.event_outbox";
@@ -90,7 +92,8 @@ pub(super) async fn judge(stage: &Stage, log: &Log) -> Result<Judgement> {
         }
     }
     let is_dead = |queue: &str, id: &str| {
-        dead.contains(&(queue, id)) || outbox.get(id).is_some_and(|status| status == "dead")
+        let is_dead = dead.contains(&(queue, id)) || dead.contains(&("", id));
+        is_dead || outbox.get(id).is_some_and(|status| status == "dead")
     };
     let wanted = |kinds: &[Kind]| {
         let of = log.committed.iter().filter(|(_, kind)| kinds.contains(kind));

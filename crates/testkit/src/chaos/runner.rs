@@ -190,7 +190,7 @@ async fn is_drained(striker: &Striker) -> Result<bool> {
     if open > 0 {
         return Ok(false);
     }
-    let queues = striker.stage.rabbitmq.manage(0, "GET", "/api/queues/%2F", None).await?;
+    let queues = striker.stage.manage("GET", "/api/queues/%2F", None).await?;
     let empty = |queue: &serde_json::Value| queue["messages"].as_u64() == Some(0);
     Ok(queues.as_array().is_some_and(|queues| !queues.is_empty() && queues.iter().all(empty)))
 }
@@ -198,7 +198,7 @@ async fn is_drained(striker: &Striker) -> Result<bool> {
 async fn versions(stage: &Stage) -> Result<BTreeMap<&'static str, String>> {
     let mut connection = PgConnection::connect(&stage.postgres.url()).await?;
     let postgres: String = sqlx::query_scalar("SHOW server_version").fetch_one(&mut connection).await?;
-    let overview = stage.rabbitmq.manage(0, "GET", "/api/overview", None).await?;
+    let overview = stage.manage("GET", "/api/overview", None).await?;
     let info = stage.redis.cli(&["INFO", "server"]).await?;
     let redis = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?");
     Ok(BTreeMap::from([

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use postrider::Clock;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
@@ -107,6 +108,25 @@ impl Stage {
             self.rabbitmq.wait_registered(queue).await?;
         }
         Ok(())
+    }
+
+    /// This proxy; if it is one of RabbitMQ's, the one among them with the most connections.
+    pub(super) fn busiest(&self, wanted: usize) -> &(&'static str, Proxy) {
+        let asked = &self.proxies[wanted];
+        let nodes = self.proxies.iter().filter(|(name, _)| name.starts_with("rabbitmq"));
+        let busiest = nodes.max_by_key(|(_, proxy)| proxy.counters().open()).unwrap_or(asked);
+        if asked.0.starts_with("rabbitmq") && asked.1.counters().open() == 0 { busiest } else { asked }
+    }
+
+    /// Asks the management API of whichever node answers.
+    pub(super) async fn manage(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let mut answer = self.rabbitmq.manage(0, method, path, body).await;
+        for node in 1..RabbitCluster::NODES {
+            if answer.is_err() {
+                answer = self.rabbitmq.manage(node, method, path, body).await;
+            }
+        }
+        answer
     }
 
     /// Runs the binary to its end, past no proxy that is in the way: only while everything is healed.

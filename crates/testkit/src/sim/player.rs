@@ -300,6 +300,8 @@ impl Player<'_> {
             Some(Fault::LoseReply | Fault::Crash { done: true }) => Fate::LostReply,
             _ => Fate::Done,
         };
+        // A subscription ends with the connection that lost the reply to it.
+        let fate = if what == "subscribe" && fate == Fate::LostReply { Fate::LostRequest } else { fate };
         world.note(|| format!("{} {what} {fate:?}", process::name(process)));
         let reply = (call.run)(&mut *world, fate);
         if matches!(fault, Some(Fault::Crash { .. })) {

@@ -162,9 +162,21 @@ async fn consume(port: Port, stage: Arc<Stage>, stop: CancellationToken) {
             handlers,
         );
         let consumer = Arc::new(consumer.config(config).accelerated(&accelerator));
-        let collector = Collector::new(store.clone(), broker.clone(), clock.clone(), service.clone());
-        tokio::spawn(consumer.run(stop.clone()));
-        tokio::spawn(Arc::new(collector).run(stop.clone()));
+        let collector =
+            Arc::new(Collector::new(store.clone(), broker.clone(), clock.clone(), service.clone()));
+        // What ends is started again, as the runtime does it.
+        let (stopped, pause) = (stop.clone(), clock.clone());
+        tokio::spawn(async move {
+            while consumer.clone().run(stopped.clone()).await.is_err() {
+                pause.sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let (stopped, pause) = (stop.clone(), clock.clone());
+        tokio::spawn(async move {
+            while collector.clone().run(stopped.clone()).await.is_err() {
+                pause.sleep(Duration::from_secs(1)).await;
+            }
+        });
     }
 }
 

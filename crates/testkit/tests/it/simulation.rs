@@ -1,58 +1,34 @@
-//! The simulation: a hundred thousand schedules, every await point, and the flaws that it has to find.
+//! The simulation: schedules from many seeds, every await point of one, and the flaws that it has to find.
 
 use std::collections::BTreeSet;
 
 use postrider_testkit::sim::{Fault, Flaw, Planned, minimise, play, play_plan, replay};
 
-/// In four parts, which run side by side.
-const SCHEDULES: u64 = 100_000;
-
-fn no_schedule_fails(part: u64) {
-    let failed =
-        (part * SCHEDULES / 4..(part + 1) * SCHEDULES / 4).find(|seed| !play(*seed, None).verdict.is_clean());
-    if let Some(seed) = failed {
-        let (plan, played) = minimise(seed, None);
-        panic!("seed {seed}: {}\nwith {plan:?}\n{}", played.verdict, played.history.join("\n"));
-    }
-}
+/// A taste of the hundred thousand that `scripts/test` plays with an optimised build.
+const SCHEDULES: u64 = 1_000;
 
 #[test]
-fn a_hundred_thousand_schedules_keep_every_promise_1() {
-    no_schedule_fails(0);
-}
-
-#[test]
-fn a_hundred_thousand_schedules_keep_every_promise_2() {
-    no_schedule_fails(1);
-}
-
-#[test]
-fn a_hundred_thousand_schedules_keep_every_promise_3() {
-    no_schedule_fails(2);
-}
-
-#[test]
-fn a_hundred_thousand_schedules_keep_every_promise_4() {
-    no_schedule_fails(3);
+fn schedules_keep_every_promise() {
+    let Some(seed) = (0..SCHEDULES).find(|seed| !play(*seed, None).verdict.is_clean()) else { return };
+    let (plan, played) = minimise(seed, None);
+    panic!("seed {seed}: {}\nwith {plan:?}\n{}", played.verdict, played.history.join("\n"));
 }
 
 #[test]
 fn a_crash_at_any_await_point_keeps_every_promise() {
-    for seed in 0..3 {
-        let steps = play_plan(seed, None, &[], false).steps;
-        for at in 0..steps {
-            for done in [false, true] {
-                let plan = [Planned { at, fault: Fault::Crash { done } }];
-                let played = play_plan(seed, None, &plan, false);
-                assert!(played.verdict.is_clean(), "seed {seed}, {plan:?}: {}", played.verdict);
-            }
+    let steps = play_plan(1, None, &[], false).steps;
+    for at in 0..steps {
+        for done in [false, true] {
+            let plan = [Planned { at, fault: Fault::Crash { done } }];
+            let played = play_plan(1, None, &plan, false);
+            assert!(played.verdict.is_clean(), "{plan:?}: {}", played.verdict);
         }
     }
 }
 
 #[test]
 fn the_same_seed_plays_the_same_history() {
-    for seed in 0..100 {
+    for seed in 0..50 {
         let (first, second) = (replay(seed, None), replay(seed, None));
         assert_eq!(first.history, second.history, "seed {seed}");
         assert_eq!(first.verdict, second.verdict, "seed {seed}");
