@@ -15,11 +15,13 @@ mod idempotency;
 pub(crate) mod ledger;
 mod letters;
 pub(crate) mod metrics;
+pub(crate) mod migrations;
 pub(crate) mod openapi;
 mod operations;
 mod outbox;
 mod pace;
 mod problem;
+pub(crate) mod progress;
 mod stream;
 pub(crate) mod subscriptions;
 mod table;
@@ -48,6 +50,7 @@ use postrider::Clock;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::at_work::AtWork;
 use crate::config::{Http, Limits};
 use pace::Pace;
 
@@ -64,6 +67,10 @@ pub(crate) struct Parts {
     pub(crate) metrics: PrometheusHandle,
     pub(crate) slots: Semaphore,
     pace: Pace,
+    /// Looks at the servers for health, seldom.
+    checkup: health::Checkup,
+    /// What runs in this process.
+    at_work: Arc<AtWork>,
     /// Where the API really listens; tells whether callers can come from elsewhere.
     pub(crate) listens_at: SocketAddr,
 }
@@ -88,7 +95,25 @@ impl Api {
     ) -> Self {
         let slots = Semaphore::new(http.max_concurrent_requests);
         let pace = Pace::new(http.requests_per_second);
-        Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, pace, listens_at }))
+        let (checkup, at_work) = (health::Checkup::new(backend.clone(), clock.clone()), Arc::default());
+        Self(Arc::new(Parts {
+            backend,
+            once,
+            clock,
+            http,
+            limits,
+            metrics,
+            slots,
+            pace,
+            checkup,
+            at_work,
+            listens_at,
+        }))
+    }
+
+    /// Where `serve` notes what runs in this process.
+    pub(crate) fn at_work(&self) -> Arc<AtWork> {
+        self.at_work.clone()
     }
 
     /// All routes with everything around them. `more` are those of parts with a state of their own, or nothing where only health

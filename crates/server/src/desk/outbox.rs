@@ -55,8 +55,6 @@ pub(crate) async fn report<S: store::Outbox + OutboxDesk>(
 pub(crate) trait Outbox {
     /// How it stands.
     async fn outbox(&self, parked: usize) -> Answer<OutboxReport>;
-    /// What has not been published, counted.
-    async fn backlog(&self) -> Answer<Backlog>;
     /// A page of events, the newest first.
     async fn rows(&self, filter: &RowFilter, limit: usize) -> Answer<RowPage>;
     /// One event with its payload.
@@ -69,10 +67,6 @@ pub(crate) trait Outbox {
 impl<S: WholeStore> Outbox for StoreDesk<S> {
     async fn outbox(&self, parked: usize) -> Answer<OutboxReport> {
         Ok(report(&self.store, parked).await?)
-    }
-
-    async fn backlog(&self) -> Answer<Backlog> {
-        Ok(self.store.backlog().await?)
     }
 
     async fn rows(&self, filter: &RowFilter, limit: usize) -> Answer<RowPage> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::Clock;
-use postrider::store::{GroupQuery, LetterFilter, LetterGroup, OperationState, RowFilter};
+use postrider::store::{Backlog, GroupQuery, LetterFilter, LetterGroup, OperationState, RowFilter};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -175,9 +175,9 @@ struct Look {
 
 impl Look {
     async fn at(&mut self, clock: &Clock, moment: &mut Moment) {
-        let mut beat = self.health(clock.now()).await;
-        if beat.health["store"] == "ok"
-            && let Err(problem) = self.count(clock, &mut beat, moment).await
+        let (mut beat, backlog) = self.health(clock.now()).await;
+        if let Some(backlog) = backlog
+            && let Err(problem) = self.count(clock, &backlog, &mut beat, moment).await
         {
             tracing::debug!(problem = problem.detail(), "the dashboard cannot count for a moment");
         }
@@ -203,7 +203,7 @@ impl Look {
         }
     }
 
-    async fn health(&self, at: Timestamp) -> Beat {
+    async fn health(&self, at: Timestamp) -> (Beat, Option<Backlog>) {
         let within = |works: bool| if works { "ok" } else { "unavailable" };
         let store = tokio::time::timeout(PATIENCE, self.backend.check_store());
         let broker = tokio::time::timeout(PATIENCE, self.backend.check_broker());
@@ -215,11 +215,12 @@ impl Look {
         if let Some(degraded) = self.once.is_degraded() {
             health.insert("redis", if degraded { "degraded" } else { "ok" });
         }
-        let streamed = tokio::time::timeout(PATIENCE, self.backend.is_streamed()).await;
-        Beat {
+        let outbox = tokio::time::timeout(PATIENCE, self.backend.outbox()).await;
+        let (backlog, streamed) = outbox.ok().and_then(Result::ok).unzip();
+        let beat = Beat {
             at,
             health,
-            relay: if matches!(streamed, Ok(Ok(true))) { "cdc" } else { "poll" },
+            relay: if streamed == Some(true) { "cdc" } else { "poll" },
             committed_per_second: 0.0,
             published_per_second: 0.0,
             applied_per_second: 0.0,
@@ -232,13 +233,19 @@ impl Look {
             failure_groups: 0,
             open_dead_letters: 0,
             running_operations: 0,
-        }
+        };
+        (beat, backlog)
     }
 
-    async fn count(&mut self, clock: &Clock, beat: &mut Beat, moment: &mut Moment) -> Answer<()> {
+    async fn count(
+        &mut self,
+        clock: &Clock,
+        backlog: &Backlog,
+        beat: &mut Beat,
+        moment: &mut Moment,
+    ) -> Answer<()> {
         let newest = self.desk.rows(&RowFilter::default(), 1).await?.rows;
         let position = newest.first().and_then(|row| row.position.parse().ok()).unwrap_or(0);
-        let backlog = self.desk.backlog().await?;
         (beat.due, beat.later) = (backlog.due, backlog.later);
         (beat.dead_in_outbox, beat.parked_keys) = (backlog.dead, backlog.parked_keys);
         beat.oldest_due = backlog.oldest_due;

@@ -1,15 +1,22 @@
 //! The real binary, in a folder of its own: on the embedded default, and on PostgreSQL with RabbitMQ.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod alerts;
 mod bad_input;
+mod canary;
 mod consumers;
 mod dashboard;
 mod demo;
+mod doctor;
 mod embedded;
+mod erasing;
+mod grants;
+mod health;
 mod http;
 mod ledger;
 mod ledger_http;
 mod ledger_serve;
+mod migration;
 mod networked;
 mod openapi;
 mod outbox_replay;
@@ -18,4 +25,6 @@ mod progress;
 mod push;
 mod topology;
 mod topology_live;
+mod tracing;
 mod triage;
+mod upgrade;

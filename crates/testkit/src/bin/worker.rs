@@ -1,5 +1,5 @@
 //! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…]`: a process for
-//! tests to kill. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
+//! tests to kill; or `postrider-worker chaos DATABASE_URL RABBITMQ_URL REDIS_URL`. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
 
 use std::sync::Arc;
 
@@ -7,8 +7,10 @@ use anyhow::{Result, bail};
 use postrider::embedded::EmbeddedBroker;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::{Broker, Clock};
+use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
+use postrider_testkit::worker::mailer::{self, Mailer};
 use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, trouble};
 
 #[tokio::main]
@@ -19,6 +21,9 @@ async fn main() -> Result<()> {
         .init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let ["chaos", database, rabbitmq, redis] = words.as_slice() {
+        return chaos::worker::work(database, rabbitmq, redis).await;
+    }
     // `triage FILE STEP …`: the file says that the handler is mended, the step is where the process dies; `-` for nowhere.
     if let ["triage", mended, step, backend @ ..] = words.as_slice() {
         let die_at = if *step == "-" { None } else { Some(step.parse()?) };
@@ -34,7 +39,11 @@ async fn main() -> Result<()> {
         "relay" => Work::Plain(Role::Relay, None),
         "consumers" => Work::Plain(Role::Consumers, None),
         "both" => Work::Plain(Role::Both, None),
-        other => bail!("the role is relay, consumers, both, trouble or triage, not {other:?}"),
+        "mailer-relay" => Work::Mail(Mailer::Relay),
+        "mailer-consumers" => Work::Mail(Mailer::Consumers),
+        "mailer-whole" => Work::Mail(Mailer::Whole),
+        "mailer-moved" => Work::Mail(Mailer::Moved),
+        other => bail!("the role is relay, consumers, both, mailer-…, trouble or triage, not {other:?}"),
     };
     run(wanted, backend).await
 }
@@ -61,6 +70,7 @@ enum Work {
     /// A role, and where the process dies, if anywhere.
     Plain(Role, Option<DieAt>),
     Trouble(Option<Fault>),
+    Mail(Mailer),
 }
 
 async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
@@ -72,6 +82,7 @@ async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work:
             };
             worker::start(store, Arc::new(Watched(broker)), clock, role).await?
         }
+        Work::Mail(mailer) => mailer::start(store, Arc::new(Watched(broker)), clock, mailer).await?,
         Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
         Work::Trouble(Some(fault)) => {
             let broker = Arc::new(Faulty(broker, fault.clone()));

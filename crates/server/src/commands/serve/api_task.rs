@@ -14,9 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections;
 use super::tls::{self, TlsListener};
+use crate::api::migrations::MigrationDesk;
 use crate::api::{
-    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, refuse_open_doors, subscriptions,
+    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, migrations, progress,
+    refuse_open_doors, subscriptions,
 };
+use crate::at_work::AtWork;
 use crate::commands::Context;
 use crate::config::{Config, Tls};
 use crate::dashboard::Dashboard;
@@ -31,6 +34,8 @@ pub(crate) struct ApiTask {
     task: JoinHandle<()>,
     /// Where the dashboard is, if there is one.
     pub(crate) dashboard: Option<String>,
+    /// What health is told of this process.
+    pub(super) at_work: Arc<AtWork>,
 }
 
 /// What is served at the address.
@@ -76,6 +81,7 @@ impl ApiTask {
         let (limits, served) = (config.settings.limits, http.clone());
         let measured = metrics.clone();
         let api = Api::new(backend.clone(), once.clone(), clock, http, limits, metrics, listens_at);
+        let at_work = api.at_work();
         let desk = Arc::new(StoreDesk {
             store: store.clone(),
             broker: broker.clone(),
@@ -90,11 +96,18 @@ impl ApiTask {
             let desk =
                 PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
             let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
+            let (noted, ended) = (at_work.clone(), stop.clone());
             let desks =
-                PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, stop.clone());
+                PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, noted, ended);
             let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
             let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
-            Some(own.merge(deliveries::routes(desks)).merge(books))
+            let jobs = progress::routes(store.clone(), config.settings.progress.completed.clone());
+            let buses = migrations::routes(MigrationDesk {
+                store: store.clone(),
+                clock: context.clock.clone(),
+                configured: config.migration.clone(),
+            });
+            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs).merge(buses))
         } else {
             None
         };
@@ -113,7 +126,7 @@ impl ApiTask {
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
         eprintln!("listening on {scheme}://{listens_at}");
-        Ok(Self { task, dashboard })
+        Ok(Self { task, dashboard, at_work })
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.

@@ -49,7 +49,7 @@ fn row(consumer: &ConsumerRow, most: u64, speed: Option<f64>, visit: &Visit) -> 
         td class="n" { (count(consumer.ready)) (chart::meter(consumer.ready.unwrap_or(0), most, false)) }
         td class="n" { (count(consumer.waiting)) }
         td class="n" { (number(consumer.held)) }
-        td class="n" { @if let Some(speed) = speed { (rate(speed)) "/s" } @else { span class="quiet" { "elsewhere" } } }
+        td class="n" { @if let Some(speed) = speed { (rate(speed)) "/s" } @else { span class="quiet" title="by consumers of other processes, if at all" { "–" } } }
         td { (control(consumer, visit)) }
     } }
 }

@@ -96,9 +96,11 @@ async fn page(
             section class="card flush" {
                 header { h2 { "Entries" } }
                 (journal(&entries))
-                div class="pager" {
-                    @if from <= last { a href=(path) { "← To the newest" } } @else { span {} }
-                    @if after > 0 { a rel="next" href={ (path) "?before=" (after + 1) } { "Older →" } }
+                @if from <= last || after > 0 {
+                    div class="pager" {
+                        @if from <= last { a href=(path) { "← To the newest" } } @else { span {} }
+                        @if after > 0 { a rel="next" href={ (path) "?before=" (after + 1) } { "Older →" } }
+                    }
                 }
             }
         },

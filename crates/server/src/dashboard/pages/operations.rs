@@ -58,8 +58,8 @@ fn named(kind: OperationKind) -> &'static str {
         OperationKind::ReplayLetters => "Replay dead letters",
         OperationKind::DiscardLetters => "Discard dead letters",
         OperationKind::ReplayOutbox => "Send events again",
-        #[allow(unreachable_patterns, reason = "later kinds are shown by their own word")]
-        other => other.as_str(),
+        OperationKind::CompareBuses => "Compare both buses",
+        OperationKind::FinishMigration => "Remove the old bus",
     }
 }
 
@@ -130,7 +130,7 @@ async fn left_open(
     operation: &Operation,
 ) -> Result<Option<(u64, Search)>, Problem> {
     let Ok(plan) = serde_json::from_value::<LetterPlan>(operation.plan.clone()) else { return Ok(None) };
-    if operation.kind == OperationKind::ReplayOutbox {
+    if !matches!(operation.kind, OperationKind::ReplayLetters | OperationKind::DiscardLetters) {
         return Ok(None);
     }
     let filter = LetterFilter { until: None, ..plan.filter };
