@@ -33,6 +33,12 @@ pub trait Broker: Send + Sync + 'static {
     /// How many messages wait in a queue, delivered but unsettled ones left out.
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError>;
 
+    /// Removes queues, then exchanges; what is not there is fine. With `only_unused` a queue that has messages or consumers is
+    /// [`BrokerErrorKind::InUse`], and nothing is removed. Messages of other queues are not touched.
+    async fn remove(&self, _removal: &Removal) -> Result<(), BrokerError> {
+        Err(BrokerError::new(BrokerErrorKind::Denied, "this broker removes nothing"))
+    }
+
     /// Whether the broker can be reached now.
     async fn ping(&self) -> Result<(), BrokerError>;
 
@@ -138,6 +144,17 @@ impl Outgoing {
     }
 }
 
+/// What is to be removed from a broker.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// These queues, with what is in them.
+    pub queues: Vec<QueueName>,
+    /// These exchanges, with their bindings.
+    pub exchanges: Vec<ExchangeName>,
+    /// Not while a queue has messages or consumers.
+    pub only_unused: bool,
+}
+
 /// What the broker said to a published message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Published {
@@ -175,6 +192,8 @@ pub enum BrokerErrorKind {
     NotFound,
     /// It exists with other settings than declared.
     Mismatch,
+    /// It has messages or consumers, and was to be removed only without.
+    InUse,
     /// The broker was closed by us.
     Closed,
     /// A bug, here or there.

@@ -27,7 +27,7 @@ pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus};
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +65,9 @@ pub struct ConsumerConfig {
     pub poll_interval: Duration,
     /// What its keys begin with in front of the inbox; absent: its name.
     pub key_prefix: Option<String>,
+    /// Shares the inbox of this name with other consumers: an event that one of them has applied is a duplicate to all. Their queues may
+    /// have it in different formats, so the same id is the same event here, whatever it says. Absent: an inbox of its own.
+    pub inbox: Option<ConsumerName>,
 }
 
 impl Default for ConsumerConfig {
@@ -78,6 +81,7 @@ impl Default for ConsumerConfig {
             max_crashes: 3,
             poll_interval: Duration::from_secs(1),
             key_prefix: None,
+            inbox: None,
         }
     }
 }
@@ -109,6 +113,9 @@ pub struct Consumer<S: ConsumerStore> {
     /// What is asked of the inbox for handlers that work outside, and told it.
     looks: Together<Arrival, Admission>,
     marks: Together<(Arrival, bool), Admission>,
+    /// How many events such handlers have in hand.
+    calls: AtomicUsize,
+    calls_ended: Notify,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -144,6 +151,8 @@ impl<S: ConsumerStore> Consumer<S> {
             told_of_lineage: AtomicBool::new(false),
             looks: Together::default(),
             marks: Together::default(),
+            calls: AtomicUsize::new(0),
+            calls_ended: Notify::new(),
         }
     }
 
@@ -162,9 +171,22 @@ impl<S: ConsumerStore> Consumer<S> {
     /// Asks this before the inbox, under its own keys. Comes after [`Self::config`].
     #[must_use]
     pub fn accelerated(mut self, accelerator: &Accelerator) -> Self {
-        let prefix = self.config.key_prefix.as_deref().unwrap_or(self.name.as_str());
+        let prefix = self.config.key_prefix.as_deref().unwrap_or(self.inbox().as_str());
         self.accelerator = Some(accelerator.space(prefix));
         self
+    }
+
+    /// The name that its marks are made under.
+    fn inbox(&self) -> &ConsumerName {
+        self.config.inbox.as_ref().unwrap_or(&self.name)
+    }
+
+    /// In a shared inbox the same id is the same event.
+    fn admitted(&self, admission: Admission) -> Admission {
+        match admission {
+            Admission::Conflict if self.config.inbox.is_some() => Admission::Duplicate(None),
+            other => other,
+        }
     }
 
     /// Shares the process with other consumers: what is handled alone is alone among all of them.

@@ -21,6 +21,7 @@ mod expiry;
 mod fit;
 mod publish;
 mod queue;
+mod removal;
 mod settle;
 mod state;
 mod subscription;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::broker::{Broker, BrokerError, Outgoing, Published, Subscription};
+use crate::broker::{Broker, BrokerError, Outgoing, Published, Removal, Subscription};
 use crate::clock::Clock;
 use crate::sqlite::Sqlite;
 use crate::topology::{QueueName, Topology};
@@ -109,6 +110,10 @@ impl Broker for EmbeddedBroker {
         let all = tables::count(self.shared.store.readers(), id).await.map_err(from_store)?;
         let unsettled = self.shared.lock().queues.get(&id).map_or(0, QueueState::unsettled);
         Ok(all.saturating_sub(u64::try_from(unsettled).unwrap_or(u64::MAX)))
+    }
+
+    async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
+        self.shared.run(removal::remove(self.shared.clone(), removal.clone())).await
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

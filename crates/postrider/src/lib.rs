@@ -15,14 +15,16 @@
 //!    that replay by schedule.
 //! 9. [`audit`]: committed = applied + waiting + dead.
 //!
+//! [`migration`] moves consumers from an old bus to a new one, with every event on both meanwhile.
+//!
 //! [`progress`] follows jobs of many items to a finish line that is crossed once.
 //!
-//! [`runtime`] starts all of it together.
+//! [`runtime`] starts all of it together. [`spans`] tells tracing what became of each event.
 //!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
 
-mod archive;
+pub mod archive;
 pub mod audit;
 pub mod broker;
 pub mod clock;
@@ -32,6 +34,7 @@ pub mod dedup;
 pub mod envelope;
 pub mod handler;
 mod host;
+pub mod migration;
 pub mod operation;
 pub mod progress;
 pub mod pull;
@@ -39,6 +42,7 @@ pub mod registry;
 pub mod relay;
 pub mod runtime;
 pub mod settlement;
+pub mod spans;
 pub mod store;
 mod text;
 pub mod topology;

@@ -11,6 +11,8 @@ mod claims;
 mod controls;
 mod dead_letter;
 mod desk;
+mod dual;
+mod erasure;
 mod error;
 mod held;
 mod horizon;

@@ -25,7 +25,7 @@ mod state;
 mod stored;
 pub mod view;
 
-pub use announce::{Announcer, BrokerAnnouncer};
+pub use announce::{Announcer, BrokerAnnouncer, OutboxAnnouncer};
 pub(crate) use completion::completed;
 pub use completion::completion_id;
 pub use error::{ProgressError, ProgressErrorKind};

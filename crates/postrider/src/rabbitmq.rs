@@ -36,7 +36,7 @@ use async_trait::async_trait;
 use self::link::{Link, Settings};
 use self::publish::Publisher;
 use self::subscription::RabbitSubscription;
-use crate::broker::{Broker, BrokerError, Outgoing, Published, Subscription};
+use crate::broker::{Broker, BrokerError, Outgoing, Published, Removal, Subscription};
 use crate::clock::Clock;
 use crate::topology::{QueueName, Topology};
 
@@ -99,6 +99,11 @@ impl Broker for RabbitMq {
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
         let line = self.consuming.line().await?;
         declare::depth(&line, queue, self.consuming.settings().limits().call).await
+    }
+
+    async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
+        let line = self.consuming.line().await?;
+        declare::remove(&line, removal, self.consuming.settings().limits().call).await
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

@@ -4,6 +4,7 @@
 //! the broker pauses the relay and costs no event an attempt: only failures of the message itself count.
 
 mod backoff;
+mod both;
 mod flow;
 mod handover;
 mod housekeeper;
@@ -16,8 +17,8 @@ pub use backoff::Backoff;
 pub(crate) use housekeeper::Housekeeper;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,7 @@ use self::pump::Pump;
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::envelope::WireFormat;
+use crate::migration::{Copier, Course, Latencies};
 use crate::store::{Outbox, RelayId};
 use crate::topology::ExchangeName;
 
@@ -105,6 +107,8 @@ pub struct RelayStatus {
     paused: AtomicBool,
     streaming: AtomicBool,
     switches: AtomicU64,
+    course: Mutex<Option<Course>>,
+    latencies: Latencies,
 }
 
 impl RelayStatus {
@@ -126,6 +130,20 @@ impl RelayStatus {
     /// How often it began or ended to stream since the start.
     pub fn switches(&self) -> u64 {
         self.switches.load(Ordering::Relaxed)
+    }
+
+    /// The migration that it obeys, if one runs.
+    pub fn course(&self) -> Option<Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How long publishes take while a migration runs.
+    pub fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
+    fn set_course(&self, course: Option<Course>) {
+        *self.course.lock().unwrap_or_else(PoisonError::into_inner) = course;
     }
 
     fn set_streaming(&self, streams: bool) {
@@ -158,7 +176,15 @@ impl<S: Outbox> Relay<S> {
     /// Works until told to stop, then finishes what is in flight and gives its slots back.
     pub async fn run(self, stop: CancellationToken) {
         let (store, id, status) = (self.store.clone(), self.id.clone(), self.status.clone());
-        Pump::new(self).run(stop).await;
+        let copier = Copier {
+            store: store.clone(),
+            broker: self.broker.clone(),
+            clock: self.clock.clone(),
+            config: self.config.clone(),
+            relay: id.clone(),
+            status: status.clone(),
+        };
+        tokio::join!(Pump::new(self).run(stop.clone()), copier.run(stop));
         status.set_streaming(false);
         if let Err(error) = store.release(&id).await {
             tracing::warn!(%error, "the relay's slots were not given back; others take them when the lease ends");

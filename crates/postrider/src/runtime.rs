@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::dedup::{Accelerator, InboxKeeper};
+use crate::migration::Errands;
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
 use crate::store::{Backend, HouseRules, Registration, StoreError};
@@ -236,6 +237,8 @@ impl<S: Backend> Runtime<S> {
             tasks.spawn(relay.run(stop.clone()));
             let keeper = Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone());
             tasks.spawn(keeper.run(stop.clone()));
+            let errands = Errands::new(self.store.clone(), self.broker.clone(), self.clock.clone());
+            tasks.spawn(errands.serve(stop.clone()));
             for (store, config) in self.more {
                 let keeper = Housekeeper::new(store.clone(), self.clock.clone(), self.house.clone());
                 tasks.spawn(keeper.run(stop.clone()));

@@ -8,6 +8,8 @@ mod bulk;
 mod claims;
 mod controls;
 mod dead_letters;
+mod dual;
+mod erasure;
 mod error;
 mod held;
 mod inbox;

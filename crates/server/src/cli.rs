@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    audit, bench, consumers, db, demo, dlq, doctor, event, generate, ledger, ops, outbox, progress, publish,
-    push, serve, token, topology,
+    audit, bench, consumers, db, demo, dlq, doctor, event, generate, ledger, migration, ops, outbox,
+    progress, publish, push, schema, serve, token, topology,
 };
 use crate::config::Flags;
 use crate::output::{Format, Output};
@@ -85,6 +85,10 @@ pub(crate) enum Command {
     Ledger(ledger::LedgerArgs),
     /// See how far jobs have come
     Progress(progress::ProgressArgs),
+    /// Move from an old bus to a new one: publish to both, compare, cut over, go back, finish
+    Migration(migration::MigrationArgs),
+    /// The event catalogue: list it, refuse changes that are not additive
+    Schema(schema::SchemaArgs),
     /// Push events to endpoints: list, add, test, pause and rotate
     Push(push::PushArgs),
     /// Make, list and revoke tokens for the HTTP API

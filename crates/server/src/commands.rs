@@ -10,11 +10,13 @@ pub(crate) mod doctor;
 pub(crate) mod event;
 pub(crate) mod generate;
 pub(crate) mod ledger;
+pub(crate) mod migration;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod push;
+pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod token;
 pub(crate) mod topology;
@@ -26,6 +28,7 @@ use crate::config::{Config, Environment, Flags};
 use crate::exit::Exit;
 use crate::logging::Logging;
 use crate::output::Output;
+use crate::telemetry;
 use crate::wiring;
 
 /// What a command has at hand.
@@ -41,17 +44,23 @@ pub(crate) struct Context {
 
 /// Runs one command.
 pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Exit> {
-    if let Command::Generate(args) = &cli.command {
+    if let Command::Generate(args) = &cli.command
+        && !args.needs_config()
+    {
         return generate::run(args);
     }
     let flags = cli.shared.flags(&cli.command);
     let config = Config::load(&flags, &environment)?;
-    let log = &config.settings.log;
-    let logging = Logging::start(log.format, &log.level, environment.no_color())?;
-    eprintln!("using {}", config.backends);
     let (output, clock) = (cli.shared.speaking(), Clock::system());
+    let (collect, exporting) = match cli.command {
+        Command::Serve(_) => telemetry::start(&config, &clock)?.unzip(),
+        _ => (None, None),
+    };
+    let log = &config.settings.log;
+    let logging = Logging::start(log.format, &log.level, environment.no_color(), collect)?;
+    eprintln!("using {}", config.backends);
     let context = Context { config, output, clock, logging, flags, environment };
-    match cli.command {
+    let ended = match cli.command {
         Command::Demo(args) => wiring::open(&context, demo::Demo { args, context: &context }).await,
         Command::Bench(args) => bench::run(args, &context).await,
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
@@ -69,8 +78,16 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         }
         Command::Ledger(args) => wiring::open(&context, ledger::Keep { args, context: &context }).await,
         Command::Progress(args) => wiring::open(&context, progress::Follow { args, context: &context }).await,
+        Command::Migration(args) => {
+            wiring::open(&context, migration::Migrate { args, context: &context }).await
+        }
+        Command::Schema(args) => schema::run(&args, &context),
         Command::Push(args) => wiring::open(&context, push::ToEndpoints { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
-        Command::Generate(args) => generate::run(&args),
+        Command::Generate(args) => generate::of_config(&args, &context),
+    };
+    if let Some(exporting) = exporting {
+        exporting.finish().await;
     }
+    ended
 }

@@ -9,6 +9,7 @@ mod environment;
 mod layers;
 mod ledger;
 mod migration;
+mod observing;
 mod push;
 mod retry;
 mod secret;
@@ -19,11 +20,10 @@ mod triage;
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
+pub(crate) use observing::LogFormat;
 pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
-pub(crate) use sections::{
-    ArchiveChoice, Http, Limits, LogFormat, OutboxTable, PartitionChoice, Settings, Tls,
-};
+pub(crate) use sections::{ArchiveChoice, Http, Limits, OutboxTable, PartitionChoice, Settings, Tls};
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
@@ -58,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) rules: Vec<postrider::triage::Rule>,
     /// The push subscriptions.
     pub(crate) push: Vec<Pushed>,
+    /// The migration that can be started.
+    pub(crate) migration: Option<postrider::migration::Definition>,
     /// Where requests of ours may go beside public https.
     pub(crate) allowed: postrider::push::Allowed,
     /// Every value as text, to tell what a reload changed.
@@ -124,8 +126,9 @@ impl Config {
             let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
             own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
         }
+        let migration = settings.migration.definition(&own.layout).map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, management, redis, own, rules, push, allowed, values })
+        Ok(Self { settings, backends, management, redis, own, rules, push, migration, allowed, values })
     }
 
     /// The topology, and the queue that one more push subscription has of its own.
@@ -137,7 +140,11 @@ impl Config {
 
     /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.
     pub(crate) fn push_consumer(&self, subscription: &Subscription) -> ConsumerConfig {
-        let usual = subscription.consumer_config();
+        let mut usual = subscription.consumer_config();
+        // Whoever's inbox another consumer shares, shares it too.
+        let shared =
+            |consumer: &&consumer::ConsumerShort| consumer.inbox.as_ref() == Some(&subscription.name);
+        usual.inbox = self.settings.consumer.iter().find(shared).map(|_| subscription.name.clone());
         let named = self.settings.consumer.iter().find(|consumer| consumer.name == subscription.name);
         let said = named.map(|consumer| consumer.over(usual.clone()));
         // What cannot be was refused when the configuration was read.

@@ -1,7 +1,9 @@
 //! The `postrider` binary: reads the command line, runs one command, ends with its exit code.
 
 mod api;
+mod at_work;
 mod bench;
+mod catalog;
 mod cli;
 mod commands;
 mod config;
@@ -12,6 +14,7 @@ mod logging;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod telemetry;
 mod wiring;
 
 use std::process::ExitCode;

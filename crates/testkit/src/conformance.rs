@@ -17,6 +17,7 @@ pub mod broker;
 pub mod claims;
 pub mod controls;
 pub mod dead_letters;
+pub mod dual;
 pub mod event_replays;
 pub mod held;
 pub mod inbox;
@@ -191,6 +192,11 @@ macro_rules! store_conformance {
         $crate::conformance_cases!($fixture, controls: [
             a_pause_is_seen_until_it_is_taken_back, the_first_pause_stands, crash_marks_are_counted_until_the_end,
         ]);
+        $crate::conformance_cases!($fixture, dual: [
+            a_migration_is_started_once, a_phase_is_changed_by_one_of_two, a_copy_is_tried_until_it_is_confirmed,
+            halves_that_arrived_are_known, what_was_published_before_a_relay_knew_gets_its_copy,
+            a_rollback_copies_what_went_to_the_new_bus_alone, copied_rows_are_found_for_a_comparison,
+        ]);
         $crate::conformance_cases!($fixture, subscriptions: [
             a_subscription_comes_back_whole, a_name_is_taken_once,
             two_secrets_are_valid_while_one_takes_the_others_place, attempts_are_remembered_and_forgotten,
@@ -318,6 +324,7 @@ mod tests {
             include_str!("conformance/broker/routing.rs"),
             include_str!("conformance/controls.rs"),
             include_str!("conformance/dead_letters.rs"),
+            include_str!("conformance/dual.rs"),
             include_str!("conformance/event_replays.rs"),
             include_str!("conformance/held.rs"),
             include_str!("conformance/inbox.rs"),

@@ -5,6 +5,7 @@
 
 mod dying;
 pub mod fault;
+pub mod mailer;
 mod process;
 pub mod trouble;
 mod watched;

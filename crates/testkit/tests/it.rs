@@ -3,7 +3,9 @@
 
 mod it {
     mod hostile;
+    mod instructions;
     mod kill;
+    mod kill_migrating;
     mod kill_settling;
     mod kill_triage;
     mod life;

@@ -104,8 +104,8 @@ impl<S: ConsumerStore> Consumer<S> {
     async fn apply(&self, entry: &Entry<S>, events: &[Incoming], held: bool) -> Result<Tried, StoreError> {
         let arrivals: Vec<_> = events.iter().map(arrival).collect();
         let mut tx = self.store.begin().await?;
-        let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
-        let judged = events.iter().zip(admissions);
+        let admissions = self.store.admit(&mut tx, self.inbox(), &arrivals).await?;
+        let judged = events.iter().zip(admissions.into_iter().map(|admission| self.admitted(admission)));
         let outcomes: Vec<_> = judged.map(|(event, admission)| outcome(event, admission)).collect();
         let fresh =
             |(event, outcome): (&Incoming, &Outcome)| (*outcome == Outcome::Applied).then(|| event.clone());
@@ -126,7 +126,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let answers = |event: &Incoming| Some((event.envelope.id.clone(), event.answered()?));
         let answers: Vec<_> = fresh.iter().filter_map(answers).collect();
         if !answers.is_empty() {
-            self.store.keep_answers(&mut tx, &self.name, &answers).await?;
+            self.store.keep_answers(&mut tx, self.inbox(), &answers).await?;
         }
         if lets_go {
             for event in events {

@@ -4,8 +4,10 @@
 //! the inbox at the same time is asked in one statement, and their marks commit together.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
@@ -28,8 +30,10 @@ impl<S: ConsumerStore> Consumer<S> {
         let looking = || self.looks.call(arrival.clone(), |arrivals| self.look(arrivals));
         match self.surely(stop, looking).await? {
             Admission::New => {
+                let call = self.call(stop).await?;
                 let start = self.clock.monotonic();
                 let answer = self.guarded_outside(handler, incoming, stop).await?;
+                drop(call);
                 let now = self.clock.monotonic();
                 self.note_latency(now.saturating_sub(start), now);
                 if let Err(failure) = answer {
@@ -45,8 +49,25 @@ impl<S: ConsumerStore> Consumer<S> {
         self.surely(stop, marking).await.map(|admission| outcome(incoming, admission))
     }
 
+    /// Waits until one more may be with the handler. Those whose mark is being written are not: the next can begin meanwhile.
+    /// Nothing when told to stop.
+    async fn call(&self, stop: &CancellationToken) -> Option<Call<'_>> {
+        loop {
+            let freed = self.calls_ended.notified();
+            if let Some(call) = Call::begin(self, self.pace().limit()) {
+                return Some(call);
+            }
+            self.pace().backed_up();
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = freed => {}
+            }
+        }
+    }
+
     async fn look(&self, arrivals: Vec<Arrival>) -> Result<Vec<Admission>, StoreError> {
-        self.store.look(&self.name, &arrivals).await
+        let known = self.store.look(self.inbox(), &arrivals).await?;
+        Ok(known.into_iter().map(|admission| self.admitted(admission)).collect())
     }
 
     /// Marks events as applied; those that were held leave their table in the same transaction.
@@ -55,12 +76,12 @@ impl<S: ConsumerStore> Consumer<S> {
             arrivals.iter().filter(|(_, held)| *held).map(|(arrival, _)| arrival.event_id.clone()).collect();
         let arrivals: Vec<_> = arrivals.into_iter().map(|(arrival, _)| arrival).collect();
         let mut tx = self.store.begin().await?;
-        let admissions = self.store.admit(&mut tx, &self.name, &arrivals).await?;
+        let admissions = self.store.admit(&mut tx, self.inbox(), &arrivals).await?;
         for event in &held {
             self.store.let_go(&mut tx, &self.name, event).await?;
         }
         self.store.commit(tx).await?;
-        Ok(admissions)
+        Ok(admissions.into_iter().map(|admission| self.admitted(admission)).collect())
     }
 
     /// A panic is a failure of this attempt, and so is taking too long.
@@ -76,5 +97,28 @@ impl<S: ConsumerStore> Consumer<S> {
             answer = handling => answer.unwrap_or_else(|panic| Some(Err(panicked(panic.as_ref())))),
             () = self.clock.sleep(self.config.handler_limit) => Some(Err(too_slow(self.config.handler_limit))),
         }
+    }
+}
+
+/// A place with the handler, given back when it is dropped.
+struct Call<'a> {
+    under_way: &'a AtomicUsize,
+    ended: &'a Notify,
+}
+
+impl<'a> Call<'a> {
+    /// Unless there are as many already.
+    fn begin<S: ConsumerStore>(consumer: &'a Consumer<S>, limit: usize) -> Option<Self> {
+        let under_way = &consumer.calls;
+        let one_more = |calls| (calls < limit).then_some(calls + 1);
+        under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self { under_way, ended: &consumer.calls_ended })
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.ended.notify_one();
     }
 }

@@ -46,7 +46,7 @@ impl<S: ConsumerStore> Consumer<S> {
         }
         let Errand::Handle(_) = self.errand(arrived) else { return None };
         let envelope = &incoming.envelope;
-        let lineage = format!("{lineage}/{}", self.name);
+        let lineage = format!("{lineage}/{}", self.inbox());
         Some(accelerator.sighting(
             envelope.tenant.group.clone(),
             envelope.id.as_str(),

@@ -74,6 +74,18 @@ impl Catalog {
         self.routes.clear();
     }
 
+    /// Forgets queues and exchanges, with their bindings.
+    pub(super) fn forget(&mut self, queues: &[QueueName], exchanges: &[ExchangeName]) {
+        let topology = &mut self.topology;
+        topology.queues.retain(|queue| !queues.contains(&queue.name));
+        topology.exchanges.retain(|exchange| !exchanges.contains(&exchange.name));
+        topology
+            .bindings
+            .retain(|binding| !queues.contains(&binding.queue) && !exchanges.contains(&binding.exchange));
+        self.ids.retain(|name, _| !queues.contains(name));
+        self.routes.clear();
+    }
+
     /// Takes up the policies that were written to the tables.
     pub(super) fn change(
         &mut self,

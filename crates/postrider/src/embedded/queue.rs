@@ -125,6 +125,16 @@ impl QueueState {
         }
     }
 
+    /// Whether somebody consumes it.
+    pub(super) fn is_consumed(&self) -> bool {
+        !self.consumers.is_empty()
+    }
+
+    /// Wakes everybody who waits for something of it, to find that it is gone.
+    pub(super) fn wake_all(&self) {
+        self.consumers.iter().for_each(|consumer| consumer.wake.notify_one());
+    }
+
     /// Hands out what is ready to consumers that may have more, in turn.
     pub(super) fn deliver(&mut self, now: i64) {
         let mut from = i64::MIN;

@@ -11,7 +11,7 @@ use super::death::Reason;
 use super::queue::Entry;
 use super::settle::carry_out;
 use super::state::Shared;
-use crate::broker::{BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Subscription, Verdict};
 use crate::topology::QueueName;
 
 /// The numbers of subscriptions, counted over all brokers of the process: a receipt is good for one of them only.
@@ -56,11 +56,8 @@ impl Subscription for EmbeddedSubscription {
         loop {
             let fetched = {
                 let mut state = self.to.open()?;
-                state
-                    .queues
-                    .get_mut(&self.queue)
-                    .map(|queue| queue.fetch(self.number, max))
-                    .unwrap_or_default()
+                let queue = state.queues.get_mut(&self.queue).ok_or_else(gone)?;
+                queue.fetch(self.number, max)
             };
             if !fetched.is_empty() {
                 return Ok(fetched.iter().map(|entry| self.delivery(entry)).collect());
@@ -72,6 +69,10 @@ impl Subscription for EmbeddedSubscription {
     fn settler(&self) -> Box<dyn Settler> {
         Box::new(EmbeddedSettler { to: self.to.clone(), queue: self.queue, number: self.number })
     }
+}
+
+fn gone() -> BrokerError {
+    BrokerError::new(BrokerErrorKind::NotFound, "the queue was removed while it was consumed")
 }
 
 impl Drop for EmbeddedSubscription {

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::catalog::no_queue;
 use super::state::from_store;
 use super::{declared, tables};
-use crate::broker::{Broker, BrokerError, BrokerErrorKind, Outgoing, Published, Subscription};
+use crate::broker::{Broker, BrokerError, BrokerErrorKind, Outgoing, Published, Removal, Subscription};
 use crate::sqlite::Sqlite;
 use crate::topology::{QueueName, Topology};
 
@@ -41,6 +41,10 @@ impl Broker for EmbeddedView {
         let mut known = declared.topology.queues.iter().zip(&declared.queues);
         let (_, (id, _)) = known.find(|(known, _)| known.name == *queue).ok_or_else(|| no_queue(queue))?;
         tables::count(self.0.readers(), *id).await.map_err(from_store)
+    }
+
+    async fn remove(&self, _: &Removal) -> Result<(), BrokerError> {
+        Err(only_reads())
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

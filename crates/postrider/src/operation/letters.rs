@@ -159,9 +159,7 @@ impl LetterWork {
         }
         let (status, action) = match operation.kind {
             OperationKind::DiscardLetters => (LetterStatus::Discarded, "dead_letter.discarded"),
-            OperationKind::ReplayLetters | OperationKind::ReplayOutbox => {
-                (LetterStatus::Replayed, "dead_letter.replayed")
-            }
+            _ => (LetterStatus::Replayed, "dead_letter.replayed"),
         };
         if status == LetterStatus::Replayed {
             let messages = letters.iter().map(|letter| replay::again(letter, operation.id, &plan));

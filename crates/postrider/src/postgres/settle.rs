@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
 
 use super::Postgres;
+use super::dual::Columns;
+use crate::migration::Delivered;
 use crate::store::{PublishResult, RelayId, RowId, RowResult, StoreError};
 
 /// A row that is published stays so, whatever a slow relay says of it later. Written so that the primary key is the only index
@@ -17,6 +19,29 @@ pub(super) const PUBLISHED: &str = "UPDATE {outbox} o \
      SET status = 'published', published_at = now(), last_error = NULL \
      WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
        AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1))";
+
+/// The same for rows that a migration has copied: what became of them at both destinations is recorded with the mark. A copy that
+/// did not get through is tried again a moment later, by whoever looks after copies.
+pub(super) const PUBLISHED_BOTH: &str = "WITH marked AS ( \
+         UPDATE {outbox} o \
+         SET status = 'published', published_at = now(), last_error = NULL \
+         WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+           AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1)) \
+         RETURNING o.position \
+     ), delivered AS ( \
+         INSERT INTO postrider.event_delivery AS d \
+             (outbox, position, destination, event_id, status, attempts, next_attempt_at, error, confirmed_at) \
+         SELECT {name}, position, destination, event_id, status, 1, \
+             CASE WHEN status <> 'confirmed' THEN now() + interval '1 second' END, error, \
+             CASE WHEN status = 'confirmed' THEN now() END \
+         FROM UNNEST($5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[]) \
+             AS result (position, destination, event_id, status, error) \
+         WHERE position IN (SELECT position FROM marked) \
+         ON CONFLICT (outbox, position, destination) DO UPDATE SET status = EXCLUDED.status, error = EXCLUDED.error, \
+             attempts = d.attempts + 1, next_attempt_at = EXCLUDED.next_attempt_at, confirmed_at = EXCLUDED.confirmed_at \
+             WHERE d.status <> 'confirmed' \
+     ) \
+     SELECT count(*) FROM marked";
 
 /// Delays are counted from the database's own time; no delay is no other attempt. A row that was tried has a time of its own,
 /// later than when it was written: that tells it from new ones. The replay of a dead letter that dies loses its key, so that it
@@ -49,12 +74,16 @@ impl Postgres {
         results: Vec<RowResult>,
     ) -> Result<usize, StoreError> {
         let now = self.clock().now();
-        let mut published = Vec::new();
-        let mut failed = Vec::new();
-        for RowResult { row, result } in results {
+        let (mut published, mut both) = (Vec::new(), Vec::new());
+        let (mut failed, mut tried) = (Vec::new(), Vec::new());
+        for RowResult { row, result, delivered } in results {
             match result {
-                PublishResult::Published => published.push(row),
+                PublishResult::Published => match delivered {
+                    None => published.push(row),
+                    Some(delivered) => both.push((row, delivered)),
+                },
                 PublishResult::Failed { error, retry_at } => {
+                    tried.extend(delivered.map(|delivered| (row.position, delivered)));
                     failed.push((row, error.replace('\0', "\u{fffd}"), retry_at.map(|at| delay(now, at))));
                 }
             }
@@ -63,6 +92,8 @@ impl Postgres {
         if let Some(rows) = Rows::of(&published) {
             recorded += self.mark_published(relay, rows).await?;
         }
+        recorded += self.mark_both(relay, both).await?;
+        self.record_tried(&tried).await?;
         recorded += self.mark_failed(relay, failed).await?;
         Ok(usize::try_from(recorded).unwrap_or(usize::MAX))
     }
@@ -74,6 +105,26 @@ impl Postgres {
             .bind(rows.oldest)
             .bind(rows.newest);
         Ok(self.limited("marking rows as published", update.execute(self.relays())).await?.rows_affected())
+    }
+
+    async fn mark_both(&self, relay: &RelayId, rows: Vec<(RowId, Delivered)>) -> Result<u64, StoreError> {
+        let (ids, delivered): (Vec<_>, Vec<_>) =
+            rows.into_iter().map(|(row, delivered)| (row, (row.position, delivered))).unzip();
+        let Some(rows) = Rows::of(&ids) else { return Ok(0) };
+        let columns = Columns::of(&delivered);
+        let update = sqlx::query_scalar(self.statements.published_both.sql())
+            .bind(relay.as_str())
+            .bind(rows.positions)
+            .bind(rows.oldest)
+            .bind(rows.newest)
+            .bind(columns.positions)
+            .bind(columns.destinations)
+            .bind(columns.ids)
+            .bind(columns.statuses)
+            .bind(columns.errors);
+        let recorded: i64 =
+            self.limited("marking rows as published", update.fetch_one(self.relays())).await?;
+        Ok(recorded.unsigned_abs())
     }
 
     async fn mark_failed(

@@ -8,6 +8,7 @@ use super::error::{ProgressError, ProgressErrorKind};
 use crate::broker::{Broker, Outgoing, Published};
 use crate::clock::Clock;
 use crate::envelope::{Event, WireFormat, wire};
+use crate::store::{Outbox, StoreErrorKind};
 use crate::topology::{ExchangeName, RoutingKey};
 
 /// Publishes completion events. A crash may publish one twice, under the same id.
@@ -46,5 +47,20 @@ impl Announcer for BrokerAnnouncer {
         let text =
             format!("the job is done, but its completion event {id} is not published yet ({why}); try again");
         Err(ProgressError::new(ProgressErrorKind::Unavailable, text))
+    }
+}
+
+/// Commits them to an outbox, once: an event that was committed before is announced already.
+pub struct OutboxAnnouncer<S>(pub S);
+
+#[async_trait]
+impl<S: Outbox> Announcer for OutboxAnnouncer<S> {
+    async fn announce(&self, event: Event) -> Result<(), ProgressError> {
+        let mut tx = self.0.begin().await?;
+        match self.0.append(&mut tx, vec![event]).await {
+            Ok(_) => Ok(self.0.commit(tx).await?),
+            Err(error) if error.kind == StoreErrorKind::Duplicate => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::desk::Desk;
 use super::line::Line;
-use crate::broker::BrokerError;
+use crate::broker::{BrokerError, BrokerErrorKind, Removal};
 use crate::topology::{QueueName, Topology};
 
 /// Declares exchanges and queues, then binds. All that cannot be declared is reported together, and then nothing is bound.
@@ -40,6 +40,47 @@ pub(super) async fn depth(line: &Line, queue: &QueueName, limit: Duration) -> Re
     let seen = desk.look(queue.as_str()).await?;
     desk.close().await;
     Ok(seen.ready)
+}
+
+/// Removes queues, then exchanges. AMQP's own "only if unused" is not known to quorum queues, so each queue is looked at first; a
+/// message that comes in the moment between goes with the queue, and the error says so.
+pub(super) async fn remove(line: &Line, removal: &Removal, limit: Duration) -> Result<(), BrokerError> {
+    let mut desk = Desk::new(line, limit);
+    let removed = remove_at(&mut desk, removal).await;
+    desk.close().await;
+    removed
+}
+
+async fn remove_at(desk: &mut Desk<'_>, removal: &Removal) -> Result<(), BrokerError> {
+    let mut there = Vec::new();
+    for queue in &removal.queues {
+        match desk.look(queue.as_str()).await {
+            Ok(seen) if removal.only_unused && (seen.ready > 0 || seen.consumers > 0) => {
+                let text = format!(
+                    "queue {queue:?} has {} messages and {} consumers; nothing was removed",
+                    seen.ready, seen.consumers
+                );
+                return Err(BrokerError::new(BrokerErrorKind::InUse, text));
+            }
+            Ok(_) => there.push(queue),
+            Err(error) if error.kind == BrokerErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for queue in there {
+        let lost = desk.delete_queue(queue.as_str()).await?;
+        if removal.only_unused && lost > 0 {
+            let text = format!(
+                "queue {queue:?} is removed; {lost} messages came at the last moment and went with it: somebody publishes there still"
+            );
+            return Err(BrokerError::new(BrokerErrorKind::InUse, text));
+        }
+    }
+    for exchange in &removal.exchanges {
+        // Deleting what is not there is fine to RabbitMQ.
+        desk.delete_exchange(exchange.as_str()).await?;
+    }
+    Ok(())
 }
 
 /// One error out of several: the kind of the gravest (one that waiting will not mend), the text of all.

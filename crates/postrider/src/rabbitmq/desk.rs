@@ -27,6 +27,8 @@ pub(super) struct Desk<'a> {
 pub(super) struct Seen {
     /// Messages that wait, delivered but unsettled ones left out.
     pub(super) ready: u64,
+    /// Who receives from it.
+    pub(super) consumers: u64,
 }
 
 impl<'a> Desk<'a> {
@@ -87,7 +89,7 @@ impl<'a> Desk<'a> {
                 channel.queue_declare(queue.into(), options, FieldTable::default()).await
             })
             .await?;
-        Ok(Seen { ready: u64::from(found.message_count()) })
+        Ok(Seen { ready: u64::from(found.message_count()), consumers: u64::from(found.consumer_count()) })
     }
 
     /// Takes a name that only this connection has, until it ends. Two processes never hold it at the same time.

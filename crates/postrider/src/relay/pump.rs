@@ -4,14 +4,15 @@
 //!
 //! All decisions are taken here, one after the other; what waits is spawned and answers with a [`Step`].
 
+mod course;
 mod lease;
 mod marks;
+mod publishing;
 mod streaming;
 
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -19,15 +20,16 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
+use self::course::Obeyed;
 use self::streaming::{News, Streaming};
 use super::Relay;
+use super::both::Sent;
 use super::flow::Flow;
-use super::outgoing::{judge, outgoing};
 use super::pause::Pause;
 use super::reading::Reading;
-use crate::broker::Published;
 use crate::envelope::OrderingKey;
-use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SLOTS, SlotLease, StoreError, Wanted};
+use crate::migration::{Course, Delivered};
+use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SlotLease, StoreError, Wanted};
 
 /// The payloads in hand may take so many bytes, give or take a claim.
 const MOST_BYTES: usize = 64 << 20;
@@ -43,11 +45,7 @@ enum Step {
     LeaseIsDue,
     Claimed(Result<Vec<OutboxRow>, StoreError>),
     Seen(Result<Horizon, StoreError>),
-    Published {
-        rows: Vec<OutboxRow>,
-        answers: Vec<Published>,
-        took: Duration,
-    },
+    Published(Sent),
     Settled {
         done: Vec<Done>,
         recorded: Result<usize, StoreError>,
@@ -63,6 +61,8 @@ enum Step {
     Tick,
     /// Of the stream.
     Stream(News),
+    /// The migration that runs, if one does.
+    Course(Result<Option<Course>, StoreError>),
     /// What was recorded again, or given back: nothing follows from it.
     Over,
     PauseIsOver,
@@ -79,6 +79,8 @@ struct Done {
     /// It is a dead letter that is sent again: if it dies here, nobody waits for it any more.
     replay: bool,
     result: PublishResult,
+    /// What became of it at both destinations, where it is copied.
+    delivered: Option<Delivered>,
 }
 
 /// The state of a relay at work.
@@ -113,6 +115,7 @@ pub(super) struct Pump<S> {
     horizon_at: Option<Duration>,
     pause: Pause,
     streaming: Streaming,
+    obeyed: Obeyed,
     stopping: bool,
 }
 
@@ -140,6 +143,7 @@ impl<S: Outbox> Pump<S> {
             horizon_at: None,
             pause: Pause::default(),
             streaming: Streaming::default(),
+            obeyed: Obeyed::default(),
             stopping: false,
         }
     }
@@ -154,6 +158,7 @@ impl<S: Outbox> Pump<S> {
                     return;
                 }
             } else {
+                self.look_at_course();
                 self.stream();
                 self.claim();
                 self.publish();
@@ -182,7 +187,8 @@ impl<S: Outbox> Pump<S> {
                     self.reading.see(horizon);
                 }
             }
-            Step::Published { rows, answers, took } => self.published(rows, answers, took),
+            Step::Published(sent) => self.published(sent),
+            Step::Course(course) => self.told(course),
             Step::Settled { done, recorded } => self.settled(done, recorded),
             Step::MarkedAgain { done, recorded, times } => self.marked_again(done, recorded, times),
             Step::Woken => (self.waiting, self.news) = (false, true),
@@ -208,6 +214,7 @@ impl<S: Outbox> Pump<S> {
         (self.publishing, self.marking_again) = (0, 0);
         self.pause = Pause::default();
         self.streaming = Streaming::default();
+        self.obeyed.begin_again();
         self.relay.status.set_streaming(false);
         self.renew_lease();
     }
@@ -303,63 +310,6 @@ impl<S: Outbox> Pump<S> {
                 ear.wait(interval).await;
                 Step::Woken
             });
-        }
-    }
-
-    // ── Publishing ──
-
-    fn publish(&mut self) {
-        let lanes = usize::from(self.relay.config.lanes.max(1));
-        while self.publishing < lanes && self.flow.is_ready() && !self.pause.is_on() && self.is_leased() {
-            let rows = self.flow.next(self.relay.config.batch_size.max(1));
-            self.publishing += 1;
-            let relay = &self.relay;
-            let (broker, clock, config) = (relay.broker.clone(), relay.clock.clone(), relay.config.clone());
-            self.start(async move {
-                let started = clock.monotonic();
-                let answers = broker.publish(rows.iter().map(|row| outgoing(row, &config)).collect()).await;
-                Step::Published { rows, answers, took: clock.since(started) }
-            });
-        }
-    }
-
-    fn published(&mut self, rows: Vec<OutboxRow>, answers: Vec<Published>, took: Duration) {
-        self.publishing -= 1;
-        metrics::histogram!("event_publish_duration_seconds").record(took.as_secs_f64());
-        let (mut unknown, mut outage) = (Vec::new(), None);
-        for (row, answer) in rows.into_iter().zip(answers) {
-            let result = match judge(&row, answer, &self.relay.config, &self.relay.clock) {
-                Ok(result) => result,
-                Err(why) => {
-                    outage.get_or_insert(why);
-                    unknown.push(row);
-                    continue;
-                }
-            };
-            if result == PublishResult::Published {
-                if let Some(after) = self.flow.confirmed(&row) {
-                    self.reading.again(after);
-                }
-            } else {
-                self.flow.failed(&row);
-                self.park(&row);
-                self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
-                metrics::counter!("postrider_relay_failed_total").increment(1);
-            }
-            let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
-            let replay = row.dead_letter.is_some();
-            self.done.push(Done { row: row.row, key, retried, replay, result });
-        }
-        // A row of a slot that was lost is its heir's to publish.
-        let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
-        let all = held.len() == SLOTS;
-        let (ours, lost) =
-            unknown.into_iter().partition(|row| row.slot.map_or(all, |slot| held.contains(&slot)));
-        self.flow.unknown(ours);
-        self.flow.drop_flying(lost);
-        match outage {
-            Some(why) => self.outage(&format!("the broker could not take messages: {why}")),
-            None => self.works(),
         }
     }
 

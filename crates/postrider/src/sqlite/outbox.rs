@@ -11,7 +11,7 @@ mod verbatim;
 
 pub(super) use append::append;
 pub(super) use lease::Slot;
-pub(super) use row::time;
+pub(super) use row::{read as read_row, time};
 pub(super) use verbatim::append_verbatim;
 
 use std::time::Duration;
@@ -72,7 +72,10 @@ impl Outbox for Sqlite {
 
     async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
         let (mut published, mut failed) = (Vec::new(), Vec::new());
-        for RowResult { row, result } in results {
+        let mut delivered = Vec::new();
+        for RowResult { row, result, delivered: both } in results {
+            let done = result == PublishResult::Published;
+            delivered.extend(both.map(|both| (row.position, both, done)));
             match result {
                 PublishResult::Published => published.push(row.position),
                 PublishResult::Failed { error, retry_at } => {
@@ -88,6 +91,7 @@ impl Outbox for Sqlite {
                 if shared.slot.held_by(&relay).is_none() {
                     return Ok(0);
                 }
+                super::dual::record(connection, delivered, now).await?;
                 let published = mark_published(connection, published, now).await?;
                 Ok(published + mark_failed(connection, failed).await?)
             }
@@ -148,6 +152,11 @@ impl Sqlite {
         self.writer().run(|connection| mark_failed(connection, dead).boxed()).await.map(|_| ())
     }
 }
+
+/// What a claim reads, in the order of [`read_row`].
+pub(super) const COLUMNS: &str = r#"position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type,
+       payload, body, content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange,
+       routing_key, target_queue, attempts, verbatim, dead_letter_id, headers"#;
 
 /// Due rows: new ones (?3 = 0), those with a time of their own (1), or both (2).
 const CLAIM: &str = r#"

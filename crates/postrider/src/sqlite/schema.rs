@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0009_inbox.sql"),
     include_str!("../../../../migrations/sqlite/0010_push.sql"),
     include_str!("../../../../migrations/sqlite/0011_replay.sql"),
+    include_str!("../../../../migrations/sqlite/0012_migration.sql"),
 ];
 
 /// Applies what is missing.

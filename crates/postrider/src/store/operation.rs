@@ -121,11 +121,21 @@ pub enum OperationKind {
     DiscardLetters,
     /// Published events are sent again, from the outbox.
     ReplayOutbox,
+    /// Both buses of a migration are compared.
+    CompareBuses,
+    /// The old bus of a migration is removed.
+    FinishMigration,
 }
 
 impl OperationKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::ReplayLetters, Self::DiscardLetters, Self::ReplayOutbox];
+    pub const ALL: [Self; 5] = [
+        Self::ReplayLetters,
+        Self::DiscardLetters,
+        Self::ReplayOutbox,
+        Self::CompareBuses,
+        Self::FinishMigration,
+    ];
 
     /// The word for it, in tables and on pages.
     pub fn as_str(self) -> &'static str {
@@ -133,6 +143,8 @@ impl OperationKind {
             Self::ReplayLetters => "replay_letters",
             Self::DiscardLetters => "discard_letters",
             Self::ReplayOutbox => "replay_outbox",
+            Self::CompareBuses => "compare_buses",
+            Self::FinishMigration => "finish_migration",
         }
     }
 

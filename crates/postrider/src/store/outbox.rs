@@ -6,9 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::Digest as _;
 
-use super::{LetterId, LogPosition, Opening, Store, StoreError, StreamState};
+use super::{DualPublishing, LetterId, LogPosition, Opening, StoreError, StreamState};
 use crate::broker::Message;
 use crate::envelope::{Envelope, Event, EventId, EventType, OrderingKey, TenantId};
+use crate::migration::Delivered;
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
 /// The outbox: appended to in the caller's transaction, emptied by relays.
@@ -16,7 +17,7 @@ use crate::topology::{ExchangeName, QueueName, RoutingKey};
 /// Relays share the work by leasing **slots**: every ordering key belongs to one slot, a slot to one relay at a time, so
 /// the order of a key holds however many relays run, and claiming a row writes nothing. A relay that lost its lease
 /// (paused, cut off) cannot mark what another took over.
-pub trait Outbox: Store {
+pub trait Outbox: DualPublishing {
     /// Commits events with whatever else `tx` writes. Returns their ids, in order.
     ///
     /// An id that was committed before is [`Duplicate`](super::StoreErrorKind::Duplicate), and the transaction cannot go on.
@@ -348,6 +349,15 @@ pub struct RowResult {
     pub row: RowId,
     /// What the broker said of it.
     pub result: PublishResult,
+    /// What became of it at both destinations, where a migration has it copied. Recorded with the mark.
+    pub delivered: Option<Delivered>,
+}
+
+impl RowResult {
+    /// Of a row that is not copied.
+    pub fn new(row: RowId, result: PublishResult) -> Self {
+        Self { row, result, delivered: None }
+    }
 }
 
 /// What the broker said.

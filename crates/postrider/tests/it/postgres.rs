@@ -63,7 +63,7 @@ fn ids(rows: &[OutboxRow]) -> Vec<&str> {
 }
 
 async fn settle(postgres: &Postgres, relay: &RelayId, rows: &[OutboxRow], result: &PublishResult) -> usize {
-    let results = rows.iter().map(|row| RowResult { row: row.row, result: result.clone() }).collect();
+    let results = rows.iter().map(|row| RowResult::new(row.row, result.clone())).collect();
     postgres.settle(relay, results).await.unwrap()
 }
 

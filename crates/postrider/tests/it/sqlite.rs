@@ -61,7 +61,7 @@ async fn due(store: &Sqlite) -> Vec<String> {
 }
 
 async fn settle(store: &Sqlite, rows: &[OutboxRow], result: &PublishResult) {
-    let results = rows.iter().map(|row| RowResult { row: row.row, result: result.clone() }).collect();
+    let results = rows.iter().map(|row| RowResult::new(row.row, result.clone())).collect();
     assert_eq!(store.settle(&relay(), results).await.unwrap(), rows.len());
 }
 

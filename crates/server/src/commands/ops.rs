@@ -185,6 +185,11 @@ pub(crate) async fn run_here<S: WholeStore>(
     let work: &dyn Work<S> = match operation.kind {
         OperationKind::ReplayLetters | OperationKind::DiscardLetters => &letters,
         OperationKind::ReplayOutbox => &events,
+        OperationKind::CompareBuses | OperationKind::FinishMigration => {
+            return Err(usage(
+                "a migration's work is done by `postrider serve`, or by `postrider migration` itself",
+            ));
+        }
     };
     let stop = CancellationToken::new();
     let running = async {

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::consumer::ConsumerShort;
 use super::ledger::Ledger;
 use super::migration::Migration;
+use super::observing::{Log, Telemetry};
 use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
@@ -32,13 +33,11 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) http: Http,
     pub(crate) log: Log,
+    pub(crate) telemetry: Telemetry,
     pub(crate) shutdown: Shutdown,
     pub(crate) ledger: Ledger,
-    #[allow(
-        dead_code,
-        reason = "read once `postrider migration` exists; the seed's variable is accepted already"
-    )]
     pub(crate) migration: Migration,
+    pub(crate) catalog: Catalog,
     pub(crate) topology: TopologySection,
     pub(crate) exchange: Vec<ExchangeForm>,
     pub(crate) queue: Vec<QueueForm>,
@@ -211,7 +210,6 @@ pub(crate) struct Relay {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
-    #[allow(dead_code, reason = "read once jobs can be made over HTTP; the library takes it with each job")]
     pub(crate) completed: String,
     pub(crate) key_prefix: String,
     pub(crate) ttl_days: u32,
@@ -270,29 +268,18 @@ pub(crate) enum Tls {
     Own,
 }
 
+/// The event catalogue.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Catalog {
+    pub(crate) path: PathBuf,
+}
+
 /// Where requests of ours may go.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Egress {
     pub(crate) allow: Vec<String>,
-}
-
-/// What is written to stderr.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Log {
-    pub(crate) format: LogFormat,
-    pub(crate) level: String,
-}
-
-/// For whom it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
 }
 
 /// How `serve` ends.
@@ -384,6 +371,9 @@ impl Settings {
         rule("broker.connect_timeout_ms", broker.connect_timeout_ms >= 1, "must be at least 1");
         rule("broker.confirm_timeout_ms", broker.confirm_timeout_ms >= 1, "must be at least 1");
         rule("broker.call_timeout_ms", broker.call_timeout_ms >= 1, "must be at least 1");
+        if let Some((key, broken)) = self.telemetry.broken_rule() {
+            rule(key, false, &broken);
+        }
         let level = tracing_subscriber::EnvFilter::try_new(&self.log.level);
         let known = !self.log.level.is_empty() && level.is_ok();
         rule(

@@ -10,6 +10,7 @@ use postrider::{Broker, Clock};
 use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
+use postrider_testkit::worker::mailer::{self, Mailer};
 use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, trouble};
 
 #[tokio::main]
@@ -38,7 +39,11 @@ async fn main() -> Result<()> {
         "relay" => Work::Plain(Role::Relay, None),
         "consumers" => Work::Plain(Role::Consumers, None),
         "both" => Work::Plain(Role::Both, None),
-        other => bail!("the role is relay, consumers, both, trouble or triage, not {other:?}"),
+        "mailer-relay" => Work::Mail(Mailer::Relay),
+        "mailer-consumers" => Work::Mail(Mailer::Consumers),
+        "mailer-whole" => Work::Mail(Mailer::Whole),
+        "mailer-moved" => Work::Mail(Mailer::Moved),
+        other => bail!("the role is relay, consumers, both, mailer-…, trouble or triage, not {other:?}"),
     };
     run(wanted, backend).await
 }
@@ -65,6 +70,7 @@ enum Work {
     /// A role, and where the process dies, if anywhere.
     Plain(Role, Option<DieAt>),
     Trouble(Option<Fault>),
+    Mail(Mailer),
 }
 
 async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
@@ -76,6 +82,7 @@ async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work:
             };
             worker::start(store, Arc::new(Watched(broker)), clock, role).await?
         }
+        Work::Mail(mailer) => mailer::start(store, Arc::new(Watched(broker)), clock, mailer).await?,
         Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
         Work::Trouble(Some(fault)) => {
             let broker = Arc::new(Faulty(broker, fault.clone()));

@@ -81,7 +81,7 @@ impl<S: Backend> Desk<S> {
 
     /// Records one result for several rows, and expects all to be recorded.
     pub(super) async fn settle(&self, rows: &[OutboxRow], result: &PublishResult) {
-        let results = rows.iter().map(|row| RowResult { row: row.row, result: result.clone() }).collect();
+        let results = rows.iter().map(|row| RowResult::new(row.row, result.clone())).collect();
         assert_eq!(self.store.settle(&self.relay, results).await.unwrap(), rows.len());
     }
 

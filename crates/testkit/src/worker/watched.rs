@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use postrider::broker::{
-    Broker, BrokerError, Delivery, Outgoing, Published, Receipt, Settler, Subscription, Verdict,
+    Broker, BrokerError, Delivery, Outgoing, Published, Receipt, Removal, Settler, Subscription, Verdict,
 };
 use postrider::topology::{QueueName, Topology};
 
@@ -49,6 +49,10 @@ impl Broker for Watched {
 
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
         self.0.depth(queue).await
+    }
+
+    async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
+        self.0.remove(removal).await
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

@@ -19,8 +19,7 @@ impl<S: Outbox> Pump<S> {
         let done = std::mem::take(&mut self.done);
         let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
         self.start(async move {
-            let results = done.iter().map(|done| RowResult { row: done.row, result: done.result.clone() });
-            let recorded = store.settle(&id, results.collect()).await;
+            let recorded = store.settle(&id, results(&done)).await;
             Step::Settled { done, recorded }
         });
     }
@@ -50,7 +49,7 @@ impl<S: Outbox> Pump<S> {
         let published = done.iter().filter(|done| done.result == PublishResult::Published).count();
         self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
         metrics::counter!("postrider_relay_published_total").increment(published as u64);
-        for Done { row, key, retried, replay, result } in done {
+        for Done { row, key, retried, replay, result, .. } in done {
             self.flow.settled(row.position, key.as_ref(), self.claims);
             let freed = match result {
                 PublishResult::Published => retried,
@@ -66,8 +65,7 @@ impl<S: Outbox> Pump<S> {
     /// A stream tells of a commit when it is on disk, which may be a moment before others can see it: a mark that came too early
     /// is made again. Until then the rows stay in hand, so that no claim brings them.
     fn mark_again(&mut self, done: Vec<Done>, recorded: usize, times: u32) {
-        let results: Vec<_> =
-            done.iter().map(|done| RowResult { row: done.row, result: done.result.clone() }).collect();
+        let results = results(&done);
         let (store, id, clock) = (self.relay.store.clone(), self.relay.id.clone(), self.relay.clock.clone());
         self.marking_again += 1;
         self.start(async move {
@@ -108,4 +106,13 @@ impl<S: Outbox> Pump<S> {
             tracing::info!(relay = %self.relay.id, "the relay goes on");
         }
     }
+}
+
+fn results(done: &[Done]) -> Vec<RowResult> {
+    let result = |done: &Done| RowResult {
+        row: done.row,
+        result: done.result.clone(),
+        delivered: done.delivered.clone(),
+    };
+    done.iter().map(result).collect()
 }

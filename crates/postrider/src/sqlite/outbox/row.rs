@@ -11,13 +11,13 @@ use crate::text::InvalidText;
 type ReadError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a plain INSERT wrote and nobody can publish.
-pub(super) struct Unreadable {
-    pub(super) position: i64,
-    pub(super) error: String,
+pub(in crate::sqlite) struct Unreadable {
+    pub(in crate::sqlite) position: i64,
+    pub(in crate::sqlite) error: String,
 }
 
 /// Reads a claimed row. The columns are named by their place in the claim, because names cost time on this path.
-pub(super) fn read(row: &SqliteRow) -> Result<OutboxRow, Unreadable> {
+pub(in crate::sqlite) fn read(row: &SqliteRow) -> Result<OutboxRow, Unreadable> {
     let position = row.get(0);
     read_row(row, position).map_err(|error| Unreadable { position, error: format!("not an event: {error}") })
 }

@@ -1,9 +1,12 @@
 //! Job progress as a task of `serve`: the view in Redis is kept, and items that nobody needs are forgotten.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use postrider::Clock;
+use postrider::progress::OutboxAnnouncer;
 use postrider::progress::view::{self, ViewConfig};
-use postrider::redis::{JobKeys, Redis, RedisView};
+use postrider::redis::{JobKeys, Redis, RedisProgress, RedisView};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
@@ -13,6 +16,8 @@ use crate::wiring::{self, WholeStore};
 /// How often items of finished jobs are forgotten, and of how many jobs at a time.
 const FORGET_EVERY: Duration = Duration::from_mins(10);
 const FORGET_JOBS: u32 = 100;
+/// How often to look for jobs that are done and were not announced.
+const ANNOUNCE_EVERY: Duration = Duration::from_mins(1);
 
 /// Starts it, until `stop`. Redis need not be there yet: what changes meanwhile is shown when it is.
 pub(super) fn start<S: WholeStore>(
@@ -32,6 +37,11 @@ pub(super) fn start<S: WholeStore>(
             stop.clone(),
         );
         tokio::spawn(keeping);
+        let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
+        let redis = Redis::lazy(wiring::state_redis(config, server))?;
+        let announcer = Arc::new(OutboxAnnouncer(store.clone()));
+        let progress = RedisProgress::new(redis, keys, announcer, clock.clone());
+        tokio::spawn(stop.clone().run_until_cancelled_owned(announce_late(progress, clock.clone())));
     }
     let (store, keep) = (store.clone(), config.settings.progress.keep_items());
     let forgetting = async move {
@@ -49,6 +59,17 @@ pub(super) fn start<S: WholeStore>(
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(forgetting));
     Ok(())
+}
+
+/// Jobs that Redis alone decides on are announced by whoever crosses the finish line. If he dies before he can, this does it, through the
+/// outbox, under the same id.
+async fn announce_late(progress: RedisProgress, clock: Clock) {
+    loop {
+        clock.sleep(ANNOUNCE_EVERY).await;
+        if let Err(error) = progress.announce_late().await {
+            tracing::debug!(%error, "jobs that are done could not be looked at; trying again");
+        }
+    }
 }
 
 fn view_config(config: &Config) -> ViewConfig {

@@ -120,7 +120,7 @@ pub async fn results_of_one_batch_may_differ<F: StoreFixture>(fixture: &F) {
             1 => failed(desk.after(Duration::ZERO)),
             _ => dead(),
         };
-        RowResult { row: row.row, result }
+        RowResult::new(row.row, result)
     });
     assert_eq!(desk.store.settle(&desk.relay, results.collect()).await.unwrap(), names.len());
     let retried = desk.expect_due(names.iter().skip(1).step_by(3)).await;
@@ -137,8 +137,7 @@ pub async fn a_relay_that_lost_its_lease_cannot_mark<F: StoreFixture>(fixture: &
     let heir = Desk { store: desk.store.clone(), relay: relay("heir"), clock: desk.clock.clone() };
     assert!(!heir.store.lease(&heir.relay, LEASE).await.unwrap().is_empty());
     heir.expect_due(["one", "two"]).await;
-    let results =
-        rows.iter().map(|row| RowResult { row: row.row, result: PublishResult::Published }).collect();
+    let results = rows.iter().map(|row| RowResult::new(row.row, PublishResult::Published)).collect();
     assert_eq!(desk.store.settle(&desk.relay, results).await.unwrap(), 0, "it marked what it does not hold");
     let rows = heir.expect_due(["one", "two"]).await;
     heir.publish(&rows).await;

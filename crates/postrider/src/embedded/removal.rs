@@ -1,0 +1,86 @@
+//! Removing queues and exchanges.
+
+use std::sync::Arc;
+
+use sqlx::SqliteConnection;
+
+use super::catalog::QueueId;
+use super::state::{Shared, from_store};
+use crate::broker::{BrokerError, BrokerErrorKind, Removal};
+use crate::sqlite::from_sqlite;
+use crate::store::StoreError;
+use crate::topology::QueueName;
+
+/// Removes what is there, in one transaction. What was routed to a queue and not stored by then is not stored any more.
+pub(super) async fn remove(shared: Arc<Shared>, removal: Removal) -> Result<(), BrokerError> {
+    let _one_at_a_time = shared.declaring.lock().await;
+    let found: Vec<(QueueName, QueueId)> = {
+        let state = shared.open()?;
+        removal.queues.iter().filter_map(|name| Some((name.clone(), state.catalog.id(name)?))).collect()
+    };
+    let place = shared.clone();
+    let removed = shared.store.writer().run(move |conn| {
+        Box::pin(async move {
+            if removal.only_unused {
+                for (name, id) in &found {
+                    let messages = messages(conn, *id).await?;
+                    let consumed = place.lock().queues.get(id).is_some_and(super::QueueState::is_consumed);
+                    if messages > 0 || consumed {
+                        return Ok(Err(in_use(name, messages, consumed)));
+                    }
+                }
+            }
+            for (_, id) in &found {
+                delete_queue(conn, *id).await?;
+            }
+            for exchange in &removal.exchanges {
+                for sql in [
+                    "DELETE FROM broker_binding WHERE exchange = ?",
+                    "DELETE FROM broker_exchange WHERE name = ?",
+                ] {
+                    sqlx::query(sql)
+                        .bind(exchange.as_str())
+                        .execute(&mut *conn)
+                        .await
+                        .map_err(from_sqlite)?;
+                }
+            }
+            // Memory before the commit: nothing is placed in a queue whose rows are gone.
+            let mut state = place.lock();
+            state.catalog.forget(&removal.queues, &removal.exchanges);
+            for (_, id) in &found {
+                if let Some(queue) = state.queues.remove(id) {
+                    queue.wake_all();
+                }
+            }
+            Ok(Ok(()))
+        })
+    });
+    removed.await.map_err(from_store)?
+}
+
+async fn messages(conn: &mut SqliteConnection, queue: QueueId) -> Result<u64, StoreError> {
+    let count = sqlx::query_scalar("SELECT count(*) FROM broker_entry WHERE queue = ?").bind(queue.0);
+    let count: i64 = count.fetch_one(conn).await.map_err(from_sqlite)?;
+    Ok(count.unsigned_abs())
+}
+
+async fn delete_queue(conn: &mut SqliteConnection, queue: QueueId) -> Result<(), StoreError> {
+    for sql in [
+        // Messages that are in no other queue.
+        "DELETE FROM broker_message WHERE id IN (SELECT message FROM broker_entry WHERE queue = ?1) AND NOT EXISTS \
+         (SELECT 1 FROM broker_entry e WHERE e.shared = 1 AND e.message = broker_message.id AND e.queue <> ?1)",
+        "DELETE FROM broker_entry WHERE queue = ?1",
+        "DELETE FROM broker_binding WHERE queue = ?1",
+        "DELETE FROM broker_queue WHERE id = ?1",
+    ] {
+        sqlx::query(sql).bind(queue.0).execute(&mut *conn).await.map_err(from_sqlite)?;
+    }
+    Ok(())
+}
+
+fn in_use(queue: &QueueName, messages: u64, consumed: bool) -> BrokerError {
+    let who = if consumed { "has consumers" } else { "has no consumers" };
+    let text = format!("queue {queue:?} has {messages} messages and {who}; nothing was removed");
+    BrokerError::new(BrokerErrorKind::InUse, text)
+}

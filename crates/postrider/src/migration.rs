@@ -1,0 +1,213 @@
+//! From an old bus to a new one without downtime: every event goes to both while consumers move, and it is proven that both
+//! had the same before the old one is left.
+//!
+//! ```text
+//!  start ──▶ dual ──cutover──▶ cutover ──finish──▶ finished
+//!             ▲ │                 │
+//!             │ └─(too slow)─▶ suspended
+//!             └────rollback───────┴┘
+//! ```
+//!
+//! The phase is kept in the store, and all relays obey it within a second or so. One outbox row has a delivery at each destination
+//! (`event_delivery`), recorded with the mark of the row: a copy to the old bus that fails is counted, tried again and shown apart,
+//! and holds up nothing unless asked to. Whatever was published while a relay did not know yet, or while copies were off, gets
+//! its copy when they are on again: no event is missing on the old bus after a start or a rollback.
+
+mod compare;
+mod copier;
+mod definition;
+mod errands;
+mod latency;
+mod parity;
+mod steps;
+mod template;
+
+pub use compare::{Comparing, compare, remove_taps};
+pub(crate) use copier::Copier;
+pub use definition::{Definition, LatencyRule, Legacy, LegacyFormat, MigrationName, OnLatency};
+pub use errands::{Errand, Errands, ask};
+pub use latency::{Latencies, P99};
+pub use parity::{Difference, Parity, Side};
+pub use steps::{MigrationError, Taken, cut_over, finish, obstacles_to_cutover, roll_back, settled, start};
+pub use template::{Template, TemplateError};
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Where a migration stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Every event goes to both buses.
+    Dual,
+    /// Copies to the old bus were turned off because publishing took too long; they are made up for later.
+    Suspended,
+    /// Events go to the new bus alone; the old one is still there.
+    Cutover,
+    /// The old bus is gone.
+    Finished,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Dual, Self::Suspended, Self::Cutover, Self::Finished];
+
+    /// The word for it, in tables, metrics and on pages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dual => "dual",
+            Self::Suspended => "suspended",
+            Self::Cutover => "cutover",
+            Self::Finished => "finished",
+        }
+    }
+
+    /// The phase with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.as_str() == name)
+    }
+
+    /// Whether it may follow this one.
+    pub fn may_become(self, next: Self) -> bool {
+        matches!(
+            (self, next),
+            (Self::Dual, Self::Suspended | Self::Cutover)
+                | (Self::Suspended, Self::Dual | Self::Cutover)
+                | (Self::Cutover, Self::Dual | Self::Finished)
+        )
+    }
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What relays obey: a migration that is not finished.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Course {
+    /// Changes with every phase.
+    pub version: i64,
+    /// Where it stands.
+    pub phase: Phase,
+    /// What goes where.
+    pub definition: Arc<Definition>,
+    /// Whether every relay obeys this version, and what went out before without a copy has got one.
+    pub settled: bool,
+}
+
+/// A migration as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Standing {
+    /// What goes where.
+    #[serde(flatten)]
+    pub definition: Definition,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Changes with every phase.
+    pub version: i64,
+    /// Whether every relay obeys this version.
+    pub settled: bool,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// Since when it is in this phase.
+    pub phase_at: Timestamp,
+    /// Deliveries to the new bus since it began, as far as they are remembered.
+    pub new: DeliveryCounts,
+    /// Copies to the old bus.
+    pub legacy: DeliveryCounts,
+    /// Why copies fail, if some do: the newest reason.
+    pub legacy_error: Option<String>,
+    /// The relays that run, or ran not long ago.
+    pub relays: Vec<RelayStanding>,
+    /// The last comparison of both buses.
+    pub parity: Option<Parity>,
+}
+
+/// How many deliveries there are in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct DeliveryCounts {
+    /// Still to be tried, or the answer is unknown.
+    pub pending: u64,
+    /// Failed at least once, and tried again.
+    pub failed: u64,
+    /// The broker has it.
+    pub confirmed: u64,
+}
+
+impl DeliveryCounts {
+    /// Counts deliveries of this status.
+    pub(crate) fn add(&mut self, status: &str, count: u64) {
+        match status {
+            "confirmed" => self.confirmed += count,
+            "failed" => self.failed += count,
+            _ => self.pending += count,
+        }
+    }
+}
+
+/// What a relay makes of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RelayStanding {
+    /// Which.
+    pub relay: String,
+    /// The version it obeys; absent: it has not said so yet.
+    pub version: Option<i64>,
+    /// How long its publishes to the new bus take, 99 of 100, in milliseconds.
+    pub new_p99_ms: Option<f64>,
+    /// The same for copies to the old bus.
+    pub legacy_p99_ms: Option<f64>,
+}
+
+/// What became of one outbox row at both destinations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// The event, for people who look at deliveries.
+    pub event_id: crate::envelope::EventId,
+    /// On the new bus.
+    pub new: DeliveryResult,
+    /// On the old one.
+    pub legacy: DeliveryResult,
+}
+
+/// What became of a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeliveryResult {
+    /// The broker has it.
+    Confirmed,
+    /// It failed by its own fault, for this reason.
+    Failed(String),
+    /// Not tried, or nobody knows.
+    Pending,
+}
+
+impl DeliveryResult {
+    /// The word for it, in tables.
+    pub(crate) fn status(&self) -> &'static str {
+        match self {
+            Self::Confirmed => "confirmed",
+            Self::Failed(_) => "failed",
+            Self::Pending => "pending",
+        }
+    }
+
+    /// Why it failed, if it did.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Self::Failed(error) => Some(error),
+            Self::Confirmed | Self::Pending => None,
+        }
+    }
+}
+
+/// The halves of a row that are known to be confirmed: need not be sent again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Halves {
+    /// The new bus has it.
+    pub new: bool,
+    /// The old one has it.
+    pub legacy: bool,
+}

@@ -1,0 +1,248 @@
+//! Proves parity: taps both buses, and compares by event id what arrived there with what the outbox says should have.
+//!
+//! A tap is a queue of its own, bound to an exchange as its consumers are. Both taps are bound before the window opens, and the
+//! window is made of outbox positions: an event committed after the taps were bound is published after it, so it must arrive at
+//! both. A crash leaves the taps behind; RabbitMQ drops them after ten minutes, and the next comparison starts with fresh ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use super::parity::{Arrivals, Expected};
+use super::{Course, Definition, MigrationError, MigrationName, Parity, Phase, Side};
+use crate::broker::{Broker, BrokerError, Delivery, Removal, Subscription, Verdict};
+use crate::clock::Clock;
+use crate::envelope::wire::{self, Identity};
+use crate::envelope::{EventId, Payload, PayloadHash};
+use crate::store::{Outbox, OutboxDesk, OutboxRow};
+use crate::topology::{
+    Argument, Binding, BindingKey, ExchangeName, Queue, QueueKind, QueueName, RoutingKey, Topology,
+};
+
+/// Deliveries that are fetched at a time.
+const BATCH: usize = 500;
+/// Rows that are read at a time.
+const PAGE: usize = 1000;
+/// How long to listen between two looks at the outbox.
+const BREATH: Duration = Duration::from_millis(250);
+/// A tap that nobody uses is dropped by RabbitMQ after this long, in milliseconds.
+const TAP_EXPIRES_MS: i64 = 600_000;
+/// Of so many arrivals outside of the window it is asked whether somebody committed them.
+const ASKED: usize = 10_000;
+
+/// How to compare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparing {
+    /// Listen for so long.
+    pub listen: Duration,
+    /// Or until so many events arrived.
+    pub most_events: usize,
+    /// Wait so long for what is still on its way.
+    pub patience: Duration,
+}
+
+impl Default for Comparing {
+    fn default() -> Self {
+        Self { listen: Duration::from_secs(30), most_events: 100_000, patience: Duration::from_secs(30) }
+    }
+}
+
+/// Compares both buses of the migration that runs, and keeps the report where a cutover looks for it.
+pub async fn compare<S: Outbox + OutboxDesk>(
+    store: &S,
+    broker: &Arc<dyn Broker>,
+    clock: &Clock,
+    how: &Comparing,
+) -> Result<Parity, MigrationError> {
+    let course = store.course().await?.ok_or(MigrationError::NoneRuns)?;
+    if course.phase != Phase::Dual {
+        let name = course.definition.name.clone();
+        let why = "there is nothing to compare unless both buses are published to";
+        return Err(MigrationError::NotNow { name, phase: course.phase, why });
+    }
+    if !course.settled {
+        return Err(MigrationError::Obstacles(vec![
+            "not every relay publishes to both buses yet".to_owned(),
+        ]));
+    }
+    if let Some(queue) = &course.definition.legacy.queue {
+        // With a tap bound, RabbitMQ would confirm copies that reach nobody else.
+        broker.depth(queue).await?;
+    }
+    let name = course.definition.name.clone();
+    remove_taps(broker.as_ref(), &name).await?;
+    let compared = listen(store, broker, clock, how, &course).await;
+    remove_taps(broker.as_ref(), &name).await?;
+    let parity = compared?;
+    store.keep_parity(&name, &parity).await?;
+    Ok(parity)
+}
+
+/// Removes the taps of a migration, if some were left behind.
+pub async fn remove_taps(broker: &dyn Broker, name: &MigrationName) -> Result<(), BrokerError> {
+    let queues = [Side::New, Side::Legacy].into_iter().filter_map(|side| tap_name(name, side)).collect();
+    broker.remove(&Removal { queues, ..Removal::default() }).await
+}
+
+fn tap_name(name: &MigrationName, side: Side) -> Option<QueueName> {
+    let side = match side {
+        Side::New => "new",
+        Side::Legacy => "legacy",
+    };
+    QueueName::new(format!("postrider.tap.{name}.{side}")).ok()
+}
+
+/// The taps as a topology. Both exchanges are there already.
+fn taps(definition: &Definition) -> Topology {
+    let mut topology = Topology::default();
+    let mut tap = |side: Side, exchange: &ExchangeName, keys: Vec<BindingKey>| {
+        let Some(name) = tap_name(&definition.name, side) else { return };
+        topology.queues.push(Queue {
+            kind: QueueKind::Classic,
+            arguments: [("x-expires".to_owned(), Argument::Int(TAP_EXPIRES_MS))].into(),
+            ..Queue::quorum(name.clone())
+        });
+        for key in keys {
+            topology.bindings.push(Binding { exchange: exchange.clone(), queue: name.clone(), key });
+        }
+    };
+    tap(Side::New, &definition.exchange, definition.events.clone());
+    let own = definition.legacy.routing_key.as_ref().and_then(|key| BindingKey::new(key.as_str()).ok());
+    let keys = own.map_or_else(|| definition.events.clone(), |key| vec![key]);
+    tap(Side::Legacy, &definition.legacy.exchange, keys);
+    topology
+}
+
+/// What both taps heard so far.
+struct Ears {
+    new: Box<dyn Subscription>,
+    legacy: Box<dyn Subscription>,
+    arrivals: Arrivals,
+    clock: Clock,
+}
+
+async fn listen<S: Outbox + OutboxDesk>(
+    store: &S,
+    broker: &Arc<dyn Broker>,
+    clock: &Clock,
+    how: &Comparing,
+    course: &Course,
+) -> Result<Parity, MigrationError> {
+    let definition = &course.definition;
+    broker.declare(&taps(definition)).await?;
+    let prefetch = u16::try_from(BATCH * 2).unwrap_or(u16::MAX);
+    let (Some(new), Some(legacy)) =
+        (tap_name(&definition.name, Side::New), tap_name(&definition.name, Side::Legacy))
+    else {
+        return Err(MigrationError::Obstacles(vec!["the migration's name is too long for a tap".to_owned()]));
+    };
+    let mut ears = Ears {
+        new: broker.subscribe(&new, prefetch).await?,
+        legacy: broker.subscribe(&legacy, prefetch).await?,
+        arrivals: Arrivals::default(),
+        clock: clock.clone(),
+    };
+    // Whatever is committed from here on is published while both taps are bound.
+    let after = store.horizon().await?.position;
+    let started = clock.monotonic();
+    while clock.since(started) < how.listen && ears.arrivals.len() < how.most_events {
+        ears.hear(BREATH).await?;
+    }
+    let up_to = store.horizon().await?.position;
+    let waiting = clock.monotonic();
+    let expected = loop {
+        let expected = expected(store, definition, after, up_to).await?;
+        let all_there = expected.iter().all(|event| ears.arrivals.has(&event.event_id));
+        if all_there || clock.since(waiting) >= how.patience {
+            break expected;
+        }
+        ears.hear(BREATH).await?;
+    };
+    let strangers = strangers(store, &ears.arrivals, &expected).await?;
+    Ok(ears.arrivals.report(&expected, &strangers, course.version, clock.now()))
+}
+
+/// The events of the window that were published, and how they look on either side.
+async fn expected<S: Outbox>(
+    store: &S,
+    definition: &Definition,
+    mut after: i64,
+    up_to: i64,
+) -> Result<Vec<Expected>, MigrationError> {
+    let mut all = Vec::new();
+    loop {
+        let page = store.copied_rows(after, up_to, PAGE).await?;
+        let Some((last, _)) = page.last() else { return Ok(all) };
+        after = last.row.position;
+        let covered = |(row, _): &(OutboxRow, _)| {
+            let exchange = row.exchange.as_ref().unwrap_or(&definition.exchange);
+            let key = row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type));
+            definition.covers(exchange, &key)
+        };
+        all.extend(page.into_iter().filter(covered).map(|(row, copy)| {
+            let message = definition.legacy.format.message(&row.envelope, 0);
+            Expected {
+                event_id: row.envelope.id.clone(),
+                new: row.envelope.payload.hash(),
+                legacy: Payload::new("", message.body).hash(),
+                error: copy.error().map(str::to_owned),
+            }
+        }));
+    }
+}
+
+/// Of the arrivals outside of the window, those that nobody committed.
+async fn strangers<S: OutboxDesk>(
+    store: &S,
+    arrivals: &Arrivals,
+    expected: &[Expected],
+) -> Result<Vec<EventId>, MigrationError> {
+    let mut strangers = Vec::new();
+    for event in arrivals.unexpected(expected).into_iter().take(ASKED) {
+        if store.committed(&event).await?.is_none() {
+            strangers.push(event);
+        }
+    }
+    Ok(strangers)
+}
+
+impl Ears {
+    /// Listens for so long, or until something arrived.
+    async fn hear(&mut self, at_most: Duration) -> Result<(), BrokerError> {
+        let clock = self.clock.clone();
+        let either = select(self.new.next(BATCH), self.legacy.next(BATCH));
+        let heard = tokio::select! {
+            heard = either => Some(match heard {
+                Either::Left((heard, _)) => (Side::New, heard?),
+                Either::Right((heard, _)) => (Side::Legacy, heard?),
+            }),
+            () = clock.sleep(at_most) => None,
+        };
+        let Some((side, deliveries)) = heard else { return Ok(()) };
+        let settler = match side {
+            Side::New => self.new.settler(),
+            Side::Legacy => self.legacy.settler(),
+        };
+        let now = clock.now();
+        let mut settled = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            let (event, body) = read(side, &delivery, now);
+            self.arrivals.note(side, event, body);
+            settled.push((delivery.receipt, Verdict::Ack));
+        }
+        settler.settle(settled).await
+    }
+}
+
+/// Which event a message is, and what it says: the payload on the new side, the body as it is on the old one.
+fn read(side: Side, delivery: &Delivery, now: jiff::Timestamp) -> (Option<EventId>, PayloadHash) {
+    let body = || Payload::new("", delivery.message.body.clone()).hash();
+    match wire::decode(&delivery.message, &delivery.routing_key, &Identity::default(), now) {
+        Ok(envelope) => {
+            let hash = if side == Side::New { envelope.payload.hash() } else { body() };
+            (Some(envelope.id), hash)
+        }
+        Err(_) => (None, body()),
+    }
+}

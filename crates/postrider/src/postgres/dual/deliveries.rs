@@ -1,0 +1,241 @@
+//! The rows of `event_delivery`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx as _;
+use sqlx::Row as _;
+
+use super::super::claim::{COLUMNS, outbox_row, row_id};
+use super::Postgres;
+use crate::migration::{Delivered, DeliveryResult, Halves};
+use crate::store::{CopyResult, OutboxRow, StoreError};
+
+/// Taken with their time moved on: who takes a copy and dies leaves it to the next after that.
+const TAKE: &str = "WITH due AS MATERIALIZED ( \
+         SELECT position FROM postrider.event_delivery \
+         WHERE outbox = {name} AND destination = 'legacy' AND status <> 'confirmed' AND next_attempt_at <= now() \
+         ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED \
+     ) \
+     UPDATE postrider.event_delivery d SET next_attempt_at = now() + $2 \
+     WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.position IN (SELECT position FROM due) \
+     RETURNING d.position, d.attempts";
+
+const CONFIRMED: &str = "UPDATE postrider.event_delivery SET status = 'confirmed', confirmed_at = now(), error = NULL, \
+         attempts = attempts + 1, next_attempt_at = NULL \
+     WHERE outbox = {name} AND destination = 'legacy' AND position = ANY($1)";
+
+/// An error is one of the copy, and counts; without one the broker was away.
+const AGAIN: &str = "UPDATE postrider.event_delivery d SET next_attempt_at = now() + result.delay, \
+         status = CASE WHEN result.error IS NULL THEN d.status ELSE 'failed' END, \
+         error = COALESCE(result.error, d.error), \
+         attempts = d.attempts + CASE WHEN result.error IS NULL THEN 0 ELSE 1 END \
+     FROM UNNEST($1::bigint[], $2::text[], $3::interval[]) AS result (position, error, delay) \
+     WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.status <> 'confirmed' AND d.position = result.position";
+
+const NOT_WANTED: &str = "DELETE FROM postrider.event_delivery \
+     WHERE outbox = {name} AND destination = 'legacy' AND position = ANY($1)";
+
+const HALVES: &str = "SELECT position, bool_or(destination = 'new'), bool_or(destination = 'legacy') \
+     FROM postrider.event_delivery WHERE outbox = {name} AND status = 'confirmed' AND position = ANY($1) \
+     GROUP BY position";
+
+const COPIED: &str = "SELECT d.position, d.status, d.error FROM postrider.event_delivery d \
+     WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.position > $1 AND d.position <= $2 \
+       AND EXISTS (SELECT FROM {outbox} o WHERE o.position = d.position AND o.status = 'published') \
+     ORDER BY d.position LIMIT $3";
+
+const FORGET: &str = "DELETE FROM postrider.event_delivery WHERE ctid = ANY (ARRAY( \
+         SELECT ctid FROM postrider.event_delivery WHERE confirmed_at < $1 LIMIT $2))";
+
+/// Of rows that failed: what arrived on one side is not sent there again. A copy that did not is the relay's to try again, with
+/// its row, so it has no time of its own.
+const TRIED: &str = "INSERT INTO postrider.event_delivery AS d \
+         (outbox, position, destination, event_id, status, attempts, error, confirmed_at) \
+     SELECT {name}, position, destination, event_id, status, 1, error, CASE WHEN status = 'confirmed' THEN now() END \
+     FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) \
+         AS tried (position, destination, event_id, status, error) \
+     ON CONFLICT (outbox, position, destination) DO UPDATE SET status = EXCLUDED.status, error = EXCLUDED.error, \
+         attempts = d.attempts + 1, confirmed_at = EXCLUDED.confirmed_at WHERE d.status <> 'confirmed'";
+
+impl Postgres {
+    pub(super) async fn take_copies(
+        &self,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        let take = self.table.statement(TAKE);
+        let take = sqlx::query_as(take.sql()).bind(i64::try_from(limit).unwrap_or(i64::MAX)).bind(lease);
+        let taken: Vec<(i64, i32)> =
+            self.limited("taking copies for the old bus", take.fetch_all(self.pool())).await?;
+        if taken.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut rows = self.rows_at(taken.iter().map(|(position, _)| *position).collect()).await?;
+        let mut gone = Vec::new();
+        for (position, attempts) in taken {
+            match rows.iter_mut().find(|row| row.row.position == position) {
+                Some(row) => row.attempts = u32::try_from(attempts).unwrap_or(0),
+                None => gone.push((position, CopyResult::NotWanted)),
+            }
+        }
+        if !gone.is_empty() {
+            tracing::warn!(
+                copies = gone.len(),
+                "the outbox does not keep these events any more; they are not copied"
+            );
+            self.record_copies(gone).await?;
+        }
+        Ok(rows)
+    }
+
+    async fn rows_at(&self, positions: Vec<i64>) -> Result<Vec<OutboxRow>, StoreError> {
+        let select = self.table.statement(&format!(
+            "SELECT {COLUMNS} FROM {{outbox}} WHERE position = ANY($1) ORDER BY position"
+        ));
+        let select = sqlx::query(select.sql()).bind(positions);
+        let found = self.limited("reading events to copy", select.fetch_all(self.pool())).await?;
+        let mut rows = Vec::with_capacity(found.len());
+        for row in &found {
+            let id = row_id(row).map_err(|cause| self.error("reading events to copy", cause))?;
+            match outbox_row(row, id) {
+                Ok(row) => rows.push(row),
+                Err(error) => {
+                    tracing::error!(position = id.position, %error, "an event cannot be read to copy it")
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    pub(super) async fn record_copies(&self, results: Vec<(i64, CopyResult)>) -> Result<(), StoreError> {
+        let (mut confirmed, mut not_wanted) = (Vec::new(), Vec::new());
+        let (mut again, mut errors, mut delays) = (Vec::new(), Vec::new(), Vec::new());
+        for (position, result) in results {
+            let (error, delay) = match result {
+                CopyResult::Confirmed => {
+                    confirmed.push(position);
+                    continue;
+                }
+                CopyResult::NotWanted => {
+                    not_wanted.push(position);
+                    continue;
+                }
+                CopyResult::Failed(error, delay) => (Some(error.replace('\0', "\u{fffd}")), delay),
+                CopyResult::Unknown(delay) => (None, delay),
+            };
+            again.push(position);
+            errors.push(error);
+            delays.push(Duration::new(delay.as_secs(), delay.subsec_micros() * 1000));
+        }
+        let doing = "recording what became of copies";
+        for (positions, sql) in [(confirmed, CONFIRMED), (not_wanted, NOT_WANTED)] {
+            if !positions.is_empty() {
+                let statement = self.table.statement(sql);
+                let write = sqlx::query(statement.sql()).bind(positions);
+                self.limited(doing, write.execute(self.pool())).await?;
+            }
+        }
+        if !again.is_empty() {
+            let statement = self.table.statement(AGAIN);
+            let write = sqlx::query(statement.sql()).bind(again).bind(errors).bind(delays);
+            self.limited(doing, write.execute(self.pool())).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn read_halves(&self, positions: Vec<i64>) -> Result<Vec<(i64, Halves)>, StoreError> {
+        let statement = self.table.statement(HALVES);
+        let select = sqlx::query_as(statement.sql()).bind(positions);
+        let found: Vec<(i64, bool, bool)> =
+            self.limited("looking which halves have arrived", select.fetch_all(self.pool())).await?;
+        Ok(found.into_iter().map(|(position, new, legacy)| (position, Halves { new, legacy })).collect())
+    }
+
+    pub(super) async fn read_copied(
+        &self,
+        after: i64,
+        up_to: i64,
+        limit: usize,
+    ) -> Result<Vec<(OutboxRow, DeliveryResult)>, StoreError> {
+        let statement = self.table.statement(COPIED);
+        let select = sqlx::query(statement.sql())
+            .bind(after)
+            .bind(up_to)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let doing = "reading which events were copied";
+        let found = self.limited(doing, select.fetch_all(self.pool())).await?;
+        let mut copies = std::collections::HashMap::new();
+        for row in &found {
+            let read = || {
+                let (status, error): (&str, Option<String>) = (row.try_get(1)?, row.try_get(2)?);
+                let result = match status {
+                    "confirmed" => DeliveryResult::Confirmed,
+                    "failed" => DeliveryResult::Failed(error.unwrap_or_default()),
+                    _ => DeliveryResult::Pending,
+                };
+                Ok((row.try_get::<i64, _>(0)?, result))
+            };
+            let (position, result) = read().map_err(|cause| self.error(doing, cause))?;
+            copies.insert(position, result);
+        }
+        let rows = self.rows_at(copies.keys().copied().collect()).await?;
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| Some((copies.remove(&row.row.position)?, row)))
+            .map(|(copy, row)| (row, copy))
+            .collect())
+    }
+
+    pub(super) async fn drop_deliveries(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+        let delete = sqlx::query(FORGET).bind(before.to_sqlx()).bind(i64::from(limit));
+        let done = self.limited("forgetting deliveries", delete.execute(self.pool())).await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Records what became of rows that failed, at both destinations.
+    pub(in crate::postgres) async fn record_tried(
+        &self,
+        tried: &[(i64, Delivered)],
+    ) -> Result<(), StoreError> {
+        if tried.is_empty() {
+            return Ok(());
+        }
+        let Columns { positions, destinations, ids, statuses, errors } = Columns::of(tried);
+        let statement = self.table.statement(TRIED);
+        let write = sqlx::query(statement.sql())
+            .bind(positions)
+            .bind(destinations)
+            .bind(ids)
+            .bind(statuses)
+            .bind(errors);
+        self.limited("recording what became of deliveries", write.execute(self.pool())).await?;
+        Ok(())
+    }
+}
+
+/// Deliveries as columns, two for each row.
+#[derive(Default)]
+pub(in crate::postgres) struct Columns {
+    pub(in crate::postgres) positions: Vec<i64>,
+    pub(in crate::postgres) destinations: Vec<&'static str>,
+    pub(in crate::postgres) ids: Vec<String>,
+    pub(in crate::postgres) statuses: Vec<&'static str>,
+    pub(in crate::postgres) errors: Vec<Option<String>>,
+}
+
+impl Columns {
+    pub(in crate::postgres) fn of(rows: &[(i64, Delivered)]) -> Self {
+        let mut columns = Self::default();
+        for (position, delivered) in rows {
+            for (destination, result) in [("new", &delivered.new), ("legacy", &delivered.legacy)] {
+                columns.positions.push(*position);
+                columns.destinations.push(destination);
+                columns.ids.push(delivered.event_id.to_string());
+                columns.statuses.push(result.status());
+                columns.errors.push(result.error().map(|error| error.replace('\0', "\u{fffd}")));
+            }
+        }
+        columns
+    }
+}

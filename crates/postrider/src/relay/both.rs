@@ -1,0 +1,212 @@
+//! Publishing rows to one bus or, while a migration runs, to two: both at the same time, each half at most once where it is known
+//! to have arrived.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RelayConfig;
+use super::outgoing;
+use crate::broker::{Broker, Outgoing, Published};
+use crate::clock::Clock;
+use crate::migration::{Definition, Delivered, DeliveryResult, Halves};
+use crate::store::{DualPublishing, OutboxRow, PublishResult};
+use crate::topology::RoutingKey;
+
+/// That rows are copied, and which halves of them need not go out again.
+pub(super) struct Plan {
+    pub(super) definition: Arc<Definition>,
+    pub(super) confirmed: HashMap<i64, Halves>,
+}
+
+/// What the broker said of a row; of its copy too, where it has one.
+pub(super) struct Answer {
+    new: Published,
+    legacy: Option<Published>,
+}
+
+impl Answer {
+    /// What the broker said of the row itself.
+    pub(super) fn of_new(&self) -> &Published {
+        &self.new
+    }
+}
+
+/// Rows that were sent, with the answers, and how long each path took.
+pub(super) struct Sent {
+    pub(super) rows: Vec<(OutboxRow, Answer)>,
+    pub(super) took: Duration,
+    pub(super) copies_took: Option<Duration>,
+}
+
+/// Sends rows. Without a plan nothing is done but that.
+pub(super) async fn publish<S: DualPublishing>(
+    store: &S,
+    broker: &dyn Broker,
+    clock: &Clock,
+    config: &RelayConfig,
+    rows: Vec<OutboxRow>,
+    plan: Option<Plan>,
+) -> Sent {
+    let Some(mut plan) = plan else {
+        let started = clock.monotonic();
+        let answers = broker.publish(rows.iter().map(|row| outgoing::outgoing(row, config)).collect()).await;
+        let took = clock.since(started);
+        let alone = |new| Answer { new, legacy: None };
+        return Sent {
+            rows: rows.into_iter().zip(answers.into_iter().map(alone)).collect(),
+            took,
+            copies_took: None,
+        };
+    };
+    plan.look_up(store, &rows).await;
+    let halves = |row: &OutboxRow| plan.confirmed.get(&row.row.position).copied().unwrap_or_default();
+    let copies: Vec<Option<Outgoing>> = rows.iter().map(|row| plan.copy(row, config)).collect();
+    let to_new =
+        rows.iter().filter(|row| !halves(row).new).map(|row| outgoing::outgoing(row, config)).collect();
+    let wanted = rows.iter().zip(&copies).filter(|(row, _)| !halves(row).legacy);
+    let to_legacy = wanted.filter_map(|(_, copy)| copy.clone()).collect();
+    let ((new, took), (legacy, copies_took)) =
+        tokio::join!(timed(broker, clock, to_new), timed(broker, clock, to_legacy));
+    let (mut new, mut legacy) = (new.into_iter(), legacy.into_iter());
+    let rows = rows.into_iter().zip(copies).map(|(row, copy)| {
+        let known = halves(&row);
+        let answer = Answer {
+            new: if known.new { Published::Confirmed } else { next(&mut new) },
+            legacy: copy.map(|_| if known.legacy { Published::Confirmed } else { next(&mut legacy) }),
+        };
+        (row, answer)
+    });
+    Sent { rows: rows.collect(), took: took.unwrap_or_default(), copies_took }
+}
+
+async fn timed(
+    broker: &dyn Broker,
+    clock: &Clock,
+    batch: Vec<Outgoing>,
+) -> (Vec<Published>, Option<Duration>) {
+    if batch.is_empty() {
+        return (Vec::new(), None);
+    }
+    let started = clock.monotonic();
+    let answers = broker.publish(batch).await;
+    (answers, Some(clock.since(started)))
+}
+
+fn next(answers: &mut impl Iterator<Item = Published>) -> Published {
+    answers.next().unwrap_or_else(|| Published::Unknown("the broker did not answer for it".to_owned()))
+}
+
+impl Plan {
+    /// Rows that were tried before may have arrived on one side. Where the store cannot say so, both sides get them again.
+    async fn look_up<S: DualPublishing>(&mut self, store: &S, rows: &[OutboxRow]) {
+        let tried: Vec<_> = rows.iter().filter(|row| row.attempts > 0).map(|row| row.row.position).collect();
+        if tried.is_empty() {
+            return;
+        }
+        for (position, known) in store.confirmed_halves(tried).await.unwrap_or_default() {
+            let halves = self.confirmed.entry(position).or_default();
+            halves.new |= known.new;
+            halves.legacy |= known.legacy;
+        }
+    }
+
+    /// The copy of a row for the old bus. What is sent again, or to one queue alone, has none.
+    fn copy(&self, row: &OutboxRow, config: &RelayConfig) -> Option<Outgoing> {
+        if row.verbatim.is_some() || row.target_queue.is_some() {
+            return None;
+        }
+        let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
+        let key = row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type));
+        self.definition
+            .covers(exchange, &key)
+            .then(|| self.definition.copy_of(&row.envelope, &key, row.attempts))
+    }
+}
+
+/// What the answers mean for the row, and for both deliveries where it has two; an error, with the halves that have arrived, when
+/// they say nothing about the message itself.
+pub(super) fn judge(
+    row: &OutboxRow,
+    answer: Answer,
+    blocks: bool,
+    config: &RelayConfig,
+    clock: &Clock,
+) -> Result<(PublishResult, Option<Delivered>), (String, Halves)> {
+    let Some(legacy) = answer.legacy else {
+        let result = outgoing::judge(row, answer.new, config, clock);
+        return result.map(|result| (result, None)).map_err(|why| (why, Halves::default()));
+    };
+    let halves = Halves { new: answer.new == Published::Confirmed, legacy: legacy == Published::Confirmed };
+    let delivered = Delivered {
+        event_id: row.envelope.id.clone(),
+        new: delivery(&answer.new),
+        legacy: delivery(&legacy),
+    };
+    let mut result = outgoing::judge(row, answer.new, config, clock).map_err(|why| (why, halves))?;
+    if let DeliveryResult::Failed(error) = &delivered.legacy {
+        metrics::counter!("postrider_migration_legacy_failed_total").increment(1);
+        tracing::warn!(event_id = %row.envelope.id, %error, "the copy of an event did not reach the old bus; it is tried again");
+    }
+    if blocks && result == PublishResult::Published {
+        result = outgoing::judge(row, legacy, config, clock).map_err(|why| (why, halves))?;
+    }
+    Ok((result, Some(delivered)))
+}
+
+fn delivery(answer: &Published) -> DeliveryResult {
+    match answer {
+        Published::Confirmed => DeliveryResult::Confirmed,
+        Published::Returned(why) | Published::Refused(why) => DeliveryResult::Failed(why.clone()),
+        Published::Unknown(_) => DeliveryResult::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::tests::row;
+
+    fn judged(new: Published, legacy: Published, blocks: bool) -> Result<(PublishResult, Delivered), Halves> {
+        let (clock, _) = Clock::manual(jiff::Timestamp::UNIX_EPOCH);
+        let answer = Answer { new, legacy: Some(legacy) };
+        judge(&row(1), answer, blocks, &RelayConfig::default(), &clock)
+            .map(|(result, delivered)| (result, delivered.unwrap()))
+            .map_err(|(_, halves)| halves)
+    }
+
+    fn returned() -> Published {
+        Published::Returned("no queue".to_owned())
+    }
+
+    fn away() -> Published {
+        Published::Unknown("away".to_owned())
+    }
+
+    #[test]
+    fn a_copy_that_fails_holds_up_nothing() {
+        for copy in [returned(), away()] {
+            let (result, delivered) = judged(Published::Confirmed, copy, false).unwrap();
+            assert_eq!(result, PublishResult::Published);
+            assert_ne!(delivered.legacy, DeliveryResult::Confirmed);
+        }
+    }
+
+    #[test]
+    fn a_copy_that_fails_holds_up_its_event_where_asked_to() {
+        let (result, delivered) = judged(Published::Confirmed, returned(), true).unwrap();
+        assert!(matches!(result, PublishResult::Failed { .. }), "{result:?}");
+        assert_eq!(delivered.new, DeliveryResult::Confirmed);
+        let halves = judged(Published::Confirmed, away(), true).unwrap_err();
+        assert_eq!(halves, Halves { new: true, legacy: false });
+    }
+
+    #[test]
+    fn an_event_that_fails_remembers_that_its_copy_arrived() {
+        let (result, delivered) = judged(returned(), Published::Confirmed, false).unwrap();
+        assert!(matches!(result, PublishResult::Failed { .. }));
+        assert_eq!(delivered.legacy, DeliveryResult::Confirmed);
+        let halves = judged(away(), Published::Confirmed, false).unwrap_err();
+        assert_eq!(halves, Halves { new: false, legacy: true });
+    }
+}

@@ -1,0 +1,100 @@
+//! A migration, for people.
+
+use std::fmt::Write as _;
+
+use postrider::migration::{Definition, DeliveryCounts, Difference, Parity, Phase, Side, Standing};
+
+/// So many differences are shown.
+const SHOWN: usize = 20;
+
+/// Which events are copied.
+pub(super) fn patterns(definition: &Definition) -> String {
+    definition.events.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Where it stands.
+pub(super) fn standing(standing: &Standing) -> String {
+    let Definition { name, exchange, legacy, .. } = &standing.definition;
+    let mut text = format!("{name}: {} since {}\n", standing.phase, standing.phase_at);
+    let _ = writeln!(
+        text,
+        "  from    {} (deprecated) to {exchange}, events {}",
+        legacy.exchange,
+        patterns(&standing.definition)
+    );
+    if standing.phase == Phase::Finished {
+        text.push_str("  the old bus is gone");
+        return text;
+    }
+    let obey = standing.relays.iter().filter(|relay| relay.version == Some(standing.version)).count();
+    let settled = if standing.settled { "settled" } else { "not settled yet" };
+    let _ = writeln!(text, "  relays  {obey} of {} obey; {settled}", standing.relays.len());
+    let _ = writeln!(text, "  new     {}", counts(&standing.new));
+    let _ = write!(text, "  old     {}", counts(&standing.legacy));
+    if let Some(error) = &standing.legacy_error {
+        let _ = write!(text, "\n          the newest failure: {error}");
+    }
+    let slowest = |p99: Vec<Option<f64>>| p99.into_iter().flatten().max_by(f64::total_cmp);
+    let new = slowest(standing.relays.iter().map(|relay| relay.new_p99_ms).collect());
+    let old = slowest(standing.relays.iter().map(|relay| relay.legacy_p99_ms).collect());
+    if let (Some(new), Some(old)) = (new, old) {
+        let _ = write!(text, "\n  p99     {new:.1} ms to the new bus, {old:.1} ms to the old one");
+    }
+    match &standing.parity {
+        Some(report) => {
+            let _ = write!(text, "\n  parity  {}", parity(report).replace('\n', "\n          "));
+        }
+        None if standing.phase == Phase::Dual => {
+            text.push_str("\n  parity  never compared; `postrider migration compare` does");
+        }
+        None => {}
+    }
+    text
+}
+
+fn counts(counts: &DeliveryCounts) -> String {
+    let DeliveryCounts { confirmed, pending, failed } = counts;
+    format!("{confirmed} confirmed, {pending} pending, {failed} failed")
+}
+
+/// The report of a comparison.
+pub(super) fn parity(parity: &Parity) -> String {
+    let holds = if parity.holds { "holds" } else { "DOES NOT HOLD" };
+    let mut text = format!(
+        "{holds}: {} events compared at {}, {} missing, {} extra, {} different",
+        parity.compared, parity.at, parity.missing, parity.extra, parity.different
+    );
+    if let Some(note) = &parity.note {
+        let _ = write!(text, "\n{note}");
+    }
+    for difference in parity.differences.iter().take(SHOWN) {
+        let _ = write!(text, "\n{}", told(difference));
+    }
+    let more = parity.differences.len().saturating_sub(SHOWN);
+    if more > 0 {
+        let _ = write!(text, "\nand {more} more; -o json has them");
+    }
+    text
+}
+
+fn told(difference: &Difference) -> String {
+    let bus = |side: &Side| match side {
+        Side::New => "the new bus",
+        Side::Legacy => "the old bus",
+    };
+    match difference {
+        Difference::Missing { side, event_id, error } => {
+            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            format!("{event_id} is missing on {}{why}", bus(side))
+        }
+        Difference::Extra { side, event_id: Some(event_id) } => {
+            format!("{event_id} is on {}, and nobody committed it", bus(side))
+        }
+        Difference::Extra { side, event_id: None } => {
+            format!("a message without an event id is on {}: somebody else publishes there", bus(side))
+        }
+        Difference::Different { side, event_id, expected, found } => {
+            format!("{event_id} is different on {}: {found} instead of {expected}", bus(side))
+        }
+    }
+}

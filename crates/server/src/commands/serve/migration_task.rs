@@ -1,0 +1,45 @@
+//! What `serve` has to do with a migration before it publishes anything.
+
+use postrider::migration::{self, Phase, Standing, Taken};
+use postrider::store::{DualPublishing, StoreErrorKind};
+use postrider::topology::Topology;
+
+use crate::commands::Context;
+
+/// Starts the migration of the configuration where `migration.dual_publish` (`ENABLE_DUAL_PUBLISH`) asks for it and it never was
+/// started. Later the stored phase decides.
+pub(super) async fn begin<S: DualPublishing>(store: &S, context: &Context) -> anyhow::Result<()> {
+    let Some(definition) =
+        context.config.migration.as_ref().filter(|_| context.config.settings.migration.dual_publish)
+    else {
+        return Ok(());
+    };
+    let known = store.migrations_of_buses().await?;
+    if known.iter().any(|one| one.phase != Phase::Finished || one.definition.name == definition.name) {
+        return Ok(());
+    }
+    let step = Taken {
+        by: "serve".to_owned(),
+        reason: "migration.dual_publish (ENABLE_DUAL_PUBLISH) is true".to_owned(),
+        forced: false,
+    };
+    match migration::start(store, definition, &step).await {
+        // Another process was faster.
+        Err(migration::MigrationError::Store(error)) if error.kind == StoreErrorKind::Duplicate => Ok(()),
+        started => Ok(started?),
+    }
+}
+
+/// A topology without the old buses that were removed: whoever still has them in the configuration does not bring them back.
+pub(super) fn without_finished(topology: &Topology, standings: &[Standing]) -> Topology {
+    let mut topology = topology.clone();
+    for standing in standings.iter().filter(|one| one.phase == Phase::Finished) {
+        let legacy = &standing.definition.legacy;
+        topology.exchanges.retain(|exchange| exchange.name != legacy.exchange);
+        topology.queues.retain(|queue| Some(&queue.name) != legacy.queue.as_ref());
+        topology.bindings.retain(|binding| {
+            binding.exchange != legacy.exchange && Some(&binding.queue) != legacy.queue.as_ref()
+        });
+    }
+    topology
+}

@@ -1,0 +1,147 @@
+//! `postrider migration` as docs/migration.md has it, `/v1/migrations`, and the catalogue.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::networked::servers;
+use super::process::{Folder, Serving};
+
+const CONFIG: &str = r#"
+[topology]
+preset = "smap"
+
+[migration]
+legacy_template = '{"to": "/data/email", "code": "/data/code", "message_id": "$id"}'
+"#;
+
+const EMAIL: &str = r#"{"data": {"email": "ann@example.com", "code": "4711"}, "idempotency_key": "k1"}"#;
+
+fn publish(folder: &Folder) {
+    folder.run(&["publish", "email.verification.requested", "--data", EMAIL]).assert(0, "");
+}
+
+fn standing(folder: &Folder) -> Value {
+    folder.run(&["migration", "status", "--json"]).json()[0].clone()
+}
+
+/// Waits until so many copies have arrived.
+fn copied(folder: &Folder, copies: u64) {
+    for _ in 0..600 {
+        let standing = standing(folder);
+        if standing["legacy"]["confirmed"] == json!(copies) {
+            assert_eq!(standing["new"]["confirmed"], json!(copies));
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    panic!("{copies} copies did not arrive: {}", standing(folder));
+}
+
+/// Publishes while it compares, so that there is something to compare.
+fn compare(folder: &Folder) {
+    let comparing = folder.start(&["migration", "compare", "--for", "3"]);
+    for _ in 0..4 {
+        std::thread::park_timeout(Duration::from_millis(600));
+        publish(folder);
+    }
+    let (code, said) = comparing.ended();
+    assert_eq!(code, 0, "{said:?}");
+}
+
+/// The four weeks.
+fn migrates(folder: &Folder, serving: &mut Serving) {
+    folder.run(&["migration", "status"]).assert(0, "none was started");
+    folder.run(&["migration", "start", "--dry-run"]).assert(0, "would go to smtp_send_email_exc too");
+    folder.run(&["migration", "start", "--reason", "we move"]).assert(0, "dual since");
+    serving.wait_for("deprecated exchange smtp_send_email_exc");
+    folder.run(&["migration", "start"]).assert(1, "there is a migration");
+    publish(folder);
+    copied(folder, 1);
+    folder.run(&["migration", "cutover"]).assert(3, "never compared");
+    let (status, _, refused) = serving.http("POST", "/v1/migrations/old-bus/cutover", &[], "");
+    assert_eq!((status, refused.contains("parity_not_proven")), (409, true), "{refused}");
+
+    compare(folder);
+    copied(folder, 5);
+    folder.run(&["migration", "cutover", "--dry-run"]).assert(0, "parity is proven");
+    folder.run(&["migration", "cutover", "--reason", "parity is proven"]).assert(0, "cutover since");
+    publish(folder);
+    folder.run(&["migration", "rollback"]).assert(0, "dual since");
+    for _ in 0..600 {
+        if standing(folder)["legacy"]["confirmed"] == json!(6) {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(standing(folder)["legacy"]["confirmed"], json!(6), "what went to the new bus alone is copied");
+    folder.run(&["migration", "cutover", "--force"]).assert(2, "--reason");
+    folder.run(&["migration", "cutover", "--force", "--reason", "no time"]).assert(0, "overruled");
+    folder.run(&["migration", "finish"]).assert(2, "add --yes");
+    folder.run(&["migration", "finish", "--yes"]).assert(3, "has 6 messages");
+}
+
+#[test]
+fn a_migration_goes_through_its_phases_on_the_embedded_default() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    migrates(&folder, &mut serving);
+    let (status, _, shown) = serving.http("GET", "/v1/migrations/old-bus", &[], "");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((status, &shown["phase"], &shown["settled"]), (200, &json!("cutover"), &json!(true)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_goes_through_its_phases_on_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.write("postrider.toml", CONFIG);
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    migrates(&folder, &mut serving);
+}
+
+#[test]
+fn the_variable_starts_it_once_and_the_stored_phase_decides() {
+    let folder = Folder::new().with("ENABLE_DUAL_PUBLISH", "true");
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("deprecated exchange smtp_send_email_exc");
+    assert_eq!(standing(&folder)["phase"], "dual");
+    folder.run(&["migration", "cutover", "--force", "--reason", "test"]).assert(0, "cutover");
+    drop(serving);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    assert_eq!(standing(&folder)["phase"], "cutover");
+    drop(serving);
+    // Nobody serves: the command does it itself, and what is gone is not declared again.
+    folder.run(&["migration", "finish", "--yes"]).assert(0, "are gone");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    publish(&folder);
+    folder.run(&["migration", "start"]).assert(1, "there is no queue");
+}
+
+#[test]
+fn the_catalogue_refuses_what_breaks_readers() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path().join("catalog")).unwrap();
+    let event = |fields: &str| {
+        format!(
+            r#"{{"type": "a.b", "description": "It happened.", "schema": {{"type": "object", "properties": {fields}}}}}"#
+        )
+    };
+    folder.write("catalog/a.b.json", &event(r#"{"id": {"type": "string"}}"#));
+    folder.run(&["schema", "ls"]).assert(0, "new");
+    folder.run(&["schema", "release"]).assert(0, "1 of them new");
+    folder.run(&["schema", "check"]).assert(0, "nothing stands against it");
+    folder.write("catalog/a.b.json", &event(r#"{"number": {"type": "integer"}}"#));
+    folder.run(&["schema", "check"]).assert(3, "/id is gone");
+    folder.write("catalog/a.b.json", &event(r#"{"id": {"type": "string"}, "email": {"type": "string"}}"#));
+    folder.run(&["schema", "check"]).assert(3, "looks personal");
+    folder.run(&["schema", "check", "a.b", "--data", r#"{"id": 7}"#]).assert(3, "/id is number");
+    let document = folder.run(&["generate", "asyncapi"]).json();
+    assert_eq!(document["channels"]["a.b"]["address"], "a.b");
+}

@@ -1,0 +1,201 @@
+//! The four phases of a migration under load, with the relay killed in each: no e-mail is lost, none is sent twice, and parity is
+//! proven before the cutover.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postrider::Clock;
+use postrider::migration::{self, Comparing, Errand, Parity, Phase, Standing, Taken};
+use postrider::sqlite::{Sqlite, SqliteConfig};
+use postrider::store::{Operation, OperationState};
+use postrider_testkit::checkers::EffectLog;
+use postrider_testkit::effects::Effects;
+use postrider_testkit::servers::{Postgres, RabbitMq};
+use postrider_testkit::worker::mailer::{self, INBOX};
+use postrider_testkit::worker::{self, WorkerProcess};
+use tokio::task::JoinHandle;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_postrider-worker");
+/// A generous limit for everything that has to happen.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// Commits e-mails until it is told to stop, a few at a time.
+struct Load {
+    stop: Arc<AtomicBool>,
+    committing: JoinHandle<EffectLog>,
+}
+
+impl Load {
+    fn start<S: Effects>(store: S) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let committing = tokio::spawn(async move {
+            let (clock, mut log, mut number) = (Clock::system(), EffectLog::new(), 0);
+            while !told.load(Ordering::Relaxed) {
+                let mut tx = store.begin().await.unwrap();
+                let emails = (number..number + 5).map(|number| mailer::email(number).unwrap()).collect();
+                let ids = store.append(&mut tx, emails).await.unwrap();
+                store.commit(tx).await.unwrap();
+                log.commit(ids);
+                number += 5;
+                clock.sleep(Duration::from_millis(10)).await;
+            }
+            log
+        });
+        Self { stop, committing }
+    }
+
+    async fn end(self) -> EffectLog {
+        self.stop.store(true, Ordering::Relaxed);
+        self.committing.await.unwrap()
+    }
+}
+
+/// A world in which a mail service moves.
+struct Stage<S> {
+    store: S,
+    clock: Clock,
+    words: Vec<String>,
+}
+
+impl<S: Effects> Stage<S> {
+    fn worker(&self, role: &str) -> WorkerProcess {
+        let words: Vec<_> = std::iter::once(role).chain(self.words.iter().map(String::as_str)).collect();
+        WorkerProcess::start(WORKER, &words).unwrap()
+    }
+
+    /// Kills the relay while messages are on their way, and starts another.
+    async fn kill(&self, mut relay: WorkerProcess, role: &str) -> WorkerProcess {
+        let before = relay.hands().answered;
+        relay.until(|hands| hands.answered > before + 50 && hands.unconfirmed() > 0).await.unwrap();
+        let hands = relay.kill().await.unwrap();
+        eprintln!("killed with {} unconfirmed", hands.unconfirmed());
+        self.worker(role)
+    }
+
+    async fn standing(&self) -> Standing {
+        self.store.migrations_of_buses().await.unwrap().remove(0)
+    }
+
+    async fn until(&self, what: &str, so: impl AsyncFn() -> bool) {
+        let start = self.clock.monotonic();
+        while !so().await {
+            assert!(self.clock.since(start) < LIMIT, "{what} within {LIMIT:?}");
+            self.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// All relays obey, and every copy has arrived.
+    async fn settled(&self) {
+        self.until("the phase is settled", async || self.store.settle_course().await.unwrap()).await;
+        self.until("all copies arrive", async || {
+            let legacy = self.standing().await.legacy;
+            legacy.pending + legacy.failed == 0
+        })
+        .await;
+    }
+
+    /// Asks whoever has the broker.
+    async fn errand(&self, errand: Errand) -> Operation {
+        let id = migration::ask(&self.store, &self.clock, errand, "test", None).await.unwrap();
+        let over = async || self.store.operation(id).await.unwrap().unwrap().state.is_over();
+        self.until("the errand is done", over).await;
+        self.store.operation(id).await.unwrap().unwrap()
+    }
+
+    async fn compare(&self) -> Parity {
+        let how = Comparing { listen: Duration::from_secs(2), patience: LIMIT, ..Comparing::default() };
+        let operation = self.errand(Errand::compare(&how)).await;
+        assert_eq!(operation.state, OperationState::Done, "{:?}", operation.error);
+        self.standing().await.parity.unwrap()
+    }
+
+    /// The whole of it. `whole` is the role of the process that is killed; others, if there are any, live on.
+    async fn migrate(&self, whole: &str, moved: &str, consumers: Option<WorkerProcess>) {
+        let step = Taken { by: "test".to_owned(), reason: "the plan".to_owned(), forced: false };
+        let load = Load::start(self.store.clone());
+        let mut relay = self.worker(whole);
+        relay.until(|hands| hands.answered > 0).await.unwrap();
+
+        // Week 1: both buses.
+        migration::start(&self.store, &mailer::definition().unwrap(), &step).await.unwrap();
+        relay = self.kill(relay, whole).await;
+        self.settled().await;
+        let refused = migration::cut_over(&self.store, &self.clock, &step).await.unwrap_err();
+        assert!(refused.to_string().contains("never compared"), "{refused}");
+
+        // Week 2: proof.
+        relay = self.kill(relay, whole).await;
+        let parity = self.compare().await;
+        assert!(parity.holds && parity.compared > 0, "{parity:#?}");
+
+        // Week 3: the new bus alone, back, and again.
+        self.settled().await;
+        assert_eq!(migration::cut_over(&self.store, &self.clock, &step).await.unwrap(), Vec::<String>::new());
+        relay = self.kill(relay, whole).await;
+        self.settled().await;
+        migration::roll_back(&self.store, &step).await.unwrap();
+        relay = self.kill(relay, whole).await;
+        self.settled().await;
+        let parity = self.compare().await;
+        assert!(parity.holds, "{parity:#?}");
+        self.settled().await;
+        migration::cut_over(&self.store, &self.clock, &step).await.unwrap();
+        relay = self.kill(relay, whole).await;
+        self.settled().await;
+
+        // Week 4: the old bus goes, once nobody uses it.
+        self.until("the old queue is empty", async || {
+            // Nothing comes in any more; what is being handled when it is looked at is done a moment later.
+            for _ in 0..3 {
+                let refused = self.errand(Errand::Finish { forced: false }).await.error.unwrap();
+                if !refused.contains("smtp_send_email\" has 0 messages") {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        drop((relay, consumers));
+        let _moved = self.worker(moved);
+        let finished = async || self.errand(Errand::Finish { forced: false }).await.error.is_none();
+        self.until("the old queue is empty and removed", finished).await;
+        assert_eq!(self.standing().await.phase, Phase::Finished);
+
+        let mut log = load.end().await;
+        self.until("every e-mail is sent", async || {
+            let mut now = log.clone();
+            now.effects(self.store.effects().await.unwrap());
+            now.judge(INBOX).lost.is_empty()
+        })
+        .await;
+        log.effects(self.store.effects().await.unwrap());
+        let verdict = log.judge(INBOX);
+        assert!(verdict.is_clean(), "{verdict}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_the_embedded_process_in_every_phase() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mail.db");
+    let clock = Clock::system();
+    let store = Sqlite::open(SqliteConfig::new(&path), clock.clone()).await.unwrap();
+    store.create_effects().await.unwrap();
+    let words = vec!["sqlite".to_owned(), path.to_str().unwrap().to_owned()];
+    Stage { store, clock, words }.migrate("mailer-whole", "mailer-moved", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_the_relay_in_every_phase() {
+    let (postgres, rabbitmq) = (Postgres::start().await.unwrap(), RabbitMq::start().await.unwrap());
+    let clock = Clock::system();
+    let store = worker::connect_postgres(&postgres.url(), &clock).await.unwrap();
+    store.migrate().await.unwrap();
+    store.create_effects().await.unwrap();
+    let words = vec!["servers".to_owned(), postgres.url(), rabbitmq.amqp_url()];
+    let stage = Stage { store, clock, words };
+    let consumers = stage.worker("mailer-consumers");
+    stage.migrate("mailer-relay", "mailer-moved", Some(consumers)).await;
+}
