@@ -10,8 +10,8 @@ use axum::{Json, Router};
 use jiff::Timestamp;
 use postrider::envelope::TenantId;
 use postrider::progress::{
-    Change, ItemId, Job, JobFilter, JobId, Mark, NewJob, Progress, ProgressError, ProgressErrorKind, ProgressStore as _,
-    Status, Total,
+    Change, ItemId, Job, JobFilter, JobId, Mark, NewJob, Progress, ProgressError, ProgressErrorKind,
+    ProgressStore as _, Status, Total,
 };
 use postrider::store::{Jobs, TokenRole};
 use serde::{Deserialize, Serialize};

@@ -129,7 +129,9 @@ fn the_catalogue_refuses_what_breaks_readers() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("catalog")).unwrap();
     let event = |fields: &str| {
-        format!(r#"{{"type": "a.b", "description": "It happened.", "schema": {{"type": "object", "properties": {fields}}}}}"#)
+        format!(
+            r#"{{"type": "a.b", "description": "It happened.", "schema": {{"type": "object", "properties": {fields}}}}}"#
+        )
     };
     folder.write("catalog/a.b.json", &event(r#"{"id": {"type": "string"}}"#));
     folder.run(&["schema", "ls"]).assert(0, "new");
