@@ -27,7 +27,7 @@ pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus};
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -113,6 +113,9 @@ pub struct Consumer<S: ConsumerStore> {
     /// What is asked of the inbox for handlers that work outside, and told it.
     looks: Together<Arrival, Admission>,
     marks: Together<(Arrival, bool), Admission>,
+    /// How many events such handlers have in hand.
+    calls: AtomicUsize,
+    calls_ended: Notify,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -148,6 +151,8 @@ impl<S: ConsumerStore> Consumer<S> {
             told_of_lineage: AtomicBool::new(false),
             looks: Together::default(),
             marks: Together::default(),
+            calls: AtomicUsize::new(0),
+            calls_ended: Notify::new(),
         }
     }
 

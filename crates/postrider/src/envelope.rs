@@ -5,12 +5,14 @@
 
 mod attributes;
 mod canonical;
+mod erased;
 mod event;
 mod id;
 mod payload;
 pub mod wire;
 
 pub use attributes::Attributes;
+pub(crate) use erased::note as erased_note;
 pub use event::{Event, MAX_PAYLOAD_BYTES, Ordering};
 pub use id::{AggregateId, EventId, EventType, OrderingKey, TenantId};
 pub use payload::{Payload, PayloadHash};

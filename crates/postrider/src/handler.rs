@@ -94,6 +94,14 @@ impl Incoming {
         self.set_answer(Some(body.into()));
     }
 
+    /// The same event, under another trace context.
+    #[cfg(feature = "push")]
+    pub(crate) fn traced(&self, traceparent: &str) -> Self {
+        let mut traced = self.clone();
+        traced.envelope.trace.traceparent = Some(traceparent.to_owned());
+        traced
+    }
+
     /// The answer of this attempt; for a duplicate, the first one.
     pub(crate) fn answered(&self) -> Option<Bytes> {
         self.notes.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()

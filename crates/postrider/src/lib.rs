@@ -19,12 +19,12 @@
 //!
 //! [`progress`] follows jobs of many items to a finish line that is crossed once.
 //!
-//! [`runtime`] starts all of it together.
+//! [`runtime`] starts all of it together. [`spans`] tells tracing what became of each event.
 //!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
 
-mod archive;
+pub mod archive;
 pub mod audit;
 pub mod broker;
 pub mod clock;
@@ -42,6 +42,7 @@ pub mod registry;
 pub mod relay;
 pub mod runtime;
 pub mod settlement;
+pub mod spans;
 pub mod store;
 mod text;
 pub mod topology;

@@ -12,6 +12,7 @@ mod controls;
 mod dead_letter;
 mod desk;
 mod dual;
+mod erasure;
 mod error;
 mod held;
 mod horizon;

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::handler::{Failure, Incoming, OutsideHandler};
+use crate::spans::{Operation, Span};
 use crate::store::{Controls, StoreError};
 use crate::topology::ConsumerName;
 
@@ -74,8 +75,16 @@ impl Push {
 
     async fn attempt(&self, event: &Incoming) -> Result<(), Failure> {
         let (at, start) = (self.clock.now(), self.clock.monotonic());
-        let sent = self.sender.send(event).await;
+        let span = Span::begin(&event.envelope, &self.clock);
+        // What the endpoint does is a child of the call.
+        let under = span.as_ref().map(|span| event.traced(&span.own));
+        let sent = self.sender.send(under.as_ref().unwrap_or(event)).await;
         let took = self.clock.since(start);
+        if let Some(span) = span {
+            let error = error_of(&sent);
+            let (endpoint, id) = (event.consumer.as_str(), event.envelope.id.as_str());
+            span.end(Operation::Push, endpoint, id, error.as_deref(), &self.clock);
+        }
         let said = match &sent {
             Ok(answer) => judge(answer, &self.table, self.clock.now()),
             Err(error) => Said::Failed(error.failure()),
@@ -109,6 +118,14 @@ impl OutsideHandler for Push {
     /// What is on its way is finished, also when the consumer is told to stop: the endpoint may have done it already.
     async fn handle(&self, event: &Incoming, _stop: &CancellationToken) -> Option<Result<(), Failure>> {
         Some(self.attempt(event).await)
+    }
+}
+
+/// The kind of error, by the conventions: the status where there was one.
+fn error_of(sent: &Result<Answer, SendError>) -> Option<String> {
+    match sent {
+        Ok(answer) => (answer.status >= 400).then(|| answer.status.to_string()),
+        Err(error) => Some(error.class().to_owned()),
     }
 }
 

@@ -9,6 +9,7 @@ mod claims;
 mod controls;
 mod dead_letters;
 mod dual;
+mod erasure;
 mod error;
 mod held;
 mod inbox;

@@ -9,6 +9,7 @@ mod controls;
 mod crashes;
 mod dead_letter;
 mod dual;
+mod erasure;
 mod error;
 mod fingerprint;
 mod held;
@@ -37,6 +38,7 @@ pub use controls::{Controls, Pause};
 pub use crashes::Crashes;
 pub use dead_letter::{DeadLetter, DeadLetters};
 pub use dual::{CopyResult, DualPublishing, PhaseTurn};
+pub use erasure::{Erase, Erased, Erasure};
 pub use error::{StoreError, StoreErrorKind};
 pub use held::{Held, HeldEvent, HeldHead, HeldKey, HeldState};
 pub(crate) use held::{pack, unpack};
@@ -68,7 +70,7 @@ pub(crate) use subscriptions::KEPT_ATTEMPTS;
 pub use subscriptions::{StoredSubscription, Subscriptions};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
 pub use trace::{AppliedStep, OutboxStep, Trace, Traces};
-pub use upkeep::{Migration, MigrationState, StoreFacts, Upkeep};
+pub use upkeep::{Migration, MigrationState, StoreFacts, StoreFigures, Upkeep};
 
 use std::future::Future;
 

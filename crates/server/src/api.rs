@@ -33,6 +33,7 @@ use postrider::store::TokenRole;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::at_work::AtWork;
 use crate::config::{Http, Limits};
 use problem::Problem;
 
@@ -48,6 +49,10 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) slots: Semaphore,
+    /// Looks at the servers for health, seldom.
+    checkup: health::Checkup,
+    /// What runs in this process.
+    at_work: Arc<AtWork>,
     /// Where the API really listens; tells whether callers can come from elsewhere.
     pub(crate) listens_at: SocketAddr,
 }
@@ -71,7 +76,24 @@ impl Api {
         listens_at: SocketAddr,
     ) -> Self {
         let slots = Semaphore::new(http.max_concurrent_requests);
-        Self(Arc::new(Parts { backend, once, clock, http, limits, metrics, slots, listens_at }))
+        let (checkup, at_work) = (health::Checkup::new(backend.clone(), clock.clone()), Arc::default());
+        Self(Arc::new(Parts {
+            backend,
+            once,
+            clock,
+            http,
+            limits,
+            metrics,
+            slots,
+            checkup,
+            at_work,
+            listens_at,
+        }))
+    }
+
+    /// Where `serve` notes what runs in this process.
+    pub(crate) fn at_work(&self) -> Arc<AtWork> {
+        self.at_work.clone()
     }
 
     /// All routes with everything around them. `more` are the routes of parts with a state of their own, by the role they

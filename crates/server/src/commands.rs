@@ -28,6 +28,7 @@ use crate::config::{Config, Environment, Flags};
 use crate::exit::Exit;
 use crate::logging::Logging;
 use crate::output::Output;
+use crate::telemetry;
 use crate::wiring;
 
 /// What a command has at hand.
@@ -50,12 +51,16 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
     }
     let flags = cli.shared.flags(&cli.command);
     let config = Config::load(&flags, &environment)?;
-    let log = &config.settings.log;
-    let logging = Logging::start(log.format, &log.level, environment.no_color())?;
-    eprintln!("using {}", config.backends);
     let (output, clock) = (cli.shared.speaking(), Clock::system());
+    let (collect, exporting) = match cli.command {
+        Command::Serve(_) => telemetry::start(&config, &clock)?.unzip(),
+        _ => (None, None),
+    };
+    let log = &config.settings.log;
+    let logging = Logging::start(log.format, &log.level, environment.no_color(), collect)?;
+    eprintln!("using {}", config.backends);
     let context = Context { config, output, clock, logging, flags, environment };
-    match cli.command {
+    let ended = match cli.command {
         Command::Demo(args) => wiring::open(&context, demo::Demo { args, context: &context }).await,
         Command::Bench(args) => bench::run(args, &context).await,
         Command::Serve(args) => wiring::open(&context, serve::Serve { args, context: &context }).await,
@@ -80,5 +85,9 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Push(args) => wiring::open(&context, push::ToEndpoints { args, context: &context }).await,
         Command::Token(args) => wiring::open(&context, token::Manage { args, context: &context }).await,
         Command::Generate(args) => generate::of_config(&args, &context),
+    };
+    if let Some(exporting) = exporting {
+        exporting.finish().await;
     }
+    ended
 }

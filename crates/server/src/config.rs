@@ -9,6 +9,7 @@ mod environment;
 mod layers;
 mod ledger;
 mod migration;
+mod observing;
 mod push;
 mod retry;
 mod secret;
@@ -19,11 +20,10 @@ mod triage;
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
+pub(crate) use observing::LogFormat;
 pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
-pub(crate) use sections::{
-    ArchiveChoice, Http, Limits, LogFormat, OutboxTable, PartitionChoice, Settings, Tls,
-};
+pub(crate) use sections::{ArchiveChoice, Http, Limits, OutboxTable, PartitionChoice, Settings, Tls};
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
@@ -173,5 +173,7 @@ fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, ConfigErr
     }
 }
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

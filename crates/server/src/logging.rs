@@ -1,19 +1,23 @@
 //! The log: on stderr, as text or JSON, never with payloads or secrets.
 
 use anyhow::Context as _;
+use postrider::spans::TARGET;
 use std::io::IsTerminal as _;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
+use crate::telemetry::Collect;
 
-/// What is logged: the level that was asked for, never the AMQP driver, which logs bodies of messages, and of the
-/// SQL driver only errors, because a slow statement is told by our own metrics.
+/// What is logged: the level that was asked for, never the AMQP driver, which logs bodies of messages, nor spans, which are
+/// exported, and of the SQL driver only errors, because a slow statement is told by our own metrics.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let silent = |target| format!("{target}=off").parse();
     Ok(EnvFilter::try_new(level)?
         .add_directive(silent(postrider::rabbitmq::DRIVER_LOG_TARGET)?)
+        .add_directive(silent(postrider::spans::TARGET)?)
         .add_directive("sqlx=error".parse()?))
 }
 
@@ -21,8 +25,13 @@ fn filter(level: &str) -> anyhow::Result<EnvFilter> {
 pub(crate) struct Logging(reload::Handle<EnvFilter, Registry>);
 
 impl Logging {
-    /// Starts the log.
-    pub(crate) fn start(format: LogFormat, level: &str, no_color: bool) -> anyhow::Result<Self> {
+    /// Starts the log, and hands finished spans to who exports them.
+    pub(crate) fn start(
+        format: LogFormat,
+        level: &str,
+        no_color: bool,
+        spans: Option<Collect>,
+    ) -> anyhow::Result<Self> {
         let (filter, handle) = reload::Layer::new(filter(level)?);
         let color = !no_color && std::io::stderr().is_terminal();
         let layer = fmt::layer().with_writer(std::io::stderr);
@@ -30,9 +39,10 @@ impl Logging {
             LogFormat::Text => layer.with_ansi(color).boxed(),
             LogFormat::Json => layer.json().flatten_event(true).boxed(),
         };
+        let spans = spans.map(|spans| spans.with_filter(filter_fn(|about| about.target() == TARGET)));
         tracing_subscriber::registry()
-            .with(filter)
-            .with(layer)
+            .with(layer.with_filter(filter))
+            .with(spans)
             .try_init()
             .context("the log was started before")?;
         Ok(Self(handle))

@@ -1,6 +1,7 @@
 //! The `postrider` binary: reads the command line, runs one command, ends with its exit code.
 
 mod api;
+mod at_work;
 mod bench;
 mod catalog;
 mod cli;
@@ -13,6 +14,7 @@ mod logging;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod telemetry;
 mod wiring;
 
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ use postrider::topology::{ConsumerName, Layout, QueueName, ServiceQueue};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::at_work::AtWork;
 use crate::config::Config;
 
 /// A queue that nobody asked for deliveries of for so long is left alone.
@@ -27,6 +28,7 @@ pub(crate) struct PullDesks<S: Backend> {
     accelerator: Option<Accelerator>,
     config: Arc<Config>,
     clock: Clock,
+    at_work: Arc<AtWork>,
     open: Mutex<HashMap<QueueName, Open<S>>>,
 }
 
@@ -44,9 +46,11 @@ impl<S: Backend> PullDesks<S> {
         accelerator: Option<Accelerator>,
         config: Arc<Config>,
         clock: Clock,
+        at_work: Arc<AtWork>,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let desks = Arc::new(Self { store, broker, accelerator, config, clock, open: Mutex::default() });
+        let open = Mutex::default();
+        let desks = Arc::new(Self { store, broker, accelerator, config, clock, at_work, open });
         tokio::spawn(desks.clone().close_idle(stop));
         desks
     }
@@ -66,6 +70,7 @@ impl<S: Backend> PullDesks<S> {
         let Some(consumer) = self.consumer_of(service) else { return Ok(None) };
         let desk = PullDesk::new(self.clock.clone());
         let running = self.consume(consumer, service, layout, desk.clone()).await?;
+        self.at_work.note_consumers(running.consumers());
         open.insert(queue.clone(), Open { desk: desk.clone(), running, asked: now });
         Ok(Some(desk))
     }

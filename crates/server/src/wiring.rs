@@ -12,7 +12,7 @@ use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisCache, RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
-use postrider::store::{Backend, Jobs, Outboxes, StoreError, Subscriptions, Tokens, Upkeep};
+use postrider::store::{Backend, Erasure, Jobs, Outboxes, StoreError, Subscriptions, Tokens, Upkeep};
 use postrider::topology::{ExchangeName, VhostName};
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
@@ -24,11 +24,14 @@ use crate::exit::{Exit, usage};
 
 /// All that commands ask of a store.
 pub(crate) trait WholeStore:
-    Backend + Books + Jobs + Outboxes + Subscriptions + Tokens + Upkeep + ShopStore
+    Backend + Books + Erasure + Jobs + Outboxes + Subscriptions + Tokens + Upkeep + ShopStore
 {
 }
 
-impl<S: Backend + Books + Jobs + Outboxes + Subscriptions + Tokens + Upkeep + ShopStore> WholeStore for S {}
+impl<S: Backend + Books + Erasure + Jobs + Outboxes + Subscriptions + Tokens + Upkeep + ShopStore> WholeStore
+    for S
+{
+}
 
 /// A command, written once for every store.
 pub(crate) trait OnStore {

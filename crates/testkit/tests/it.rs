@@ -2,16 +2,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
+    mod hostile;
+    mod instructions;
     mod kill;
     mod kill_migrating;
     mod kill_settling;
     mod kill_triage;
     mod life;
     mod postgres;
+    mod proxy;
     mod rabbitmq;
     mod redis;
     mod relays;
     mod shared;
+    mod simulation;
     mod style;
     mod tools;
 }

@@ -76,14 +76,15 @@ impl<S: ConsumerStore> Desk<S> {
         }
         self.consumer.keep_to_the_rate().await;
         if let Some(lane) = self.lane_of(&arrived) {
+            let most = self.most_in_hand(&arrived);
             let Some(first) = self.queue_behind(&lane, arrived) else { return };
-            self.room().await;
+            self.room(most).await;
             lock(&self.lanes).insert(lane.clone(), VecDeque::from([first]));
             self.begin(self.clone().run_lane(lane));
             return;
         }
         let Some((number, most)) = self.batchable(&arrived) else {
-            self.room().await;
+            self.room(self.most_in_hand(&arrived)).await;
             let desk = self.clone();
             return self.begin(async move {
                 if desk.consumer.deliver(&arrived, &desk.stop).await.is_some() {
@@ -93,7 +94,7 @@ impl<S: ConsumerStore> Desk<S> {
         };
         let size = self.gather(number, arrived);
         if size >= most {
-            self.room().await;
+            self.room(None).await;
             self.begin_batch(number);
         } else if size == 1 {
             self.flush_later(number);
@@ -105,7 +106,7 @@ impl<S: ConsumerStore> Desk<S> {
         let ready = |number: &usize| all || self.wait_of(*number).is_zero();
         let numbers: Vec<_> = lock(&self.gathering).keys().copied().filter(ready).collect();
         for number in numbers {
-            self.room().await;
+            self.room(None).await;
             self.begin_batch(number);
         }
     }
@@ -123,10 +124,12 @@ impl<S: ConsumerStore> Desk<S> {
 
     /// A batch in one transaction. If it fails, one by one.
     async fn run_batch(self: Arc<Self>, number: usize, batch: Vec<Arrived>) {
+        let spans: Vec<_> = batch.iter().map(|arrived| self.consumer.span(arrived)).collect();
         let Some(tried) = self.try_batch(number, &batch).await else { return };
         match tried {
             Tried::Done(outcomes) => {
-                for (arrived, outcome) in batch.into_iter().zip(outcomes) {
+                for ((arrived, outcome), span) in batch.into_iter().zip(outcomes).zip(spans) {
+                    self.consumer.end_span(span, &arrived, &outcome);
                     if self.consumer.carry_out(&arrived, &outcome, &self.stop).await.is_some() {
                         self.ack(arrived).await;
                     }
@@ -207,11 +210,20 @@ impl<S: ConsumerStore> Desk<S> {
         });
     }
 
-    /// Waits until fewer are in hand than may be.
-    async fn room(&self) {
+    /// A handler that works outside counts for itself what is with it: in hand is all that was delivered, marks included.
+    fn most_in_hand(&self, arrived: &Arrived) -> Option<usize> {
+        let Errand::Handle(number) = self.consumer.errand(arrived) else { return None };
+        self.consumer.registry.entry(number)?.handler.outside()?;
+        Some(usize::from(self.consumer.config.prefetch.max(1)))
+    }
+
+    /// Waits until fewer are in hand than so many, or else than may be at this pace.
+    async fn room(&self, most: Option<usize>) {
         let status = &self.consumer.status;
-        while status.in_flight() >= self.consumer.pace().limit() {
-            self.consumer.pace().backed_up();
+        while status.in_flight() >= most.unwrap_or_else(|| self.consumer.pace().limit()) {
+            if most.is_none() {
+                self.consumer.pace().backed_up();
+            }
             self.freed.notified().await;
         }
     }

@@ -4,8 +4,10 @@
 //! the inbox at the same time is asked in one statement, and their marks commit together.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
@@ -28,8 +30,10 @@ impl<S: ConsumerStore> Consumer<S> {
         let looking = || self.looks.call(arrival.clone(), |arrivals| self.look(arrivals));
         match self.surely(stop, looking).await? {
             Admission::New => {
+                let call = self.call(stop).await?;
                 let start = self.clock.monotonic();
                 let answer = self.guarded_outside(handler, incoming, stop).await?;
+                drop(call);
                 let now = self.clock.monotonic();
                 self.note_latency(now.saturating_sub(start), now);
                 if let Err(failure) = answer {
@@ -43,6 +47,22 @@ impl<S: ConsumerStore> Consumer<S> {
         }
         let marking = || self.marks.call((arrival.clone(), held), |arrivals| self.mark(arrivals));
         self.surely(stop, marking).await.map(|admission| outcome(incoming, admission))
+    }
+
+    /// Waits until one more may be with the handler. Those whose mark is being written are not: the next can begin meanwhile.
+    /// Nothing when told to stop.
+    async fn call(&self, stop: &CancellationToken) -> Option<Call<'_>> {
+        loop {
+            let freed = self.calls_ended.notified();
+            if let Some(call) = Call::begin(self, self.pace().limit()) {
+                return Some(call);
+            }
+            self.pace().backed_up();
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = freed => {}
+            }
+        }
     }
 
     async fn look(&self, arrivals: Vec<Arrival>) -> Result<Vec<Admission>, StoreError> {
@@ -77,5 +97,28 @@ impl<S: ConsumerStore> Consumer<S> {
             answer = handling => answer.unwrap_or_else(|panic| Some(Err(panicked(panic.as_ref())))),
             () = self.clock.sleep(self.config.handler_limit) => Some(Err(too_slow(self.config.handler_limit))),
         }
+    }
+}
+
+/// A place with the handler, given back when it is dropped.
+struct Call<'a> {
+    under_way: &'a AtomicUsize,
+    ended: &'a Notify,
+}
+
+impl<'a> Call<'a> {
+    /// Unless there are as many already.
+    fn begin<S: ConsumerStore>(consumer: &'a Consumer<S>, limit: usize) -> Option<Self> {
+        let under_way = &consumer.calls;
+        let one_more = |calls| (calls < limit).then_some(calls + 1);
+        under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self { under_way, ended: &consumer.calls_ended })
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.ended.notify_one();
     }
 }

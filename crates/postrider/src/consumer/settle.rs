@@ -13,6 +13,7 @@ use crate::broker::{Delivery, Message, Outgoing, Published};
 use crate::dead_letter::{self, Death};
 use crate::envelope::wire::header;
 use crate::settlement::{DeadReason, Outcome, Settlement, decide};
+use crate::spans::{Operation, Span};
 use crate::store::ConsumerStore;
 use crate::topology::OnDead;
 
@@ -35,12 +36,34 @@ impl<S: ConsumerStore> Consumer<S> {
     /// One delivery, from who handles it until it may be acked. Nothing when it was told to stop before that: then the
     /// broker takes the delivery back.
     pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
+        let span = self.span(arrived);
         let outcome = self.outcome(arrived, stop).await?;
+        self.end_span(span, arrived, &outcome);
         let fate = self.carry_out(arrived, &outcome, stop).await?;
         if !matches!(outcome, Outcome::Crashed { .. }) {
             self.over(arrived).await;
         }
         Some(fate)
+    }
+
+    /// Begins the span of a delivery that is traced.
+    pub(super) fn span(&self, arrived: &Arrived) -> Option<Span> {
+        Span::begin(&arrived.read.as_ref().ok()?.envelope, &self.clock)
+    }
+
+    /// Ends it with what came of it. A delivery that came too early was not handled.
+    pub(super) fn end_span(&self, span: Option<Span>, arrived: &Arrived, outcome: &Outcome) {
+        let (Some(span), Some(id)) = (span, arrived.event_id()) else { return };
+        let error = match outcome {
+            Outcome::Applied | Outcome::Duplicate => None,
+            Outcome::Early { .. } => return,
+            Outcome::Failed(failure) => Some(failure.class.as_deref().unwrap_or("failed")),
+            Outcome::Malformed(_) => Some("malformed"),
+            Outcome::NoHandler => Some("no_handler"),
+            Outcome::Conflict => Some("conflict"),
+            Outcome::Crashed { .. } => Some("crashed"),
+        };
+        span.end(Operation::Process, self.service.name().as_str(), id.as_str(), error, &self.clock);
     }
 
     async fn outcome(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Outcome> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Claims, InboxMemory, RelayId, StoreError};
+use crate::store::{Claims, InboxMemory, RelayId, StoreError, StoreErrorKind};
 
 /// How often it looks.
 const ROUNDS: Duration = Duration::from_mins(10);
@@ -36,6 +36,10 @@ impl<S: InboxMemory + Claims> InboxKeeper<S> {
                     Ok(forgotten) => {
                         metrics::counter!("postrider_inbox_forgotten_total").increment(forgotten);
                         tracing::info!(forgotten, "the inbox forgot what is older than inbox.retention_days");
+                    }
+                    // A role with no more rights than a relay needs leaves it to the consumers.
+                    Err(error) if error.kind == StoreErrorKind::Denied => {
+                        tracing::info!(%error, "the inbox is left to be looked after by consumers");
                     }
                     Err(error) => {
                         tracing::warn!(%error, "the inbox was not looked after; nothing is lost, it is tried again");

@@ -42,6 +42,10 @@ pub(super) const TLS_ADVICE: &str = "check sslmode, sslrootcert and that the ser
 /// An error of the first connection.
 pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
     let (kind, advice) = match &cause {
+        sqlx::Error::Database(answer) if answer.message().contains("unsupported startup parameter") => (
+            StoreErrorKind::Invalid,
+            "this is PgBouncer; connect to PostgreSQL itself, or use session mode and ignore_startup_parameters there",
+        ),
         sqlx::Error::Database(answer) => match answer.code().as_deref() {
             Some("28P01" | "28000") => (StoreErrorKind::Denied, "check user, password and pg_hba.conf"),
             Some("3D000") => (StoreErrorKind::Schema, "create the database, or correct its name in the URL"),

@@ -68,6 +68,10 @@ const MIGRATIONS: &[Migration] = &[
     },
 ];
 
+/// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by
+/// side during an upgrade: migrate first, then roll the new binary out.
+const BREAKING: &[i32] = &[1, 2, 3, 4, 6, 7, 9, 10, 11, 12];
+
 /// "postrider" in ASCII, shortened to 64 bits: the lock of migrators.
 const LOCK: i64 = 0x706f_7374_7269_6465;
 
@@ -129,6 +133,8 @@ struct Applied {
     name: String,
     checksum: String,
     at: Timestamp,
+    /// The oldest version whose binary works with it; of what was applied by a binary that did not say, itself.
+    works_with: i32,
 }
 
 impl Postgres {
@@ -232,10 +238,12 @@ pub(super) async fn check(postgres: &Postgres) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::Schema, message))
 }
 
-/// Refuses what another binary made of the schema.
+/// Refuses what another binary made of the schema, unless it is newer and says that this one may go on.
 fn refuse_strangers(applied: &[Applied]) -> Result<(), StoreError> {
     let knows = newest_known();
-    if let Some(newer) = applied.iter().map(|row| row.version).filter(|version| *version > knows).max() {
+    // What a newer binary made is left alone, as long as it says that this one may go on.
+    let stranger = applied.iter().filter(|row| row.version > knows && row.works_with > knows);
+    if let Some(newer) = stranger.map(|row| row.version).max() {
         let message =
             format!("this binary knows schema version {knows}, the database has {newer}; upgrade the binary");
         return Err(StoreError::new(StoreErrorKind::Schema, message));
@@ -274,24 +282,37 @@ async fn prepare(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
             )
             .await?;
     }
+    connection
+        .execute("ALTER TABLE postrider.schema_version ADD COLUMN IF NOT EXISTS works_with integer")
+        .await?;
     Ok(())
+}
+
+/// The oldest version whose binary works with this migration and all before it.
+fn works_with(version: i32) -> i32 {
+    BREAKING.iter().copied().filter(|breaking| *breaking <= version).max().unwrap_or(version)
 }
 
 async fn apply(connection: &mut PgConnection, migration: &Migration) -> Result<(), sqlx::Error> {
     // The text is a file of this repository.
     connection.execute(sqlx::raw_sql(AssertSqlSafe(migration.sql))).await?;
-    sqlx::query("INSERT INTO postrider.schema_version (version, name, checksum) VALUES ($1, $2, $3)")
-        .bind(migration.version)
-        .bind(migration.name)
-        .bind(migration.checksum())
-        .execute(connection)
-        .await?;
+    sqlx::query(
+        "INSERT INTO postrider.schema_version (version, name, checksum, works_with) VALUES ($1, $2, $3, $4)",
+    )
+    .bind(migration.version)
+    .bind(migration.name)
+    .bind(migration.checksum())
+    .bind(works_with(migration.version))
+    .execute(connection)
+    .await?;
     Ok(())
 }
 
 async fn applied(connection: &mut PgConnection) -> Result<Vec<Applied>, sqlx::Error> {
+    // Read so that a table from before the column can be read too.
     let rows = sqlx::query(
-        "SELECT version, name, checksum, applied_at FROM postrider.schema_version ORDER BY version",
+        "SELECT version, name, checksum, applied_at, COALESCE((to_jsonb(v) ->> 'works_with')::int, version) \
+         FROM postrider.schema_version v ORDER BY version",
     )
     .fetch_all(connection)
     .await?;
@@ -302,6 +323,7 @@ async fn applied(connection: &mut PgConnection) -> Result<Vec<Applied>, sqlx::Er
                 name: row.try_get(1)?,
                 checksum: row.try_get(2)?,
                 at: row.try_get::<jiff_sqlx::Timestamp, _>(3)?.to_jiff(),
+                works_with: row.try_get(4)?,
             })
         })
         .collect()

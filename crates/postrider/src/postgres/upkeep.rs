@@ -1,14 +1,22 @@
 //! The schema and the health of a PostgreSQL database.
 
+mod findings;
+
 use sqlx::Row as _;
 
 use super::Postgres;
 use super::migrate::{MigrationState as Known, MigrationStatus};
-use crate::store::{Migration, MigrationState, StoreError, StoreFacts, Upkeep};
+use crate::store::{Migration, MigrationState, StoreError, StoreFacts, StoreFigures, Upkeep};
 
 /// What the promise asks of a server, and what is not the case when it is broken.
 const SETTINGS: &str = "SELECT current_setting('server_version'), clock_timestamp(), current_setting('synchronous_commit'), \
      current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()";
+
+/// Groups are counted as letters come and go; there are few that are open.
+const OPEN_LETTERS: &str = "SELECT queue, sum(open)::bigint FROM postrider.dead_letter_group WHERE open > 0 GROUP BY queue ORDER BY queue";
+
+const OTHERS: &str = "SELECT (SELECT count(*) FROM postrider.operation WHERE state IN ('planned', 'running')), \
+     (SELECT max(version) FROM postrider.schema_version)";
 
 impl Upkeep for Postgres {
     async fn migrations(&self) -> Result<Vec<Migration>, StoreError> {
@@ -30,6 +38,23 @@ impl Upkeep for Postgres {
             Ok(StoreFacts { product: format!("PostgreSQL {version}"), now, warnings })
         };
         self.limited("asking for the server's settings", asked).await
+    }
+
+    async fn findings(&self) -> Result<Vec<String>, StoreError> {
+        self.look_closely().await
+    }
+
+    async fn figures(&self) -> Result<StoreFigures, StoreError> {
+        let counted = async {
+            let letters: Vec<(String, i64)> = sqlx::query_as(OPEN_LETTERS).fetch_all(self.pool()).await?;
+            let (operations, schema): (i64, i32) = sqlx::query_as(OTHERS).fetch_one(self.pool()).await?;
+            Ok(StoreFigures {
+                open_letters: letters.into_iter().map(|(queue, open)| (queue, open.unsigned_abs())).collect(),
+                operations: operations.unsigned_abs(),
+                schema: schema.unsigned_abs(),
+            })
+        };
+        self.limited("reading figures", counted).await
     }
 }
 

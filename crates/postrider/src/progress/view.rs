@@ -164,6 +164,7 @@ impl<S: Jobs, V: View> Keeper<S, V> {
                 }
             }
             if !jobs.is_empty() {
+                metrics::counter!("postrider_progress_jobs_shown_total").increment(current.len() as u64);
                 self.store.mark_shown(&jobs).await?;
             }
             if jobs.len() < self.config.batch {

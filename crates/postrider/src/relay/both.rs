@@ -25,6 +25,13 @@ pub(super) struct Answer {
     legacy: Option<Published>,
 }
 
+impl Answer {
+    /// What the broker said of the row itself.
+    pub(super) fn of_new(&self) -> &Published {
+        &self.new
+    }
+}
+
 /// Rows that were sent, with the answers, and how long each path took.
 pub(super) struct Sent {
     pub(super) rows: Vec<(OutboxRow, Answer)>,

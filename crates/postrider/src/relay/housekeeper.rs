@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Backlog, HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError};
+use crate::store::{Backlog, HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError, StoreErrorKind};
 
 /// How often the house is kept.
 const ROUNDS: Duration = Duration::from_mins(10);
@@ -62,6 +62,10 @@ fn tell(kept: Result<Option<Kept>, StoreError>) {
             );
         }
         Ok(_) => {}
+        // A role with no more rights than a relay needs leaves it to whoever owns the tables.
+        Err(error) if error.kind == StoreErrorKind::Denied => {
+            tracing::info!(%error, "the outbox is left to be looked after by its owner: `postrider outbox archive`");
+        }
         Err(error) => {
             tracing::warn!(%error, "the outbox was not looked after; nothing is lost, it is tried again");
             metrics::counter!("postrider_outbox_housekeeping_failed_total").increment(1);

@@ -1,9 +1,12 @@
 //! A row as the message it becomes, and what the broker's answer means for the row.
 
+use std::time::Duration;
+
 use super::RelayConfig;
 use crate::broker::{Outgoing, Published};
 use crate::clock::Clock;
 use crate::envelope::wire;
+use crate::spans::{Operation, Span};
 use crate::store::{OutboxRow, PublishResult};
 use crate::topology::RoutingKey;
 
@@ -25,6 +28,27 @@ pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
         routing_key: row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type)),
         message,
     }
+}
+
+/// A span for a row that was published, if it is traced and somebody exports spans.
+pub(super) fn trace(
+    row: &OutboxRow,
+    answer: &Published,
+    config: &RelayConfig,
+    took: Duration,
+    clock: &Clock,
+) {
+    let Some(span) = Span::begin(&row.envelope, clock) else { return };
+    let span = span.since(clock.monotonic().saturating_sub(took));
+    let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
+    let to = row.target_queue.as_ref().map_or(exchange.as_str(), |queue| queue.as_str());
+    let error = match answer {
+        Published::Confirmed => None,
+        Published::Returned(_) => Some("returned"),
+        Published::Refused(_) => Some("refused"),
+        Published::Unknown(_) => Some("unconfirmed"),
+    };
+    span.end(Operation::Send, to, row.envelope.id.as_str(), error, clock);
 }
 
 /// What the answer means for the row; an error when it says nothing about the message itself.
@@ -52,4 +76,21 @@ pub(super) fn judge(
     let dead = retry_at.is_none();
     tracing::warn!(event_id = %row.envelope.id, attempts, dead, %error, "publishing an event failed");
     Ok(PublishResult::Failed { error, retry_at })
+}
+
+/// How attempts to publish ended, counted a batch at a time.
+#[derive(Default)]
+pub(super) struct Attempts {
+    pub(super) confirmed: u64,
+    pub(super) failed: u64,
+    pub(super) unknown: u64,
+}
+
+impl Attempts {
+    pub(super) fn count(&self) {
+        let outcomes = [("confirmed", self.confirmed), ("failed", self.failed), ("unknown", self.unknown)];
+        for (outcome, times) in outcomes.into_iter().filter(|(_, times)| *times > 0) {
+            metrics::counter!("postrider_relay_attempts_total", "outcome" => outcome).increment(times);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::error::from_sqlite;
 use super::{Durability, Sqlite, schema};
-use crate::store::{Migration, StoreError, StoreFacts, Upkeep};
+use crate::store::{Migration, StoreError, StoreFacts, StoreFigures, Upkeep};
 
 impl Upkeep for Sqlite {
     async fn migrations(&self) -> Result<Vec<Migration>, StoreError> {
@@ -28,5 +28,21 @@ impl Upkeep for Sqlite {
         }
         // The file has no clock of its own: it is this machine's.
         Ok(StoreFacts { product: format!("SQLite {version}"), now: self.clock().now(), warnings })
+    }
+
+    async fn figures(&self) -> Result<StoreFigures, StoreError> {
+        let letters =
+            "SELECT queue, sum(open) FROM dead_letter_group WHERE open > 0 GROUP BY queue ORDER BY queue";
+        let letters: Vec<(String, i64)> =
+            sqlx::query_as(letters).fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        let others = "SELECT (SELECT count(*) FROM operation WHERE state IN ('planned', 'running')), \
+                             (SELECT max(version) FROM schema_version)";
+        let (operations, schema): (i64, i64) =
+            sqlx::query_as(others).fetch_one(self.readers()).await.map_err(from_sqlite)?;
+        Ok(StoreFigures {
+            open_letters: letters.into_iter().map(|(queue, open)| (queue, open.unsigned_abs())).collect(),
+            operations: operations.unsigned_abs(),
+            schema: u32::try_from(schema).unwrap_or(0),
+        })
     }
 }

@@ -16,6 +16,15 @@ pub trait Upkeep: Store {
 
     /// What the database says of itself.
     fn facts(&self) -> impl Future<Output = Result<StoreFacts, StoreError>> + Send;
+
+    /// What takes a closer look than [`Self::facts`]: what stands between us and the database, and what a failover would lose.
+    /// Each says what is the matter and what to do.
+    fn findings(&self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// What people watch, read from what is counted already: never a walk through a table that grows.
+    fn figures(&self) -> impl Future<Output = Result<StoreFigures, StoreError>> + Send;
 }
 
 /// One step of the schema.
@@ -63,4 +72,15 @@ pub struct StoreFacts {
     pub now: Timestamp,
     /// Settings under which a promise does not hold: what is set, and what to do. Empty when all is well.
     pub warnings: Vec<String>,
+}
+
+/// What people watch of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreFigures {
+    /// Dead letters that nobody has replayed or discarded, by the queue they were consumed from.
+    pub open_letters: Vec<(String, u64)>,
+    /// Operations that are not finished.
+    pub operations: u64,
+    /// The version of the schema.
+    pub schema: u32,
 }

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use postrider::broker::{Broker, BrokerError};
-use postrider::store::{Committed, Outbox, OutboxDesk, Store, StoreError, Token, TokenHash, Tokens};
+use postrider::store::{
+    Backlog, Committed, Outbox, OutboxDesk, Store, StoreError, Token, TokenHash, Tokens, Upkeep,
+};
 use postrider::{Clock, Event, EventId};
 
 /// A backend as the routes see it.
@@ -31,8 +34,11 @@ pub(crate) trait ApiBackend: Send + Sync {
     /// Whether the broker works.
     async fn check_broker(&self) -> Result<(), BrokerError>;
 
-    /// Whether a relay streams the outbox; else relays poll it.
-    async fn is_streamed(&self) -> Result<bool, StoreError>;
+    /// What waits in the outbox, and whether a relay streams it; else relays poll it.
+    async fn outbox(&self) -> Result<(Backlog, bool), StoreError>;
+
+    /// The time by the store's own clock.
+    async fn store_time(&self) -> Result<Timestamp, StoreError>;
 }
 
 /// A store and a broker, their types forgotten.
@@ -43,7 +49,7 @@ pub(crate) struct Erased<S> {
 }
 
 #[async_trait]
-impl<S: Store + Outbox + OutboxDesk + Tokens> ApiBackend for Erased<S> {
+impl<S: Store + Outbox + OutboxDesk + Tokens + Upkeep> ApiBackend for Erased<S> {
     async fn append(&self, event: Event) -> Result<EventId, StoreError> {
         append(&self.store, event).await
     }
@@ -73,8 +79,12 @@ impl<S: Store + Outbox + OutboxDesk + Tokens> ApiBackend for Erased<S> {
         self.broker.ping().await
     }
 
-    async fn is_streamed(&self) -> Result<bool, StoreError> {
-        Ok(self.store.stream_state().await?.is_some())
+    async fn outbox(&self) -> Result<(Backlog, bool), StoreError> {
+        Ok((self.store.backlog().await?, self.store.stream_state().await?.is_some()))
+    }
+
+    async fn store_time(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.store.facts().await?.now)
     }
 }
 

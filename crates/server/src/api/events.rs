@@ -13,8 +13,9 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use postrider::Event;
-use postrider::store::StoreErrorKind;
+use postrider::spans::{Operation, Span};
+use postrider::store::{StoreError, StoreErrorKind};
+use postrider::{Event, EventId};
 use serde::Serialize;
 
 use self::content::Content;
@@ -46,8 +47,11 @@ pub(super) async fn publish(
         Content::CloudEvent => cloud_event::structured(text(&body)?, api.limits),
         Content::Json => plain(text(&body)?, &api),
     };
-    let event = ready(event, &caller, &headers)?;
-    let id = match api.backend.append(event.clone()).await {
+    let mut event = ready(event, &caller, &headers)?;
+    let span = begin_span(&mut event, &api);
+    let appended = api.backend.append(event.clone()).await;
+    end_span(span, &event, &appended, &api);
+    let id = match appended {
         Err(error) if error.kind == StoreErrorKind::Duplicate => {
             return Err(repeat::problem(&api, &event).await);
         }
@@ -88,6 +92,27 @@ fn ready(event: Result<Event, Refused>, caller: &Caller, headers: &HeaderMap) ->
         event.trace.tracestate = header("tracestate").filter(|_| event.trace.traceparent.is_some());
     }
     Ok(event)
+}
+
+/// Where spans are exported, the commit is one, and the event's own context is that span: a trace begins here if the caller has
+/// none.
+fn begin_span(event: &mut Event, api: &Api) -> Option<Span> {
+    let span = match event.trace.traceparent.as_deref() {
+        None => Span::root(&api.clock),
+        given => Span::under(given, &api.clock),
+    }?;
+    event.trace.traceparent = Some(span.own.clone());
+    Some(span)
+}
+
+fn end_span(span: Option<Span>, event: &Event, appended: &Result<EventId, StoreError>, api: &Api) {
+    let Some(span) = span else { return };
+    let (id, error) = match appended {
+        Ok(id) => (id.as_str(), None),
+        Err(error) if error.kind == StoreErrorKind::Duplicate => ("", Some("duplicate")),
+        Err(_) => ("", Some("store")),
+    };
+    span.end(Operation::Create, event.event_type.as_str(), id, error, &api.clock);
 }
 
 fn text(body: &[u8]) -> Result<&str, Problem> {

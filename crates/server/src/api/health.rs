@@ -1,28 +1,89 @@
 //! Health: whether the process lives, whether it can work, and what is missing.
+//!
+//! Nobody needs a token for it, so it says words and counts, and no name, address or version.
 
-use std::time::Duration;
+mod checkup;
+
+pub(super) use checkup::Checkup;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
+use self::checkup::{Figures, Pings, StoreWord};
 use super::Api;
+use crate::at_work::{Consuming, Relaying};
 
-/// A load balancer asks often and waits little.
-const CHECK_LIMIT: Duration = Duration::from_secs(3);
+/// Clocks further apart than this break schedules and the ends of tokens. Leases are by the database's clock alone.
+const SKEWED_MS: u64 = 60_000;
+/// An event that could have been published for so long means that the relay does not keep up.
+const BEHIND_SECONDS: f64 = 60.0;
 
-/// What works. Words only: who has no token learns no address and no version.
+/// Every part and how it is.
 #[derive(Debug, Serialize)]
 pub(super) struct Health {
+    /// `ok`; `degraded`: everything works, slower or in part; `unavailable`: something essential does not.
     status: &'static str,
     store: &'static str,
+    /// Whether the schema is the one this binary needs.
+    migrations: &'static str,
     broker: &'static str,
     /// Only where there is one. Everything works without it, slower.
     #[serde(skip_serializing_if = "Option::is_none")]
     redis: Option<&'static str>,
+    clock: ClockHealth,
+    outbox_publisher: Publisher,
+    relay: RelayHealth,
+    consumers: ConsumerHealth,
+}
+
+/// This machine's clock beside the database's.
+#[derive(Debug, Serialize)]
+struct ClockHealth {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skew_ms: Option<u64>,
+}
+
+/// The outbox and who publishes it, wherever that is.
+#[derive(Debug, Serialize)]
+struct Publisher {
+    /// `ok`, `behind` (an event waits for a minute), `paused` (its servers are away), `starting`, or `unknown`.
+    status: &'static str,
     /// How the outbox is read: `cdc` while a relay streams it, else `poll`.
-    relay: &'static str,
+    mode: &'static str,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    backlog: Option<Waiting>,
+}
+
+#[derive(Debug, Serialize)]
+struct Waiting {
+    pending: u64,
+    scheduled: u64,
+    dead: u64,
+    parked_keys: u64,
+    oldest_pending_seconds: f64,
+}
+
+/// The relay of this process.
+#[derive(Debug, Serialize)]
+struct RelayHealth {
+    /// `running`, `paused`, `starting`, or `elsewhere`.
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    published: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<u64>,
+}
+
+/// The consumers of this process.
+#[derive(Debug, Serialize)]
+struct ConsumerHealth {
+    status: &'static str,
+    running: u32,
+    paused: u32,
+    tripped: u32,
 }
 
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
@@ -33,30 +94,116 @@ pub(super) async fn live() -> Json<serde_json::Value> {
 /// `GET /v1/health/ready`: 200 while events can be committed. The outbox needs the store alone: without the broker they
 /// wait there, so an outage of the broker does not take the API away.
 pub(super) async fn ready(State(api): State<Api>) -> (StatusCode, Json<serde_json::Value>) {
-    if store_works(&api).await {
+    if api.checkup.pings().await.store == StoreWord::Ok {
         (StatusCode::OK, Json(serde_json::json!({ "status": "ok" })))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, Json(serde_json::json!({ "status": "unavailable" })))
     }
 }
 
-/// `GET /v1/health`: 200 while everything works, 503 with what does not.
+/// `GET /v1/health`: 200 while everything essential works, else 503; the body has each part.
 pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>) {
-    let (store, broker) = tokio::join!(store_works(&api), broker_works(&api));
-    let word = |works| if works { "ok" } else { "unavailable" };
-    let redis = api.once.is_degraded().map(|degraded| if degraded { "degraded" } else { "ok" });
-    let streamed = tokio::time::timeout(CHECK_LIMIT, api.backend.is_streamed()).await;
-    let relay = if matches!(streamed, Ok(Ok(true))) { "cdc" } else { "poll" };
-    let (store, broker, works) = (word(store), word(broker), store && broker);
-    let health = Health { status: word(works), store, broker, redis, relay };
-    let status = if works { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let (pings, figures) = tokio::join!(api.checkup.pings(), api.checkup.figures());
+    let redis = api.once.is_degraded();
+    let health = Health::of(pings, figures.as_ref(), redis, &api.at_work.relay(), api.at_work.consumers());
+    let status =
+        if health.status == "unavailable" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(health))
 }
 
-async fn store_works(api: &Api) -> bool {
-    matches!(tokio::time::timeout(CHECK_LIMIT, api.backend.check_store()).await, Ok(Ok(())))
+impl Health {
+    /// Puts words to what was found.
+    fn of(
+        pings: Pings,
+        figures: Option<&Figures>,
+        redis_degraded: Option<bool>,
+        relay: &Relaying,
+        consumers: Consuming,
+    ) -> Self {
+        let word = |works| if works { "ok" } else { "unavailable" };
+        let (store, migrations) = match pings.store {
+            StoreWord::Ok => ("ok", "ok"),
+            StoreWord::OtherSchema => ("ok", "other version"),
+            StoreWord::Unavailable => ("unavailable", "unknown"),
+        };
+        let redis = redis_degraded.map(|degraded| if degraded { "degraded" } else { "ok" });
+        let clock = ClockHealth::of(figures);
+        let outbox_publisher = Publisher::of(figures, relay);
+        let consumers = ConsumerHealth::of(consumers);
+        let essential = pings.store == StoreWord::Ok && pings.broker;
+        let well = redis != Some("degraded")
+            && clock.status != "skewed"
+            && !matches!(outbox_publisher.status, "behind" | "paused")
+            && consumers.status == "ok";
+        let status = match (essential, well) {
+            (false, _) => "unavailable",
+            (true, false) => "degraded",
+            (true, true) => "ok",
+        };
+        let relay = RelayHealth::of(relay);
+        let broker = word(pings.broker);
+        Self { status, store, migrations, broker, redis, clock, outbox_publisher, relay, consumers }
+    }
 }
 
-async fn broker_works(api: &Api) -> bool {
-    matches!(tokio::time::timeout(CHECK_LIMIT, api.backend.check_broker()).await, Ok(Ok(())))
+impl ClockHealth {
+    fn of(figures: Option<&Figures>) -> Self {
+        let skew_ms = figures.map(|figures| u64::try_from(figures.skew.as_millis()).unwrap_or(u64::MAX));
+        let status = match skew_ms {
+            None => "unknown",
+            Some(skew) if skew > SKEWED_MS => "skewed",
+            Some(_) => "ok",
+        };
+        Self { status, skew_ms }
+    }
 }
+
+impl Publisher {
+    fn of(figures: Option<&Figures>, relay: &Relaying) -> Self {
+        let oldest = figures.map_or(0.0, |figures| figures.oldest_pending.as_secs_f64());
+        let status = match relay {
+            Relaying::Starting => "starting",
+            Relaying::Here(relay) if relay.is_paused() => "paused",
+            _ if figures.is_none() => "unknown",
+            _ if oldest > BEHIND_SECONDS => "behind",
+            Relaying::Elsewhere | Relaying::Here(_) => "ok",
+        };
+        let backlog = figures.map(|figures| Waiting {
+            pending: figures.backlog.due,
+            scheduled: figures.backlog.later,
+            dead: figures.backlog.dead,
+            parked_keys: figures.backlog.parked_keys,
+            oldest_pending_seconds: (oldest * 1000.0).round() / 1000.0,
+        });
+        let mode = if figures.is_some_and(|figures| figures.streamed) { "cdc" } else { "poll" };
+        Self { status, mode, backlog }
+    }
+}
+
+impl RelayHealth {
+    fn of(relay: &Relaying) -> Self {
+        let here = if let Relaying::Here(relay) = relay { Some(relay) } else { None };
+        let status = match relay {
+            Relaying::Elsewhere => "elsewhere",
+            Relaying::Starting => "starting",
+            Relaying::Here(relay) if relay.is_paused() => "paused",
+            Relaying::Here(_) => "running",
+        };
+        Self {
+            status,
+            published: here.map(|relay| relay.published()),
+            failed: here.map(|relay| relay.failed()),
+        }
+    }
+}
+
+impl ConsumerHealth {
+    fn of(Consuming { running, paused, tripped }: Consuming) -> Self {
+        // Who is paused is so because somebody wanted it.
+        let status = if tripped > 0 { "degraded" } else { "ok" };
+        Self { status, running, paused, tripped }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! `GET /v1/metrics`: what Prometheus scrapes.
 
+pub(crate) mod catalogue;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     let buckets =
         PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS);
     let handle = buckets.and_then(PrometheusBuilder::install_recorder).context("cannot start to measure")?;
+    catalogue::describe();
     Ok(HANDLE.get_or_init(|| handle).clone())
 }
 

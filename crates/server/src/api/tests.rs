@@ -78,8 +78,11 @@ impl ApiBackend for Memory {
         }
         Ok(())
     }
-    async fn is_streamed(&self) -> Result<bool, StoreError> {
-        Ok(false)
+    async fn outbox(&self) -> Result<(postrider::store::Backlog, bool), StoreError> {
+        self.check_store().await.map(|()| Default::default())
+    }
+    async fn store_time(&self) -> Result<jiff::Timestamp, StoreError> {
+        self.check_store().await.map(|()| Clock::system().now())
     }
 
     async fn check_broker(&self) -> Result<(), BrokerError> {

@@ -15,7 +15,7 @@ use sqlx::{PgPool, Row as _};
 use super::Load;
 
 /// The poller and its table, in a schema of its own.
-pub(crate) struct Naive {
+pub(super) struct Naive {
     pool: PgPool,
     channel: Channel,
     _connection: lapin::Connection,
@@ -24,7 +24,7 @@ pub(crate) struct Naive {
 
 impl Naive {
     /// Makes the table.
-    pub(crate) async fn open(pool: &PgPool, broker: &str, queue: &str) -> anyhow::Result<Self> {
+    pub(super) async fn open(pool: &PgPool, broker: &str, queue: &str) -> anyhow::Result<Self> {
         let table = "DROP SCHEMA IF EXISTS postrider_bench CASCADE; CREATE SCHEMA postrider_bench;
             CREATE TABLE postrider_bench.event_outbox (
                 id uuid PRIMARY KEY, group_id uuid NOT NULL, subsidiary_id uuid, aggregate_type text NOT NULL,
@@ -41,7 +41,7 @@ impl Naive {
     }
 
     /// Fills the table.
-    pub(crate) async fn fill(&self, load: Load) -> anyhow::Result<()> {
+    pub(super) async fn fill(&self, load: Load) -> anyhow::Result<()> {
         sqlx::query("TRUNCATE postrider_bench.event_outbox").execute(&self.pool).await?;
         sqlx::query(
             "INSERT INTO postrider_bench.event_outbox (id, group_id, aggregate_type, aggregate_id, event_type, payload)
@@ -56,7 +56,7 @@ impl Naive {
     }
 
     /// Publishes everything.
-    pub(crate) async fn drain(&self, clock: &Clock) -> anyhow::Result<Duration> {
+    pub(super) async fn drain(&self, clock: &Clock) -> anyhow::Result<Duration> {
         let start = clock.monotonic();
         while self.pass().await? > 0 {}
         Ok(clock.since(start))
@@ -101,7 +101,7 @@ impl Naive {
     }
 
     /// Removes the table.
-    pub(crate) async fn remove(self) -> anyhow::Result<()> {
+    pub(super) async fn remove(self) -> anyhow::Result<()> {
         sqlx::raw_sql("DROP SCHEMA postrider_bench CASCADE").execute(&self.pool).await?;
         Ok(())
     }

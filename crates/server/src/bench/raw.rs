@@ -7,23 +7,24 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Confirmation};
-use postrider::broker::{HeaderValue, Message, Outgoing, Published};
+use postrider::broker::{HeaderValue, Message, Outgoing, Published, Verdict};
 use postrider::embedded::EmbeddedBroker;
 use postrider::topology::{Queue, QueueName, Topology};
 use postrider::{Broker as _, Clock};
 
 /// Messages on their way at the same time.
 const WINDOW: usize = 1000;
+/// Deliveries on their way at the same time.
+const PREFETCH: u16 = 250;
 
 /// A broker without anything around it.
 #[async_trait]
-pub(crate) trait Raw: Send {
-    /// The queue it publishes to.
-    fn queue(&self) -> &QueueName;
+pub(super) trait Raw: Send {
     /// Publishes with confirms and says how long it took.
     async fn publish(&mut self, messages: Vec<Message>, clock: &Clock) -> anyhow::Result<Duration>;
     /// Publishes one after the other, each when the one before is confirmed, and says how long each took.
@@ -32,12 +33,14 @@ pub(crate) trait Raw: Send {
         messages: Vec<Message>,
         clock: &Clock,
     ) -> anyhow::Result<Vec<Duration>>;
+    /// Consumes so many messages and acks each, and says how long it took.
+    async fn consume(&mut self, messages: usize, clock: &Clock) -> anyhow::Result<Duration>;
     /// Empties the queue.
     async fn empty(&mut self) -> anyhow::Result<()>;
 }
 
 /// RabbitMQ by the driver itself, persistent, to a quorum queue.
-pub(crate) struct RabbitRaw {
+pub(super) struct RabbitRaw {
     channel: lapin::Channel,
     _connection: lapin::Connection,
     queue: QueueName,
@@ -45,7 +48,7 @@ pub(crate) struct RabbitRaw {
 
 impl RabbitRaw {
     /// Declares the queue.
-    pub(crate) async fn open(url: &str, queue: QueueName) -> anyhow::Result<Self> {
+    pub(super) async fn open(url: &str, queue: QueueName) -> anyhow::Result<Self> {
         let connection = lapin::Connection::connect(url, lapin::ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -57,7 +60,7 @@ impl RabbitRaw {
     }
 
     /// Removes other queues of the benchmark.
-    pub(crate) async fn remove_also(&self, queues: impl Iterator<Item = &QueueName>) -> anyhow::Result<()> {
+    pub(super) async fn remove_also(&self, queues: impl Iterator<Item = &QueueName>) -> anyhow::Result<()> {
         for queue in queues {
             self.channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
         }
@@ -65,7 +68,7 @@ impl RabbitRaw {
     }
 
     /// Removes the queue.
-    pub(crate) async fn remove(self) -> anyhow::Result<()> {
+    pub(super) async fn remove(self) -> anyhow::Result<()> {
         self.channel.queue_delete(self.queue.as_str().into(), QueueDeleteOptions::default()).await?;
         Ok(())
     }
@@ -73,10 +76,6 @@ impl RabbitRaw {
 
 #[async_trait]
 impl Raw for RabbitRaw {
-    fn queue(&self) -> &QueueName {
-        &self.queue
-    }
-
     async fn publish(&mut self, messages: Vec<Message>, clock: &Clock) -> anyhow::Result<Duration> {
         let messages: Vec<_> =
             messages.into_iter().map(|message| (properties(&message), message.body)).collect();
@@ -113,6 +112,24 @@ impl Raw for RabbitRaw {
         Ok(took)
     }
 
+    async fn consume(&mut self, messages: usize, clock: &Clock) -> anyhow::Result<Duration> {
+        const TAG: &str = "postrider-bench";
+        self.channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+        let start = clock.monotonic();
+        let (queue, options) = (self.queue.as_str().into(), BasicConsumeOptions::default());
+        let mut deliveries =
+            self.channel.basic_consume(queue, TAG.into(), options, FieldTable::default()).await?;
+        for _ in 0..messages {
+            let Some(delivery) = deliveries.next().await else {
+                anyhow::bail!("the broker ended the consumer")
+            };
+            delivery?.ack(BasicAckOptions::default()).await?;
+        }
+        let took = clock.since(start);
+        self.channel.basic_cancel(TAG.into(), BasicCancelOptions::default()).await?;
+        Ok(took)
+    }
+
     async fn empty(&mut self) -> anyhow::Result<()> {
         self.channel.queue_purge(self.queue.as_str().into(), QueuePurgeOptions::default()).await?;
         Ok(())
@@ -143,14 +160,14 @@ fn properties(message: &Message) -> BasicProperties {
 }
 
 /// The embedded broker alone, in batches as large as the relay's.
-pub(crate) struct EmbeddedRaw {
+pub(super) struct EmbeddedRaw {
     broker: Arc<EmbeddedBroker>,
     queue: QueueName,
 }
 
 impl EmbeddedRaw {
     /// Declares the queue.
-    pub(crate) async fn open(broker: Arc<EmbeddedBroker>, queue: QueueName) -> anyhow::Result<Self> {
+    pub(super) async fn open(broker: Arc<EmbeddedBroker>, queue: QueueName) -> anyhow::Result<Self> {
         broker.declare(&Topology::default().queue(Queue::quorum(queue.clone()))).await?;
         Ok(Self { broker, queue })
     }
@@ -158,10 +175,6 @@ impl EmbeddedRaw {
 
 #[async_trait]
 impl Raw for EmbeddedRaw {
-    fn queue(&self) -> &QueueName {
-        &self.queue
-    }
-
     async fn publish(&mut self, messages: Vec<Message>, clock: &Clock) -> anyhow::Result<Duration> {
         let outgoing: Vec<_> =
             messages.into_iter().map(|message| Outgoing::to_queue(&self.queue, message)).collect();
@@ -183,6 +196,21 @@ impl Raw for EmbeddedRaw {
             took.push(self.publish(vec![message], clock).await?);
         }
         Ok(took)
+    }
+
+    async fn consume(&mut self, messages: usize, clock: &Clock) -> anyhow::Result<Duration> {
+        let start = clock.monotonic();
+        let mut subscription = self.broker.subscribe(&self.queue, PREFETCH).await?;
+        let settler = subscription.settler();
+        let mut seen = 0;
+        while seen < messages {
+            let deliveries = subscription.next(usize::from(PREFETCH)).await?;
+            seen += deliveries.len();
+            settler
+                .settle(deliveries.into_iter().map(|delivery| (delivery.receipt, Verdict::Ack)).collect())
+                .await?;
+        }
+        Ok(clock.since(start))
     }
 
     /// The file is thrown away afterwards.

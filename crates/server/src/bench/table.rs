@@ -6,7 +6,7 @@ use postrider::topology::QueueName;
 use sqlx::{Postgres as Driver, Transaction};
 
 /// Adds so many rows that are published already.
-pub(crate) async fn add_published(
+pub(super) async fn add_published(
     store: &Postgres,
     rows: usize,
     bytes: usize,
@@ -31,12 +31,20 @@ pub(crate) async fn add_published(
     Ok(())
 }
 
+/// Adds so many events that a consumer of the benchmark has applied.
+pub(super) async fn add_applied(store: &Postgres, rows: usize, queue: &QueueName) -> anyhow::Result<()> {
+    let insert = "INSERT INTO postrider.event_inbox (consumer_name, event_id, payload_hash)
+                  SELECT $2 || '.before', gen_random_uuid()::text, sha256('x') FROM generate_series(1, $1)";
+    sqlx::query(insert).bind(i64::try_from(rows)?).bind(queue.as_str()).execute(store.pool()).await?;
+    Ok(())
+}
+
 /// A transaction that somebody left open: while it lasts, nothing that was deleted or updated since can be cleaned up.
-pub(crate) struct Held(Transaction<'static, Driver>);
+pub(super) struct Held(Transaction<'static, Driver>);
 
 impl Held {
     /// Opens it.
-    pub(crate) async fn open(store: &Postgres) -> anyhow::Result<Self> {
+    pub(super) async fn open(store: &Postgres) -> anyhow::Result<Self> {
         let mut transaction = store.pool().begin().await?;
         sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").execute(&mut *transaction).await?;
         sqlx::query("SELECT txid_current()").execute(&mut *transaction).await?;
@@ -44,13 +52,13 @@ impl Held {
     }
 
     /// Ends it.
-    pub(crate) async fn end(self) -> anyhow::Result<()> {
+    pub(super) async fn end(self) -> anyhow::Result<()> {
         Ok(self.0.rollback().await?)
     }
 }
 
 /// Removes the benchmark's rows.
-pub(crate) async fn forget(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
+pub(super) async fn forget(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
     let mut tx = store.begin().await?;
     sqlx::query("SET LOCAL statement_timeout = 0").execute(tx.connection()).await?;
     sqlx::query(
@@ -65,8 +73,39 @@ pub(crate) async fn forget(store: &Postgres, queue: &QueueName) -> anyhow::Resul
 }
 
 /// Removes what the benchmark's consumers, which are named after its queue, have marked as applied.
-pub(crate) async fn forget_inbox(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
+pub(super) async fn forget_inbox(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
     let delete = "DELETE FROM postrider.event_inbox WHERE starts_with(consumer_name, $1)";
-    sqlx::query(delete).bind(queue.as_str()).execute(store.pool()).await?;
+    let mut tx = store.begin().await?;
+    sqlx::query("SET LOCAL statement_timeout = 0").execute(tx.connection()).await?;
+    sqlx::query(delete).bind(queue.as_str()).execute(tx.connection()).await?;
+    store.commit(tx).await?;
+    Ok(())
+}
+
+/// Removes the benchmark's dead letters and their counts.
+pub(super) async fn forget_letters(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
+    let mut tx = store.begin().await?;
+    for sql in [
+        "SET LOCAL statement_timeout = 0",
+        "DELETE FROM postrider.dead_letter_hour WHERE fingerprint IN \
+             (SELECT fingerprint FROM postrider.dead_letter_group WHERE queue = $1)",
+        "DELETE FROM postrider.dead_letter_group WHERE queue = $1",
+        "DELETE FROM postrider.dead_letter WHERE queue = $1",
+    ] {
+        let statement = sqlx::query(sql);
+        let statement = if sql.contains("$1") { statement.bind(queue.as_str()) } else { statement };
+        statement.execute(tx.connection()).await?;
+    }
+    store.commit(tx).await?;
+    Ok(())
+}
+
+/// Removes what was published over HTTP.
+pub(super) async fn forget_published(store: &Postgres) -> anyhow::Result<()> {
+    let delete = "DELETE FROM postrider.event_outbox WHERE aggregate_type = 'bench.http'";
+    let mut tx = store.begin().await?;
+    sqlx::query("SET LOCAL statement_timeout = 0").execute(tx.connection()).await?;
+    sqlx::query(delete).execute(tx.connection()).await?;
+    store.commit(tx).await?;
     Ok(())
 }

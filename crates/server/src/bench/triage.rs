@@ -8,103 +8,101 @@ use postrider::operation::{LetterPlan, LetterWork, Runner, RunnerConfig, start};
 use postrider::store::{Backend, DeadLetter, GroupQuery, LetterFilter, LetterQuery, OperationKind, Turn};
 use postrider::topology::{ConsumerName, QueueName};
 use postrider::{Clock, Payload};
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::per_second;
+use super::desk::Desk;
+use super::{Figure, Load, Raw, per_second};
 
 /// Letters stored at a time, as the collector does.
 const BATCH: usize = 500;
 /// Questions asked of each kind, of which the median counts.
 const QUESTIONS: usize = 21;
+/// What a page may take.
+const ALLOWED_MS: f64 = 200.0;
 /// Different groups of letters.
 const GROUPS: usize = 200;
 
-/// What was measured. Milliseconds are medians.
-#[derive(Debug, Serialize)]
-pub(crate) struct TriageFigures {
-    pub(crate) backend: String,
-    pub(crate) letters: usize,
+impl<S: Backend> Desk<'_, S> {
+    /// Fills the table, asks, and sends some again.
+    pub(super) async fn letters(
+        &self,
+        raw: &mut dyn Raw,
+        load: Load,
+        letters: usize,
+        replays: u64,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let (published, consumed) = (self.raw_publish(raw, load).await?, self.raw_consume(raw, load).await?);
+        let collected = self.collect_letters(letters).await?;
+        let mut figures = Vec::new();
+        let name = format!("dead letters stored, up to {letters}, over raw consume and ack");
+        figures.extend(Figure::median(name, self.backend, "/s", vec![(collected, consumed)]));
+        for (name, took) in self.ask(letters).await? {
+            let name = format!("{name}, {letters} dead letters, over the {ALLOWED_MS} ms allowed");
+            let figure = Figure::median(name, self.backend, "ms", vec![(took, ALLOWED_MS)]);
+            figures.extend(figure.map(|figure| figure.aims_at(1.0)));
+        }
+        let (replayed, rate) = self.replay_letters(replays).await?;
+        let name = format!("dead letters sent again through the outbox, {replayed}, over raw confirms");
+        figures.extend(Figure::median(name, self.backend, "/s", vec![(rate, published)]));
+        Ok(figures)
+    }
+
     /// Stored a second, in batches as the collector stores them.
-    pub(crate) collected_per_second: f64,
-    /// The newest page of the list.
-    pub(crate) list_ms: f64,
-    /// A page from the middle of the list.
-    pub(crate) page_ms: f64,
-    /// A page of one group's letters.
-    pub(crate) group_letters_ms: f64,
-    /// A page of groups, with counts by hour and samples.
-    pub(crate) groups_ms: f64,
-    /// A search for a text that is nowhere, to where it stops.
-    pub(crate) text_ms: f64,
-    /// Letters that were sent again, and how many a second: resolved, logged and in the outbox.
-    pub(crate) replayed: u64,
-    pub(crate) replayed_per_second: f64,
-}
-
-/// Fills the table, asks, and replays some.
-pub(crate) async fn triage<S: Backend>(
-    store: &S,
-    clock: &Clock,
-    queue: &QueueName,
-    letters: usize,
-    replays: u64,
-    backend: String,
-) -> anyhow::Result<TriageFigures> {
-    let begin = clock.monotonic();
-    for from in (0..letters).step_by(BATCH) {
-        let batch = (from..(from + BATCH).min(letters)).map(|number| letter(number, queue, clock));
-        store.collect(batch.collect::<anyhow::Result<_>>()?).await?;
+    async fn collect_letters(&self, letters: usize) -> anyhow::Result<f64> {
+        let begin = self.clock.monotonic();
+        for from in (0..letters).step_by(BATCH) {
+            let batch =
+                (from..(from + BATCH).min(letters)).map(|number| letter(number, self.queue, self.clock));
+            self.store.collect(batch.collect::<anyhow::Result<_>>()?).await?;
+        }
+        let rate = per_second(letters, self.clock.since(begin));
+        eprintln!("{letters} dead letters are stored, {rate:.0} a second");
+        Ok(rate)
     }
-    let collected_per_second = per_second(letters, clock.since(begin));
-    eprintln!("{letters} dead letters are stored, {collected_per_second:.0} a second");
 
-    let open = LetterFilter::open;
-    let newest = LetterQuery { filter: open(), turn: Turn::Newest, limit: 50 };
-    let mut middle = newest.clone();
-    let half = LetterFilter { until: Some(clock.now() - Duration::from_secs(letters as u64 / 2)), ..open() };
-    let page = store.letters(&LetterQuery { filter: half, ..newest.clone() }).await?;
-    if let Some(next) = page.next {
-        middle.turn = Turn::Before(next);
+    /// Questions, and how many milliseconds each answer took.
+    async fn ask(&self, letters: usize) -> anyhow::Result<Vec<(&'static str, f64)>> {
+        let (store, clock, open) = (self.store, self.clock, LetterFilter::open);
+        let newest = LetterQuery { filter: open(), turn: Turn::Newest, limit: 50 };
+        let mut middle = newest.clone();
+        // They died a second apart.
+        let half = Duration::from_secs(letters as u64 / 2);
+        let half = LetterFilter { until: Some(clock.now() - half), ..open() };
+        let page = store.letters(&LetterQuery { filter: half, ..newest.clone() }).await?;
+        if let Some(next) = page.next {
+            middle.turn = Turn::Before(next);
+        }
+        let group = page.letters.first().map(|letter| letter.fingerprint.clone());
+        let of_group =
+            LetterQuery { filter: LetterFilter { fingerprint: group, ..open() }, ..newest.clone() };
+        let text = LetterFilter { text: Some("no such text anywhere".to_owned()), ..open() };
+        let by_text = LetterQuery { filter: text, ..newest.clone() };
+        let groups = GroupQuery { filter: open(), after: None, limit: 20, hours: 24, now: clock.now() };
+        Ok(vec![
+            ("the newest page", median(clock, async || store.letters(&newest).await.map(drop)).await?),
+            ("a page from the middle", median(clock, async || store.letters(&middle).await.map(drop)).await?),
+            ("a page of one group", median(clock, async || store.letters(&of_group).await.map(drop)).await?),
+            ("a page of groups", median(clock, async || store.groups(&groups).await.map(drop)).await?),
+            (
+                "a search for a text that is nowhere, to where it stops",
+                median(clock, async || store.letters(&by_text).await.map(drop)).await?,
+            ),
+        ])
     }
-    let group = page.letters.first().map(|letter| letter.fingerprint.clone());
-    let of_group = LetterQuery { filter: LetterFilter { fingerprint: group, ..open() }, ..newest.clone() };
-    let text = LetterFilter { text: Some("no such text anywhere".to_owned()), ..open() };
-    let by_text = LetterQuery { filter: text, ..newest.clone() };
-    let groups = GroupQuery { filter: open(), after: None, limit: 20, hours: 24, now: clock.now() };
 
-    let list_ms = median(clock, async || store.letters(&newest).await.map(drop)).await?;
-    let page_ms = median(clock, async || store.letters(&middle).await.map(drop)).await?;
-    let group_letters_ms = median(clock, async || store.letters(&of_group).await.map(drop)).await?;
-    let groups_ms = median(clock, async || store.groups(&groups).await.map(drop)).await?;
-    let text_ms = median(clock, async || store.letters(&by_text).await.map(drop)).await?;
-
-    let plan = LetterPlan {
-        filter: LetterFilter { queue: Some(queue.clone()), ..open() },
-        limit: Some(replays),
-        ..LetterPlan::default()
-    };
-    let begin = clock.monotonic();
-    let started = start(store, clock, OperationKind::ReplayLetters, &plan, None, "bench", None).await?;
-    let mut replayed = 0;
-    if let Some(id) = started {
+    /// How many were sent again, and how many a second: resolved, logged and in the outbox.
+    async fn replay_letters(&self, replays: u64) -> anyhow::Result<(u64, f64)> {
+        let (store, clock) = (self.store, self.clock);
+        let filter = LetterFilter { queue: Some(self.queue.clone()), ..LetterFilter::open() };
+        let plan = LetterPlan { filter, limit: Some(replays), ..LetterPlan::default() };
+        let begin = clock.monotonic();
+        let started = start(store, clock, OperationKind::ReplayLetters, &plan, None, "bench", None).await?;
+        let Some(id) = started else { anyhow::bail!("there is nothing to send again") };
         let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
         runner.run(id, &LetterWork::new(clock.clone()), &CancellationToken::new()).await?;
-        replayed = store.operation(id).await?.map_or(0, |operation| operation.done);
+        let replayed = store.operation(id).await?.map_or(0, |operation| operation.done);
+        Ok((replayed, per_second(usize::try_from(replayed)?, clock.since(begin))))
     }
-    let replayed_per_second = per_second(usize::try_from(replayed)?, clock.since(begin));
-    Ok(TriageFigures {
-        backend,
-        letters,
-        collected_per_second,
-        list_ms,
-        page_ms,
-        group_letters_ms,
-        groups_ms,
-        text_ms,
-        replayed,
-        replayed_per_second,
-    })
 }
 
 async fn median<E: Into<anyhow::Error>>(

@@ -1,11 +1,16 @@
 //! `postrider db`: the database schema, made when somebody says so and never before.
 
+mod grants;
+
+use std::io::Write as _;
+
 use clap::{Args, Subcommand};
 use postrider::store::{Migration, MigrationState, RelayId};
 use serde::Serialize;
 
 use super::Context;
-use crate::exit::Exit;
+use crate::config::Backends;
+use crate::exit::{Exit, usage};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with the schema.
@@ -38,6 +43,15 @@ enum What {
     },
     /// List the migrations and whether the database has them; exit code 3 if one is missing
     Status,
+    /// Print least-privilege roles as SQL: migrator, producer, relay, consumer, ledger, dashboard
+    #[command(
+        after_help = "Changes nothing. Example:\n  postrider db grants > grants.sql && psql -f grants.sql"
+    )]
+    Grants {
+        /// What the names of the roles begin with
+        #[arg(long, default_value = "postrider")]
+        prefix: String,
+    },
 }
 
 /// The command, on a store.
@@ -57,6 +71,13 @@ impl OnStore for Db<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         match self.args.what {
             What::Status => self.list(&wired.store.migrations().await?),
+            What::Grants { prefix } => {
+                if matches!(self.context.config.backends, Backends::Embedded { .. }) {
+                    return Err(usage("a SQLite file has no roles; set DATABASE_URL (store.url)"));
+                }
+                std::io::stdout().write_all(grants::sql(&prefix)?.as_bytes())?;
+                Ok(Exit::Ok)
+            }
             What::Migrate { dry_run: true } => {
                 let all = wired.store.migrations().await?;
                 self.list(
@@ -101,7 +122,8 @@ impl Db<'_> {
             state: migration.state.as_str(),
         };
         let rows: Vec<_> = migrations.iter().map(row).collect();
-        let missing = migrations.iter().any(|migration| migration.state != MigrationState::Applied);
+        let behind = |state| matches!(state, MigrationState::Missing | MigrationState::Changed);
+        let missing = migrations.iter().any(|migration| behind(migration.state));
         self.context.output.rows(&["VERSION", "NAME", "STATE"], &rows, |row| {
             vec![row.version.to_string(), row.name.clone(), row.state.to_owned()]
         })?;

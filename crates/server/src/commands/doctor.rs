@@ -1,13 +1,17 @@
 //! `postrider doctor`: every connection, schema, queue and clock, a line each, with what to do.
 
+mod handling;
+
 use std::time::Duration;
 
 use clap::Args;
 use postrider::broker::{Broker, BrokerErrorKind};
+use postrider::consumer::ConsumerConfig;
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
 use postrider::redis::RedisFacts;
 use postrider::store::{StoreError, StoreErrorKind};
+use postrider::topology::{ConsumerName, QueueName};
 use serde::Serialize;
 
 use super::Context;
@@ -114,6 +118,10 @@ async fn examine_store<S: WholeStore>(store: &S, context: &Context, report: &mut
         }
         Err(error) => report.fail("store", advice(&error)),
     }
+    match store.findings().await {
+        Ok(findings) => findings.into_iter().for_each(|finding| report.warn("store setup", finding)),
+        Err(error) => report.warn("store setup", advice(&error)),
+    }
     match store.check().await {
         Ok(()) => report.ok("schema", "up to date"),
         Err(error) => report.fail("schema", advice(&error)),
@@ -189,6 +197,7 @@ async fn examine_management(context: &Context, report: &mut Report) {
     let looked = async { Ok::<_, ManagementError>((api.overview().await?, api.whoami().await?)) };
     match looked.await {
         Ok((overview, me)) => {
+            examine_handling(&operator, context, report).await;
             let detail =
                 format!("RabbitMQ {} at {} answers to {}", overview.rabbitmq_version, api.places(), me.name);
             if me.may_set_policies() {
@@ -203,6 +212,25 @@ async fn examine_management(context: &Context, report: &mut Report) {
         }
         Err(error) => report
             .warn("management", format!("{error}; without it policies are not set, and drift is not seen")),
+    }
+}
+
+/// Whether handlers have the time they may take.
+async fn examine_handling(operator: &Operator, context: &Context, report: &mut Report) {
+    let Ok(broker) = operator.observe().await else { return };
+    let consumers = context.config.consuming();
+    let short = |(name, queue, config): &(ConsumerName, QueueName, ConsumerConfig)| {
+        handling::too_short(name.as_str(), queue.as_str(), config, &broker)
+    };
+    let found: Vec<_> = consumers.iter().filter_map(short).collect();
+    if found.is_empty() && !consumers.is_empty() {
+        report.ok(
+            "handlers",
+            "RabbitMQ waits longer for each than it may take, unless rabbitmq.conf says otherwise",
+        );
+    }
+    for told in found {
+        report.warn("handlers", told);
     }
 }
 

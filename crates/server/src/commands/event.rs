@@ -1,4 +1,6 @@
-//! `postrider event trace`: where one event went, as far as the store and the broker know.
+//! `postrider event trace`: where one event went, as far as the store and the broker know. `event erase`: what it said, forgotten.
+
+mod erase;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -27,6 +29,8 @@ enum What {
         /// The id of the event
         id: EventId,
     },
+    /// Erase what events said, and keep that they happened
+    Erase(erase::EraseArgs),
 }
 
 /// The command, on a store.
@@ -56,7 +60,10 @@ struct Traced {
 impl OnStore for OfEvent<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
-        let What::Trace { id } = self.args.what;
+        let id = match self.args.what {
+            What::Trace { id } => id,
+            What::Erase(args) => return erase::run(args, &wired.store, self.context).await,
+        };
         let trace = wired.store.trace(&id).await?;
         if trace == Trace::default() {
             return Err(usage(format!(

@@ -4,6 +4,7 @@
 
 mod api_task;
 mod connections;
+mod gauges_task;
 mod ledger_task;
 mod migration_task;
 mod policies;
@@ -31,6 +32,7 @@ use self::push_task::PushTask;
 use self::signals::{Signal, Signals};
 use super::Context;
 use crate::api::metrics;
+use crate::at_work::Relaying;
 use crate::config::{ArchiveChoice, Config, OutboxTable, PartitionChoice};
 use crate::exit::Exit;
 use crate::wiring::{self, OnStore, WholeStore, Wired};
@@ -117,12 +119,19 @@ impl OnStore for Serve<'_> {
         } else {
             None
         };
+        let at_work = api.as_ref().map(|api| api.at_work.clone()).unwrap_or_default();
+        if self.runs(Role::Relay) {
+            at_work.note_relay(Relaying::Starting);
+        }
+        if api.is_some() {
+            gauges_task::start(&wired.store, &broker, context, &stop);
+        }
         if self.runs(Role::Progress) {
             progress_task::start(&wired.store, context, &stop)?;
         }
         let push = self
             .runs(Role::Push)
-            .then(|| PushTask::start(&wired.store, &broker, accelerator.as_ref(), context, stop.clone()));
+            .then(|| PushTask::start(&wired.store, &broker, accelerator.as_ref(), context, &at_work, &stop));
         let mut ledger = if self.runs(Role::Ledger) {
             Some(LedgerTask::prepare(&wired.store, context).await?)
         } else {
@@ -132,7 +141,11 @@ impl OnStore for Serve<'_> {
         loop {
             tokio::select! {
                 started = self.start(&wired.store, &broker, accelerator.as_ref()), if running.is_none() => {
-                    running = Some(started?);
+                    let started = started?;
+                    if let Some(relay) = started.relay() {
+                        at_work.note_relay(Relaying::Here(relay.clone()));
+                    }
+                    running = Some(started);
                     feeding = ledger.take().map(|ledger| ledger.start(&broker, accelerator.as_ref(), &stop));
                     let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
                     eprintln!("serving {}", roles.collect::<Vec<_>>().join(", "));

@@ -4,6 +4,7 @@ use postrider::consumer::{BreakerConfig, Concurrency, ConsumerConfig};
 use postrider::topology::{ConsumerName, QueueName};
 use serde::Deserialize;
 
+use super::Config;
 use super::retry::Delay;
 
 /// `[[consumer]]`. What it does not say is as the library has it.
@@ -64,6 +65,26 @@ impl ConsumerShort {
             key_prefix: self.key_prefix.clone().or(usual.key_prefix),
             inbox: self.inbox.clone().or(usual.inbox),
         })
+    }
+}
+
+impl Config {
+    /// The consumers that the configuration knows, push subscriptions too: the queue of each, and how it works.
+    pub(crate) fn consuming(&self) -> Vec<(ConsumerName, QueueName, ConsumerConfig)> {
+        let named = |name: &ConsumerName| self.settings.consumer.iter().find(|short| short.name == *name);
+        let own = self.own.consumers.iter().filter_map(|registration| {
+            let config = named(&registration.name)?.config().ok()?;
+            Some((registration.name.clone(), registration.service.name().clone(), config))
+        });
+        let layout = &self.own.layout;
+        let pushed = self.push.iter().filter_map(|pushed| {
+            let service = pushed.subscription.service(&layout.services, &layout.exchange).ok()?;
+            let config = self.push_consumer(&pushed.subscription);
+            Some((pushed.subscription.name.clone(), service.name().clone(), config))
+        });
+        let pushed: Vec<_> = pushed.collect();
+        let beside = own.filter(|(name, ..)| !pushed.iter().any(|(other, ..)| other == name));
+        beside.collect::<Vec<_>>().into_iter().chain(pushed.iter().cloned()).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::layers::ConfigError;
 
 /// Names that other programs and the seeds use, and the settings they stand for.
-const KNOWN_ELSEWHERE: [(&str, &str); 14] = [
+const KNOWN_ELSEWHERE: [(&str, &str); 17] = [
     ("DATABASE_URL", "store.url"),
     ("RABBITMQ_URL", "broker.url"),
     ("RABBITMQ_HOST", "broker.host"),
@@ -22,6 +22,9 @@ const KNOWN_ELSEWHERE: [(&str, &str); 14] = [
     ("REDIS_STATE_DB", "redis.state_db"),
     ("METRICS_TOKEN", "http.metrics_token"),
     ("ENABLE_DUAL_PUBLISH", "migration.dual_publish"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "telemetry.otlp_endpoint"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "telemetry.otlp_headers"),
+    ("OTEL_SERVICE_NAME", "telemetry.service_name"),
 ];
 
 const PREFIX: &str = "POSTRIDER_";
@@ -138,7 +141,7 @@ fn port_alone(value: String) -> String {
 
 /// `RELAY_BATCH_SIZE` begins like a setting but has one underscore where two belong.
 fn misspelt(name: &str) -> Option<(&str, &str)> {
-    const SECTIONS: [&str; 11] = [
+    const SECTIONS: [&str; 12] = [
         "PROGRESS",
         "STORE",
         "BROKER",
@@ -148,6 +151,7 @@ fn misspelt(name: &str) -> Option<(&str, &str)> {
         "LIMITS",
         "HTTP",
         "LOG",
+        "TELEMETRY",
         "SHUTDOWN",
         "MIGRATION",
     ];

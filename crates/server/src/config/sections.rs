@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::consumer::ConsumerShort;
 use super::ledger::Ledger;
 use super::migration::Migration;
+use super::observing::{Log, Telemetry};
 use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
@@ -32,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) http: Http,
     pub(crate) log: Log,
+    pub(crate) telemetry: Telemetry,
     pub(crate) shutdown: Shutdown,
     pub(crate) ledger: Ledger,
     pub(crate) migration: Migration,
@@ -280,24 +282,6 @@ pub(crate) struct Egress {
     pub(crate) allow: Vec<String>,
 }
 
-/// What is written to stderr.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Log {
-    pub(crate) format: LogFormat,
-    pub(crate) level: String,
-}
-
-/// For whom it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
-
 /// How `serve` ends.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -387,6 +371,9 @@ impl Settings {
         rule("broker.connect_timeout_ms", broker.connect_timeout_ms >= 1, "must be at least 1");
         rule("broker.confirm_timeout_ms", broker.confirm_timeout_ms >= 1, "must be at least 1");
         rule("broker.call_timeout_ms", broker.call_timeout_ms >= 1, "must be at least 1");
+        if let Some((key, broken)) = self.telemetry.broken_rule() {
+            rule(key, false, &broken);
+        }
         let level = tracing_subscriber::EnvFilter::try_new(&self.log.level);
         let known = !self.log.level.is_empty() && level.is_ok();
         rule(

@@ -79,11 +79,20 @@ fn an_interrupted_demo_tells_what_waits_and_ends_with_130() {
 }
 
 #[test]
-fn the_benchmark_gives_a_ratio() {
+fn the_benchmark_gives_ratios_and_a_picture() {
     let folder = Folder::new();
-    let figures =
-        folder.run(&["bench", "--events", "500", "--rounds", "1", "--json"]).assert(0, "ratio").json();
-    let ratio = figures["figures"][0]["ratio"].as_f64().unwrap();
-    assert!(ratio > 0.0, "{figures}");
+    let few = ["bench", "--only", "relay,embedded", "--keys", "0", "--events", "300", "--rounds", "1"];
+    let ran = folder.run(&[&few[..], &["--json", "--svg", "figures.svg"]].concat()).assert(0, "");
+    let figures = ran.json()["figures"].as_array().unwrap().clone();
+    assert!(figures.len() >= 2, "{figures:?}");
+    for figure in &figures {
+        let number = |member: &str| figure[member].as_f64().unwrap();
+        assert!(number("value") > 0.0 && number("raw") > 0.0, "{figure}");
+        assert!(matches!(figure["better"].as_str(), Some("higher" | "lower")), "{figure}");
+        assert!(figure.as_object().unwrap().contains_key("target"), "{figure}");
+    }
+    let picture = std::fs::read_to_string(folder.path().join("figures.svg")).unwrap();
+    assert!(picture.contains("<rect"), "{picture}");
     folder.run(&["bench", "--events", "0"]).assert(2, "must be at least 1");
+    folder.run(&["bench", "--only", "ledger"]).assert(2, "scripts/bench");
 }

@@ -1,10 +1,16 @@
 //! The real binary, in a folder of its own: on the embedded default, and on PostgreSQL with RabbitMQ.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod alerts;
 mod bad_input;
+mod canary;
 mod consumers;
 mod demo;
+mod doctor;
 mod embedded;
+mod erasing;
+mod grants;
+mod health;
 mod http;
 mod ledger;
 mod ledger_http;
@@ -17,4 +23,6 @@ mod progress;
 mod push;
 mod topology;
 mod topology_live;
+mod tracing;
 mod triage;
+mod upgrade;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::super::both::{self, Sent};
+use super::super::outgoing::{Attempts, trace};
 use super::{Done, Pump, Step};
 use crate::store::{Outbox, PublishResult, SLOTS};
 
@@ -37,13 +38,15 @@ impl<S: Outbox> Pump<S> {
         if self.obeyed.copies() {
             self.relay.status.latencies.note(took, copies_took);
         }
-        let (mut unknown, mut outage) = (Vec::new(), None);
+        let (mut unknown, mut outage, mut attempts) = (Vec::new(), None, Attempts::default());
         for (row, answer) in rows {
+            trace(&row, answer.of_new(), &self.relay.config, took, &self.relay.clock);
             let judged =
                 both::judge(&row, answer, self.obeyed.blocks(), &self.relay.config, &self.relay.clock);
             let (result, delivered) = match judged {
                 Ok(judged) => judged,
                 Err((why, halves)) => {
+                    attempts.unknown += 1;
                     outage.get_or_insert(why);
                     self.obeyed.remember(row.row.position, halves);
                     unknown.push(row);
@@ -52,6 +55,7 @@ impl<S: Outbox> Pump<S> {
             };
             self.obeyed.forget(row.row.position);
             if result == PublishResult::Published {
+                attempts.confirmed += 1;
                 if let Some(after) = self.flow.confirmed(&row) {
                     self.reading.again(after);
                 }
@@ -59,12 +63,14 @@ impl<S: Outbox> Pump<S> {
                 self.flow.failed(&row);
                 self.park(&row);
                 self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
+                attempts.failed += 1;
                 metrics::counter!("postrider_relay_failed_total").increment(1);
             }
             let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
             let replay = row.dead_letter.is_some();
             self.done.push(Done { row: row.row, key, retried, replay, result, delivered });
         }
+        attempts.count();
         // A row of a slot that was lost is its heir's to publish.
         let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
         let all = held.len() == SLOTS;

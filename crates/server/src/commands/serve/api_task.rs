@@ -17,6 +17,7 @@ use crate::api::migrations::MigrationDesk;
 use crate::api::{
     Api, Erased, Once, deliveries, ledger, migrations, progress, refuse_open_doors, subscriptions,
 };
+use crate::at_work::AtWork;
 use crate::commands::Context;
 use crate::config::Tls;
 use crate::pull_desks::PullDesks;
@@ -24,7 +25,11 @@ use crate::push_desk::PushDesk;
 use crate::wiring::{self, WholeStore};
 
 /// The running API.
-pub(super) struct ApiTask(JoinHandle<()>);
+pub(super) struct ApiTask {
+    task: JoinHandle<()>,
+    /// What health is told of this process.
+    pub(super) at_work: Arc<AtWork>,
+}
 
 impl ApiTask {
     /// Binds and serves until `stop`.
@@ -49,11 +54,13 @@ impl ApiTask {
         let listens_at = listener.local_addr()?;
         let (limits, served) = (context.config.settings.limits, http.clone());
         let api = Api::new(backend, once, clock, http, limits, metrics, listens_at);
+        let at_work = api.at_work();
         let config = Arc::new(context.config.clone());
         let desk = PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
         let mut more = subscriptions::routes(desk);
         let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
-        let desks = PullDesks::new(store.clone(), broker, accelerator, config, clock, stop.clone());
+        let desks =
+            PullDesks::new(store.clone(), broker, accelerator, config, clock, at_work.clone(), stop.clone());
         more.extend(deliveries::routes(desks));
         more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
         let completed = context.config.settings.progress.completed.clone();
@@ -72,14 +79,14 @@ impl ApiTask {
             eprintln!("listening on http://{listens_at}");
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
-        Ok(Self(task))
+        Ok(Self { task, at_work })
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.
     pub(super) async fn finished(mut self, limit: Duration) {
-        if tokio::time::timeout(limit, &mut self.0).await.is_err() {
+        if tokio::time::timeout(limit, &mut self.task).await.is_err() {
             tracing::warn!("requests were cut off: they took longer than {limit:?}");
-            self.0.abort();
+            self.task.abort();
         }
     }
 }

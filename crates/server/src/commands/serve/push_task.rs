@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::policies::Policies;
+use crate::at_work::AtWork;
 use crate::commands::Context;
 use crate::config::{Config, Pushed};
 use crate::wiring::WholeStore;
@@ -35,7 +36,8 @@ impl PushTask {
         broker: &Arc<dyn Broker>,
         accelerator: Option<&Accelerator>,
         context: &Context,
-        stop: CancellationToken,
+        at_work: &Arc<AtWork>,
+        stop: &CancellationToken,
     ) -> Self {
         let config = context.config.clone();
         let drain = config.settings.shutdown.drain();
@@ -45,11 +47,12 @@ impl PushTask {
             accelerator: accelerator.cloned(),
             clock: context.clock.clone(),
             policies: Policies::of(context),
+            at_work: at_work.clone(),
             config,
             endpoints: BTreeMap::new(),
             trouble: None,
         };
-        Self(tokio::spawn(push.run(stop, drain)))
+        Self(tokio::spawn(push.run(stop.clone(), drain)))
     }
 
     /// Waits for what is on its way.
@@ -64,6 +67,7 @@ struct Pushing<S> {
     accelerator: Option<Accelerator>,
     clock: Clock,
     policies: Policies,
+    at_work: Arc<AtWork>,
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
     /// What was last complained about.
@@ -161,6 +165,7 @@ impl<S: WholeStore> Pushing<S> {
             runtime = runtime.accelerator(accelerator.clone());
         }
         let running = runtime.start().await?;
+        self.at_work.note_consumers(running.consumers());
         tracing::info!(consumer = %subscription.name, url = subscription.shown_url(), "pushing");
         Ok(Endpoint { revision, running, attempts })
     }

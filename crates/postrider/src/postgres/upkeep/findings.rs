@@ -1,0 +1,94 @@
+//! What takes more than a look at the settings to find out: who stands between us and the server, and what a failover would lose.
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+
+use crate::postgres::Postgres;
+use crate::store::StoreError;
+
+/// A pooler may have several servers at hand; one of a few tries gets the one that was used last.
+const TRIES: u32 = 5;
+
+/// Standbys that are connected, ours of the outbox's stream left out, and whom a commit waits for.
+const STANDBYS: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
+     (SELECT count(*) FROM pg_stat_replication WHERE application_name IS DISTINCT FROM current_setting('application_name'))";
+
+impl Postgres {
+    pub(super) async fn look_closely(&self) -> Result<Vec<String>, StoreError> {
+        let mut findings = Vec::new();
+        let options = self.pool().connect_options();
+        // Who may not connect twice is told so by everything else.
+        if is_pooled_by_transaction(&options).await.unwrap_or(false) {
+            findings.push(
+                "a pooler (PgBouncer) in transaction mode stands in front of PostgreSQL: LISTEN, settings of a session and prepared \
+                 statements do not hold there, so relays look late and statements may fail; connect to PostgreSQL itself, or set \
+                 pool_mode = session for this user"
+                    .to_owned(),
+            );
+        }
+        let asked = async {
+            let row = sqlx::query(STANDBYS).fetch_one(self.pool()).await?;
+            Ok((row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?, row.try_get::<i64, _>(2)?))
+        };
+        let (names, commit, standbys) = self.limited("asking for standbys", asked).await?;
+        findings.extend(weak_replication(&names, &commit, standbys));
+        Ok(findings)
+    }
+}
+
+/// Two clients share a server only if a pooler lends it out by the transaction: the first is idle and between transactions, the
+/// second is in one.
+async fn is_pooled_by_transaction(options: &PgConnectOptions) -> Result<bool, sqlx::Error> {
+    let mut first = PgConnection::connect_with(options).await?;
+    let mut second = PgConnection::connect_with(options).await?;
+    let mut shared = false;
+    for _ in 0..TRIES {
+        let one = server_of(&mut first).await?;
+        second.execute("BEGIN").await?;
+        let other = server_of(&mut second).await?;
+        second.execute("ROLLBACK").await?;
+        shared |= one == other;
+    }
+    // Only a courtesy to the server.
+    let _closed = tokio::join!(first.close(), second.close());
+    Ok(shared)
+}
+
+/// Asked without a prepared statement, which a pooler in that mode may not know.
+async fn server_of(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    let row = connection.fetch_one(sqlx::raw_sql("SELECT pg_backend_pid()")).await?;
+    // Answers of plain statements are text.
+    row.try_get_unchecked::<i32, _>(0)
+}
+
+fn weak_replication(names: &str, commit: &str, standbys: i64) -> Option<String> {
+    if standbys == 0 {
+        return None;
+    }
+    if names.is_empty() {
+        return Some(format!(
+            "{standbys} standbys follow this server and no commit waits for one: a failover loses the last commits, and events with \
+             them; set synchronous_standby_names"
+        ));
+    }
+    matches!(commit, "local" | "remote_write" | "off").then(|| {
+        format!(
+            "synchronous_commit is {commit}: a commit does not wait until the standby has it on disk, so a failover may lose it; \
+             set it to on"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standby_that_nobody_waits_for_is_told() {
+        assert_eq!(weak_replication("", "on", 0), None);
+        assert_eq!(weak_replication("s1", "on", 1), None);
+        assert_eq!(weak_replication("s1", "remote_apply", 1), None);
+        assert!(weak_replication("", "on", 2).is_some_and(|told| told.contains("failover loses")));
+        assert!(weak_replication("s1", "local", 1).is_some_and(|told| told.contains("local")));
+    }
+}

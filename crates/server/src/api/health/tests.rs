@@ -1,0 +1,55 @@
+//! What each finding makes of the whole.
+
+use std::time::Duration;
+
+use postrider::store::Backlog;
+use serde_json::{Value, json};
+
+use super::*;
+
+const WELL: Pings = Pings { store: StoreWord::Ok, broker: true };
+
+fn figures() -> Figures {
+    let backlog = Backlog { due: 3, later: 1, ..Backlog::default() };
+    Figures { backlog, oldest_pending: Duration::from_millis(1500), streamed: false, skew: Duration::ZERO }
+}
+
+fn told(pings: Pings, figures: &Figures, redis: Option<bool>, consumers: Consuming) -> Value {
+    let health = Health::of(pings, Some(figures), redis, &Relaying::Elsewhere, consumers);
+    serde_json::to_value(health).unwrap()
+}
+
+#[test]
+fn each_part_has_a_word_and_the_outbox_publisher_its_figures() {
+    let body = told(WELL, &figures(), None, Consuming { running: 2, paused: 1, tripped: 0 });
+    assert_eq!(
+        body,
+        json!({
+            "status": "ok", "store": "ok", "migrations": "ok", "broker": "ok",
+            "clock": {"status": "ok", "skew_ms": 0},
+            "outbox_publisher": {"status": "ok", "mode": "poll", "pending": 3, "scheduled": 1, "dead": 0,
+                                 "parked_keys": 0, "oldest_pending_seconds": 1.5},
+            "relay": {"status": "elsewhere"},
+            "consumers": {"status": "ok", "running": 2, "paused": 1, "tripped": 0},
+        })
+    );
+}
+
+#[test]
+fn what_can_be_done_without_degrades_and_what_cannot_is_unavailable() {
+    let nobody = Consuming::default();
+    let late = Figures { oldest_pending: Duration::from_secs(61), ..figures() };
+    let skewed = Figures { skew: Duration::from_secs(61), ..figures() };
+    let word = |body: Value| body["status"].as_str().unwrap().to_owned();
+    assert_eq!(word(told(WELL, &figures(), Some(true), nobody)), "degraded");
+    assert_eq!(word(told(WELL, &late, None, nobody)), "degraded");
+    assert_eq!(word(told(WELL, &skewed, None, nobody)), "degraded");
+    assert_eq!(word(told(WELL, &figures(), None, Consuming { tripped: 1, ..nobody })), "degraded");
+    for pings in [
+        Pings { broker: false, ..WELL },
+        Pings { store: StoreWord::OtherSchema, ..WELL },
+        Pings { store: StoreWord::Unavailable, ..WELL },
+    ] {
+        assert_eq!(word(told(pings, &figures(), None, nobody)), "unavailable");
+    }
+}

@@ -1,0 +1,81 @@
+//! What runs in this process: written by `serve` as parts start, read by health.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use postrider::consumer::{ConsumerState, ConsumerStatus};
+use postrider::relay::RelayStatus;
+use postrider::runtime::RunningConsumer;
+use postrider::topology::ConsumerName;
+
+/// The parts of this process. Consumers that ended are forgotten by themselves.
+#[derive(Debug, Default)]
+pub(crate) struct AtWork(Mutex<Parts>);
+
+#[derive(Debug, Default)]
+struct Parts {
+    relay: Relaying,
+    consumers: BTreeMap<ConsumerName, Weak<ConsumerStatus>>,
+}
+
+/// Whether a relay runs here.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Relaying {
+    /// No: it is not a role of this process.
+    #[default]
+    Elsewhere,
+    /// It waits for the broker to be declared.
+    Starting,
+    /// Yes.
+    Here(Arc<RelayStatus>),
+}
+
+/// The consumers of this process, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Consuming {
+    /// Those that work.
+    pub(crate) running: u32,
+    /// Those that somebody paused.
+    pub(crate) paused: u32,
+    /// Those that left their queue alone, because everything failed.
+    pub(crate) tripped: u32,
+}
+
+impl AtWork {
+    /// How the relay stands now.
+    pub(crate) fn note_relay(&self, relay: Relaying) {
+        self.parts().relay = relay;
+    }
+
+    /// Consumers that were started.
+    pub(crate) fn note_consumers(&self, started: &[RunningConsumer]) {
+        let mut parts = self.parts();
+        for consumer in started {
+            let name = consumer.registration.name.clone();
+            parts.consumers.insert(name, Arc::downgrade(&consumer.status));
+        }
+    }
+
+    /// How the relay stands.
+    pub(crate) fn relay(&self) -> Relaying {
+        self.parts().relay.clone()
+    }
+
+    /// How the consumers stand.
+    pub(crate) fn consumers(&self) -> Consuming {
+        let mut parts = self.parts();
+        parts.consumers.retain(|_, status| status.strong_count() > 0);
+        parts.consumers.values().filter_map(Weak::upgrade).fold(Consuming::default(), |mut all, status| {
+            match status.state() {
+                ConsumerState::Running => all.running += 1,
+                ConsumerState::Paused(_) => all.paused += 1,
+                ConsumerState::Tripped(_) => all.tripped += 1,
+            }
+            all
+        })
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,150 @@
+//! PostgreSQL, RabbitMQ and Redis: queues and rows of the benchmark's own, which are removed afterwards.
+
+use std::sync::Arc;
+
+use postrider::Broker;
+use postrider::dedup::Accelerator;
+use postrider::postgres::Postgres;
+use postrider::rabbitmq::RabbitMq;
+use postrider::relay::RelayMode;
+use postrider::settlement::RetryPolicy;
+use postrider::store::{Outbox as _, Store as _};
+use postrider::topology::{QueueName, ServiceQueue};
+use secrecy::ExposeSecret as _;
+
+use super::desk::Desk;
+use super::ledger::LedgerBench;
+use super::naive::Naive;
+use super::raw::RabbitRaw;
+use super::relay::Rival;
+use super::table::{forget, forget_inbox, forget_letters, forget_published};
+use super::{Figure, Load, Part, Sizes, http};
+use crate::commands::Context;
+use crate::config::Server;
+use crate::exit::usage;
+use crate::wiring;
+
+const BACKEND: &str = "PostgreSQL + RabbitMQ";
+
+/// The servers, connected.
+pub(crate) struct Servers<'a> {
+    context: &'a Context,
+    database: &'a Server,
+    store: Postgres,
+    broker: Arc<dyn Broker>,
+    raw: RabbitRaw,
+    naive: Naive,
+    accelerator: Option<Accelerator>,
+    queue: QueueName,
+}
+
+impl<'a> Servers<'a> {
+    /// Connects, and makes a queue. Refuses an outbox where others' events wait: the benchmark's relay would publish them.
+    pub(crate) async fn open(
+        context: &'a Context,
+        database: &'a Server,
+        broker: &Server,
+    ) -> anyhow::Result<Self> {
+        let (config, clock) = (&context.config, &context.clock);
+        let store = Postgres::connect(wiring::postgres(config, database), clock.clone()).await?;
+        store.check().await?;
+        let waiting = store.backlog().await?.due;
+        if waiting > 0 {
+            return Err(usage(format!(
+                "{waiting} events wait in this outbox, and the benchmark's relay would publish them; use a database of its own"
+            )));
+        }
+        let queue = QueueName::new(format!("postrider.bench.{}", clock.new_id()))?;
+        let settings = wiring::rabbitmq(config, broker);
+        let url = settings.url.expose_secret().to_owned();
+        let raw = RabbitRaw::open(&url, queue.clone()).await?;
+        let naive = Naive::open(store.pool(), &url, queue.as_str()).await?;
+        let broker = Arc::new(RabbitMq::connect(settings, clock.clone()).await?);
+        let accelerator = wiring::accelerator(context).await.filter(|front| !front.is_degraded());
+        Ok(Self { context, database, store, broker, raw, naive, accelerator, queue })
+    }
+
+    /// Measures one part. What needs a server that is not there is left out, and said so.
+    pub(crate) async fn measure(
+        &mut self,
+        part: Part,
+        load: Load,
+        sizes: &Sizes,
+    ) -> anyhow::Result<Vec<Figure>> {
+        let clock = &self.context.clock;
+        let desk =
+            Desk { store: &self.store, broker: &self.broker, queue: &self.queue, clock, backend: BACKEND };
+        let raw = &mut self.raw;
+        match part {
+            Part::Relay => {
+                let mut figures = Vec::new();
+                for &keys in &sizes.keys {
+                    let naive = (keys != 1).then_some(&self.naive);
+                    let mut rival = Rival { raw, naive, streams: true };
+                    figures.extend(desk.relay(&mut rival, load.with_keys(keys)).await?);
+                }
+                Ok(figures)
+            }
+            Part::Delay => {
+                let mut figures = desk.delay(raw, load, sizes.rate, RelayMode::Poll).await?;
+                figures.extend(desk.delay(raw, load, sizes.rate, RelayMode::Cdc).await?);
+                Ok(figures)
+            }
+            Part::Consumer => desk.consumers(raw, load).await,
+            Part::EndToEnd => {
+                let mut figures = desk.end_to_end(Some(raw), load, 0.5).await?;
+                let capacity = figures.first().map_or(0.0, |figure| figure.value);
+                figures.extend(desk.latency(raw, load, capacity, sizes.lasting).await?);
+                Ok(figures)
+            }
+            Part::Duplicates => {
+                if let Some(front) = &self.accelerator {
+                    return desk.duplicates(load, front).await;
+                }
+                self.context.output.note("no Redis answers (REDIS_URL): duplicates are not measured");
+                Ok(Vec::new())
+            }
+            Part::Http => {
+                let service = self.push_queue()?;
+                let measured = http::over_http(&desk, load, &service).await;
+                self.raw.remove_also(service.queues().iter().map(|queue| &queue.name)).await?;
+                forget_published(&self.store).await?;
+                measured
+            }
+            Part::Letters => {
+                let measured = desk.letters(raw, load, sizes.letters, sizes.replays).await;
+                forget_letters(&self.store, &self.queue).await?;
+                forget(&self.store, &self.queue).await?;
+                measured
+            }
+            Part::Ledger => self.ledger(load).await,
+            Part::Growth => desk.growth(load, &sizes.rows).await,
+            Part::Embedded => Ok(Vec::new()),
+        }
+    }
+
+    /// The queue that push is measured on, beside the benchmark's own.
+    fn push_queue(&self) -> anyhow::Result<ServiceQueue> {
+        Ok(ServiceQueue::new(format!("{}.push", self.queue), RetryPolicy::default())?)
+    }
+
+    async fn ledger(&self, load: Load) -> anyhow::Result<Vec<Figure>> {
+        let queue = ServiceQueue::new(format!("{}.ledger", self.queue), RetryPolicy::default())?;
+        let database = wiring::postgres(&self.context.config, self.database);
+        let clock = &self.context.clock;
+        let bench = LedgerBench { database, broker: &self.broker, queue: &queue, clock, load };
+        let measured = bench.figures().await;
+        self.raw.remove_also(queue.queues().iter().map(|queue| &queue.name)).await?;
+        measured
+    }
+
+    /// Removes everything that was made.
+    pub(crate) async fn remove(self) -> anyhow::Result<()> {
+        self.broker.close().await;
+        self.raw.remove().await?;
+        self.naive.remove().await?;
+        forget(&self.store, &self.queue).await?;
+        forget_inbox(&self.store, &self.queue).await?;
+        Ok(())
+    }
+}

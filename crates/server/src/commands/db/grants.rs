@@ -1,0 +1,189 @@
+//! `postrider db grants`: roles with no more rights than each part of Postrider needs, as SQL for an administrator to read and run.
+//!
+//! Roles do not log in: they are granted to the users that do. A process that runs several parts gets several of them.
+
+use std::fmt::Write as _;
+
+use anyhow::ensure;
+
+/// A part of Postrider, and what it does to which tables.
+struct Part {
+    name: &'static str,
+    /// For people who read the SQL.
+    does: &'static str,
+    /// Rights on tables of the schema `postrider`.
+    rights: &'static [(&'static str, &'static [&'static str])],
+    /// Rights on every outbox, the default one and those of [[outbox.table]].
+    outboxes: &'static str,
+    /// Functions it may call.
+    functions: &'static [&'static str],
+    sequences: &'static [(&'static str, &'static str)],
+}
+
+const PUBLISH: &str = "publish(text, jsonb, text, text, text, text, text, timestamptz, timestamptz, text, text, text, text, text, \
+                       text, text, text)";
+
+const ALL: &str = "SELECT, INSERT, UPDATE, DELETE";
+
+#[rustfmt::skip] // a table
+const PARTS: [Part; 5] = [
+    Part {
+        name: "producer",
+        does: "a service: commits events, by one function, and can do nothing else",
+        rights: &[],
+        outboxes: "",
+        functions: &[PUBLISH],
+        sequences: &[],
+    },
+    Part {
+        name: "relay",
+        does: "serve --roles relay: publishes what is committed, and marks it",
+        rights: &[
+            ("SELECT", &["schema_version", "outbox", "dead_letter"]),
+            ("UPDATE (streamer, streamer_until, stream_slot)", &["outbox"]),
+            ("SELECT, UPDATE", &["outbox_slot"]),
+            (ALL, &["outbox_relay", "bus_migration_relay", "event_delivery"]),
+            ("SELECT, UPDATE", &["bus_migration"]),
+            ("UPDATE (status, resolved_at, replay_error)", &["dead_letter"]),
+        ],
+        outboxes: "SELECT, UPDATE",
+        functions: &[],
+        sequences: &[("SELECT", "event_outbox_position")],
+    },
+    Part {
+        name: "consumer",
+        does: "serve --roles collector,push,progress, and services that consume: inbox, dead letters, operations, jobs",
+        rights: &[
+            ("SELECT", &["schema_version", "outbox", "event_outbox_id", "dead_letter_group", "dead_letter_hour", "push_subscription", "push_secret"]),
+            (ALL, &["event_inbox", "inbox_memory", "duty", "claim", "consumer", "consumer_control", "consumer_crash", "held_event"]),
+            (ALL, &["progress_job", "progress_item", "progress_page", "push_attempt", "operation", "operation_item", "schedule"]),
+            ("SELECT, INSERT, UPDATE", &["dead_letter"]),
+            ("SELECT, INSERT", &["audit_log"]),
+        ],
+        outboxes: "SELECT, INSERT",
+        functions: &[PUBLISH, "new_id()"],
+        sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token")],
+    },
+    Part {
+        name: "ledger",
+        does: "serve --roles ledger, and `postrider ledger`: entries are added and never changed",
+        rights: &[
+            ("SELECT", &["schema_version", "outbox", "event_inbox"]),
+            ("SELECT, INSERT, UPDATE", &["ledger_tenant", "ledger_book", "ledger_account", "ledger_rules", "ledger_rate", "ledger_period"]),
+            ("SELECT, INSERT, UPDATE", &["ledger_balance", "ledger_day"]),
+            ("SELECT, INSERT", &["ledger_entry", "ledger_line", "ledger_checkpoint", "audit_log"]),
+            ("SELECT, INSERT, UPDATE", &["claim"]),
+        ],
+        outboxes: "SELECT, INSERT",
+        functions: &["new_id()"],
+        sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token")],
+    },
+    Part {
+        name: "dashboard",
+        does: "serve --roles api: reads everything, commits events, starts operations, pauses and resumes; pull and the ledger's routes need \
+               consumer and ledger too",
+        rights: &[
+            ("SELECT", &["schema_version", "outbox", "outbox_slot", "outbox_relay", "event_outbox_id", "event_inbox", "inbox_memory", "duty"]),
+            ("SELECT", &["consumer", "consumer_crash", "held_event", "dead_letter_group", "dead_letter_hour", "schedule", "push_attempt"]),
+            ("SELECT", &["progress_job", "progress_item", "progress_page"]),
+            ("SELECT", &["ledger_tenant", "ledger_book", "ledger_account", "ledger_rules", "ledger_rate", "ledger_period", "ledger_entry"]),
+            ("SELECT", &["ledger_line", "ledger_balance", "ledger_day", "ledger_checkpoint"]),
+            ("SELECT, INSERT", &["audit_log"]),
+            ("SELECT, INSERT, UPDATE", &["api_token", "claim", "dead_letter"]),
+            ("SELECT", &["bus_migration_relay", "event_delivery"]),
+            ("SELECT, INSERT, UPDATE", &["bus_migration"]),
+            (ALL, &["operation", "operation_item", "consumer_control", "push_subscription", "push_secret"]),
+        ],
+        outboxes: "SELECT, INSERT",
+        functions: &[PUBLISH, "new_id()"],
+        sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token"), ("USAGE", "bus_migration_version")],
+    },
+];
+
+/// The SQL, for roles whose names begin with `prefix`.
+pub(super) fn sql(prefix: &str) -> anyhow::Result<String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let fits = !prefix.is_empty() && prefix.len() <= 40 && prefix.chars().all(plain);
+    ensure!(fits, "--prefix has lower-case letters, digits and _ only, 40 at most");
+    let mut sql = HEAD.replace("{prefix}", prefix);
+    role(&mut sql, prefix, "migrator", "db migrate and outbox archive: owns the schema, and nothing else");
+    let _ = write!(sql, "{}", SCHEMA.replace("{prefix}", prefix));
+    for part in &PARTS {
+        role(&mut sql, prefix, part.name, part.does);
+        rights(&mut sql, prefix, part);
+    }
+    sql.push_str(TAIL);
+    Ok(sql)
+}
+
+fn role(sql: &mut String, prefix: &str, name: &str, does: &str) {
+    // Writing to a String cannot fail.
+    let _ = write!(
+        sql,
+        "\n-- {prefix}_{name}: {does}.\nSELECT 'CREATE ROLE {prefix}_{name} NOLOGIN' WHERE to_regrole('{prefix}_{name}') IS NULL \\gexec\n",
+    );
+}
+
+fn rights(sql: &mut String, prefix: &str, part: &Part) {
+    let role = format!("{prefix}_{}", part.name);
+    let _ = writeln!(sql, "GRANT USAGE ON SCHEMA postrider TO {role};");
+    for (rights, tables) in part.rights {
+        let tables: Vec<_> = tables.iter().map(|table| format!("postrider.{table}")).collect();
+        let _ = writeln!(sql, "GRANT {rights} ON {} TO {role};", tables.join(", "));
+    }
+    for (rights, sequence) in part.sequences {
+        let _ = writeln!(sql, "GRANT {rights} ON SEQUENCE postrider.{sequence} TO {role};");
+    }
+    for function in part.functions {
+        let _ = writeln!(sql, "GRANT EXECUTE ON FUNCTION postrider.{function} TO {role};");
+    }
+    if !part.outboxes.is_empty() {
+        let rights = part.outboxes;
+        let _ = writeln!(
+            sql,
+            "SELECT format('GRANT {rights} ON %I.%I TO {role}', schema_name, table_name) FROM postrider.outbox \\gexec"
+        );
+    }
+}
+
+const HEAD: &str = "\
+-- Roles for Postrider, with no more rights than each part needs. Read it, then run it with psql as an administrator of the database, after
+-- `postrider db migrate` and again after each upgrade: psql -f grants.sql DATABASE. Running it again changes nothing that is right.
+-- These roles do not log in. Give them to the users that do, each process what it runs:
+--   CREATE ROLE billing_relay LOGIN PASSWORD '…' IN ROLE {prefix}_relay;
+-- To stream the outbox (relay.mode), the relay's own user needs REPLICATION, and the publication has to be there:
+--   ALTER ROLE billing_relay REPLICATION;
+--   CREATE PUBLICATION postrider_postrider_event_outbox FOR TABLE postrider.event_outbox
+--       WITH (publish = 'insert', publish_via_partition_root = true);
+-- Partitions and retention are the owner's: run `postrider outbox archive` as a user in {prefix}_migrator, daily.
+\\set ON_ERROR_STOP on
+BEGIN;
+";
+
+const SCHEMA: &str = "\
+ALTER SCHEMA postrider OWNER TO {prefix}_migrator;
+SELECT format('ALTER %s %s OWNER TO {prefix}_migrator', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, oid::regclass)
+    FROM pg_class c WHERE relnamespace = 'postrider'::regnamespace AND relkind IN ('r', 'p', 'S') AND NOT EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i')
+            AND c.relkind = 'S') \\gexec
+SELECT format('ALTER FUNCTION %s OWNER TO {prefix}_migrator', oid::regprocedure)
+    FROM pg_proc WHERE pronamespace = 'postrider'::regnamespace \\gexec
+REVOKE ALL ON SCHEMA postrider FROM PUBLIC;
+";
+
+const TAIL: &str = "
+COMMIT;
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_roles_cannot_carry_sql() {
+        assert!(sql("postrider").unwrap().contains("CREATE ROLE postrider_relay NOLOGIN"));
+        for wrong in ["", "a; DROP ROLE b", "Upper", &"x".repeat(41)] {
+            assert!(sql(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The gauges that nobody else has at hand, read now and then while somebody can scrape them: what waits for each consumer, dead
+//! letters, clocks, and whether the servers answer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::Clock;
+use postrider::broker::Broker;
+use postrider::store::{Registration, StoreFigures};
+use tokio_util::sync::CancellationToken;
+
+use crate::commands::Context;
+use crate::wiring::WholeStore;
+
+/// How often they are read.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// Starts to read them, until `stop`. A server that does not answer leaves its gauges as they were, but for the one that says so.
+pub(super) fn start<S: WholeStore>(
+    store: &S,
+    broker: &Arc<dyn Broker>,
+    context: &Context,
+    stop: &CancellationToken,
+) {
+    metrics::gauge!("postrider_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    let gauges = Gauges {
+        store: store.clone(),
+        broker: broker.clone(),
+        clock: context.clock.clone(),
+        configured: context.config.own.consumers.clone(),
+        with_letters: BTreeSet::new(),
+    };
+    tokio::spawn(stop.clone().run_until_cancelled_owned(gauges.run()));
+}
+
+struct Gauges<S> {
+    store: S,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    configured: Vec<Registration>,
+    /// Queues that had open dead letters: they are shown as 0 when they have none any more.
+    with_letters: BTreeSet<String>,
+}
+
+impl<S: WholeStore> Gauges<S> {
+    async fn run(mut self) {
+        loop {
+            let store = self.read_store().await;
+            up("store", store);
+            let broker = self.broker.ping().await.is_ok();
+            up("broker", broker);
+            if store && broker {
+                self.read_queues().await;
+            }
+            self.clock.sleep(EVERY).await;
+        }
+    }
+
+    /// Whether the store answered.
+    async fn read_store(&mut self) -> bool {
+        let before = self.clock.now();
+        let Ok(facts) = self.store.facts().await else { return false };
+        let apart = before.duration_since(facts.now).max(facts.now.duration_since(self.clock.now()));
+        metrics::gauge!("postrider_clock_skew_seconds").set(apart.as_secs_f64().max(0.0));
+        match self.store.figures().await {
+            Ok(figures) => self.show(figures),
+            Err(error) => tracing::debug!(%error, "figures were not read"),
+        }
+        true
+    }
+
+    fn show(&mut self, figures: StoreFigures) {
+        for gone in &self.with_letters {
+            metrics::gauge!("postrider_dead_letters_open", "queue" => gone.clone()).set(0.0);
+        }
+        for (queue, open) in figures.open_letters {
+            metrics::gauge!("postrider_dead_letters_open", "queue" => queue.clone()).set(float(open));
+            self.with_letters.insert(queue);
+        }
+        metrics::gauge!("postrider_operations_unfinished").set(float(figures.operations));
+        metrics::gauge!("postrider_schema_version").set(f64::from(figures.schema));
+    }
+
+    /// What waits for each consumer. A queue that is not there yet has nothing to show.
+    async fn read_queues(&self) {
+        let Ok(mut consumers) = self.store.registrations().await else { return };
+        let known: BTreeSet<_> = consumers.iter().map(|consumer| consumer.name.clone()).collect();
+        consumers.extend(self.configured.iter().filter(|other| !known.contains(&other.name)).cloned());
+        for consumer in consumers {
+            let service = &consumer.service;
+            let Ok(ready) = self.broker.depth(service.name()).await else { continue };
+            let mut waiting = 0;
+            for wait in &service.wait_queues {
+                waiting += self.broker.depth(&wait.name).await.unwrap_or(0);
+            }
+            let (name, queue) = (consumer.name.to_string(), service.name().to_string());
+            metrics::gauge!("postrider_queue_ready_messages", "queue" => queue.clone()).set(float(ready));
+            metrics::gauge!("postrider_queue_waiting_messages", "queue" => queue).set(float(waiting));
+            metrics::gauge!("postrider_consumer_lag_messages", "consumer" => name)
+                .set(float(ready + waiting));
+        }
+    }
+}
+
+fn up(part: &'static str, is_up: bool) {
+    metrics::gauge!("postrider_up", "part" => part).set(if is_up { 1.0 } else { 0.0 });
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+fn float(count: u64) -> f64 {
+    count as f64
+}

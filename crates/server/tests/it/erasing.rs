@@ -1,0 +1,83 @@
+//! A person's payloads leave everything that is kept, and the account still holds.
+
+use postrider_testkit::receiver::{Receiver, Reply};
+use serde_json::json;
+
+use super::networked::servers;
+use super::process::Folder;
+
+const PERSON: &str = "jane@example.com";
+
+async fn erased(folder: &Folder) {
+    // Everything is refused, by an answer that repeats what it was sent.
+    let endpoint = Receiver::start(|request, _| {
+        Reply::Status(422, "", String::from_utf8_lossy(&request.body).into_owned())
+    })
+    .await;
+    let config = format!(
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[[queue]]\nname = 'mail'\nbind = ['shop.customer.*']\n\
+         [[push]]\nname = 'mail'\nqueue = 'mail'\nurl = '{}'\n",
+        endpoint.url()
+    );
+    folder.write("postrider.toml", &config);
+    let publish = |id: &str, aggregate: &str| {
+        let data = json!({"email": PERSON}).to_string();
+        let aggregate = format!("shop.customer/{aggregate}");
+        let args = ["publish", "shop.customer.moved", "--data", &data, "--aggregate", &aggregate, "--id", id];
+        folder.run(&args)
+    };
+    publish("evt_1", "42").assert(0, "evt_1");
+    publish("evt_2", "42").assert(0, "evt_2");
+    publish("evt_3", "7").assert(0, "evt_3");
+    let erase = |more: &[&str]| {
+        folder.run(&[&["event", "erase", "--reason", "request 4711", "--yes", "--json"], more].concat())
+    };
+
+    // What is not published yet is left, and named.
+    let early = erase(&["evt_1"]).assert(6, "").json();
+    assert_eq!((&early["unpublished"], &early["rows"]), (&json!(["evt_1"]), &json!(0)), "{early}");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    serving.wait_for_metric("postrider_dead_letters_collected_total 3");
+    serving.signal(rustix::process::Signal::TERM);
+    assert_eq!(serving.ended().0, 0);
+
+    let report = erase(&["--aggregate", "shop.customer/42"]).assert(0, "").json();
+    assert_eq!((&report["events"], &report["rows"]), (&json!(["evt_1", "evt_2"]), &json!(2)), "{report}");
+    assert_eq!((&report["dead_letters"], &report["answers"]), (&json!(2), &json!(2)), "{report}");
+    for id in ["evt_1", "evt_2"] {
+        let shown = folder.run(&["outbox", "show", id, "--json"]).assert(0, "postrider_erased");
+        assert!(!shown.out.contains(PERSON) && shown.out.contains("sha256:"), "{shown:?}");
+        let attempts = folder.run(&["push", "attempts", "mail", "--event", id, "--json"]).assert(0, "422");
+        assert!(!attempts.out.contains(PERSON), "{attempts:?}");
+    }
+    folder.run(&["outbox", "show", "evt_3", "--json"]).assert(0, PERSON);
+    let letters = folder.run(&["dlq", "ls", "--status", "all", "--json"]).assert(0, "").json();
+    for letter in letters["letters"].as_array().unwrap() {
+        let number = letter["id"].as_str().unwrap();
+        let shown = folder.run(&["dlq", "show", number, "--json"]).assert(0, "");
+        let erased = letter["event_id"] != "evt_3";
+        assert_eq!(letter["status"], if erased { "discarded" } else { "open" }, "{letter}");
+        assert_eq!(shown.out.contains(PERSON), !erased, "{shown:?}");
+    }
+    // Doing it again changes nothing; a repeat of the event is still known as one, and the account holds.
+    assert_eq!(erase(&["evt_1"]).assert(0, "").json()["rows"], 1);
+    publish("evt_1", "42").assert(1, "committed before");
+    let account = folder.run(&["audit", "--json"]).assert(0, "").json();
+    let of_mail = &account["consumers"][0];
+    assert_eq!((&of_mail["committed"], &of_mail["dead"]), (&json!(3), &json!(3)), "{account}");
+    folder.run(&["event", "erase", "evt_nobody", "--reason", "x", "--yes"]).assert(0, "erased 0 events");
+    folder.run(&["event", "erase", "evt_3", "--reason", "x"]).assert(2, "--yes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn payloads_are_erased_on_the_embedded_default() {
+    erased(&Folder::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn payloads_are_erased_on_real_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    erased(&folder).await;
+}
