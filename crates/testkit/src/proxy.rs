@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use postrider::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -136,7 +136,7 @@ impl Drop for Proxy {
 
 /// One connection, from its beginning to its end.
 async fn carry(
-    client: TcpStream,
+    mut client: TcpStream,
     server: String,
     mut weather: watch::Receiver<Weather>,
     counters: Arc<Counters>,
@@ -155,22 +155,27 @@ async fn carry(
             return;
         }
     }
-    let Ok(upstream) = TcpStream::connect(&server).await else { return count(&counters.refused, 1) };
+    let Ok(mut upstream) = TcpStream::connect(&server).await else { return count(&counters.refused, 1) };
     let (_, _) = (client.set_nodelay(true), upstream.set_nodelay(true));
     count(&counters.accepted, 1);
     count(&counters.open, 1);
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = upstream.into_split();
-    let requests = pass(from_client, to_server, weather.clone(), &counters, false);
-    let answers = pass(from_server, to_client, weather.clone(), &counters, true);
-    // Whichever ends first ends the connection; what is dropped here is closed.
-    let ended = tokio::select! {
-        ended = requests => ended,
-        ended = answers => ended,
+    let ended = {
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = upstream.split();
+        let requests = pass(from_client, to_server, weather.clone(), &counters, false);
+        let answers = pass(from_server, to_client, weather.clone(), &counters, true);
+        // Whichever ends first ends the connection.
+        tokio::select! {
+            ended = requests => ended,
+            ended = answers => ended,
+        }
     };
     counters.open.fetch_sub(1, Ordering::Relaxed);
-    if ended == Ended::ByWeather {
+    if ended != Ended::ByItself {
         count(&counters.severed, 1);
+    }
+    if ended == Ended::ByReset {
+        let (_, _) = (client.set_zero_linger(), upstream.set_zero_linger());
     }
 }
 
@@ -178,12 +183,13 @@ async fn carry(
 enum Ended {
     ByItself,
     ByWeather,
+    ByReset,
 }
 
 /// One direction of a connection.
 async fn pass(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
     mut weather: watch::Receiver<Weather>,
     counters: &Counters,
     answers: bool,
@@ -197,11 +203,7 @@ async fn pass(
         let now = if deaf && now != Weather::SwallowReplies { Weather::Reset } else { now };
         match now {
             Weather::Cut => return Ended::ByWeather,
-            Weather::Reset => {
-                let stream: &TcpStream = to.as_ref();
-                let _gone = stream.set_zero_linger();
-                return Ended::ByWeather;
-            }
+            Weather::Reset => return Ended::ByReset,
             Weather::HalfOpen => {
                 if weather.changed().await.is_err() {
                     return Ended::ByItself;

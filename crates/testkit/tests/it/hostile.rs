@@ -127,7 +127,14 @@ fn matches_slowly(pattern: &[&str], key: &[&str]) -> bool {
     }
 }
 
+/// An empty key has no words at all.
+fn words(text: &str) -> Vec<&str> {
+    if text.is_empty() { Vec::new() } else { text.split('.').collect() }
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn headers_of_any_kind_are_events_or_malformed(
         headers in proptest::collection::btree_map(name(), value(), 0..8),
@@ -150,13 +157,13 @@ proptest! {
         key in proptest::collection::vec("[a-c]{0,2}", 1..6),
     ) {
         let (pattern, key) = (pattern.join("."), key.join("."));
-        let words = |text: &'_ str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
-        let (slow_pattern, slow_key) = (words(&pattern), words(&key));
-        let slow = matches_slowly(
-            &slow_pattern.iter().map(String::as_str).collect::<Vec<_>>(),
-            &slow_key.iter().map(String::as_str).collect::<Vec<_>>(),
+        prop_assert_eq!(
+            topic_matches(&pattern, &key),
+            matches_slowly(&words(&pattern), &words(&key)),
+            "{} on {}",
+            pattern,
+            key
         );
-        prop_assert_eq!(topic_matches(&pattern, &key), slow, "{} on {}", pattern, key);
     }
 
     #[test]
@@ -186,16 +193,16 @@ fn rules_in_any_state_are_rules_or_a_reason() {
         .into_envelope(&Clock::manual(Timestamp::UNIX_EPOCH).0);
     let base = Currency::new("EUR").unwrap();
     let mut usable = 0;
-    for seed in 0..COPIES / 2 {
+    for seed in 0..COPIES / 8 {
         let Ok(rules) = Rules::parse(1, &damaged_text(seed, ready::RULES)) else { continue };
         usable += 1;
         let _entry_or_refusal = rules.map(&envelope, envelope.payload.hash(), base);
     }
     assert!(usable > 10, "only {usable} of the damaged rules could be used");
+    let rules = Rules::parse(1, ready::RULES).unwrap();
     for seed in 0..COPIES {
         let payload = damaged(seed, envelope.payload.bytes());
         let damaged = Envelope { payload: Payload::new("application/json", payload), ..envelope.clone() };
-        let rules = Rules::parse(1, ready::RULES).unwrap();
         let _entry_or_refusal = rules.map(&damaged, damaged.payload.hash(), base);
     }
 }
