@@ -23,7 +23,10 @@ pub(crate) fn routing_keys(catalog: &Catalog, layout: &Layout) -> String {
     for (name, entry) in &catalog.entries {
         let queues = RoutingKey::new(name).map(|key| {
             let queues = layout.topology.route(&layout.exchange, &key);
-            queues.iter().map(|queue| format!("`{queue}`")).collect::<Vec<_>>().join(", ")
+            // What nobody wants goes where it can be found, which is nobody's queue.
+            let wanted = queues.iter().filter(|queue| !queue.as_str().ends_with(".unroutable"));
+            let names: Vec<_> = wanted.map(|queue| format!("`{queue}`")).collect();
+            if names.is_empty() { "nobody yet".to_owned() } else { names.join(", ") }
         });
         let _ = writeln!(
             page,
