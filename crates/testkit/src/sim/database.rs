@@ -311,7 +311,7 @@ impl Database {
     pub(super) fn settle(&mut self, relay: &RelayId, results: Vec<RowResult>, fenced: bool) -> usize {
         let held = self.held_by(relay);
         let mut recorded = 0;
-        for RowResult { row: id, result } in results {
+        for RowResult { row: id, result, .. } in results {
             let Some(row) = self.rows.get_mut(&id.position) else { continue };
             let ours = held.iter().any(|lease| row.row.slot == Some(lease.slot));
             let open = matches!(row.status, OutboxStatus::Pending | OutboxStatus::Failed);
