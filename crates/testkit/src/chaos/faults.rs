@@ -173,7 +173,7 @@ impl Striker {
             }
             Fault::DiskAlarm(node) => {
                 let set = |value| ["set_disk_free_limit", value];
-                self.alarm(node, &set("1000TB"), &set("1MB"), "disk", lasts).await
+                self.alarm(node, &set("1000000000000000"), &set("50000000"), "disk", lasts).await
             }
             Fault::PostgresKilled => {
                 let pid = stage.postgres.pid();
