@@ -88,6 +88,21 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// The right to settle this delivery of this connection; for whoever implements a broker.
+    pub fn new(epoch: u64, tag: u64) -> Self {
+        Self { epoch, tag }
+    }
+
+    /// Which connection the delivery came by.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Which delivery of that connection it is.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
     /// For what did not come from a broker just now: settling it does nothing.
     pub(crate) fn void() -> Self {
         Self { epoch: 0, tag: 0 }

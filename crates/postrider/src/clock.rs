@@ -22,6 +22,10 @@ trait Time: Send + Sync {
     fn now(&self) -> Timestamp;
     fn monotonic(&self) -> Duration;
     fn sleep(&self, duration: Duration) -> Sleep;
+    /// The next number of a seed; nothing where real randomness is wanted.
+    fn seeded(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Clock {
@@ -32,8 +36,23 @@ impl Clock {
 
     /// A clock that stands still until the returned handle moves it.
     pub fn manual(start: Timestamp) -> (Self, ManualClock) {
-        let hands =
-            ManualClock(Arc::new(Mutex::new(Hands { start, elapsed: Duration::ZERO, sleepers: Vec::new() })));
+        Self::with_hands(start, None)
+    }
+
+    /// The same, and all ids and random numbers follow from a seed, so that a simulation can be played again. Never for secrets.
+    pub fn simulated(start: Timestamp, seed: u64) -> (Self, ManualClock) {
+        Self::with_hands(start, Some(seed))
+    }
+
+    fn with_hands(start: Timestamp, seed: Option<u64>) -> (Self, ManualClock) {
+        let hands = Hands {
+            start,
+            elapsed: Duration::ZERO,
+            shift: jiff::SignedDuration::ZERO,
+            sleepers: Vec::new(),
+            seed,
+        };
+        let hands = ManualClock(Arc::new(Mutex::new(hands)));
         (Self(Arc::new(hands.clone())), hands)
     }
 
@@ -69,6 +88,13 @@ impl Clock {
     /// A new id: UUID v7, so that ids sort by the time they were made.
     pub fn new_id(&self) -> Uuid {
         let now = self.0.now();
+        if let (Some(high), Some(low)) = (self.0.seeded(), self.0.seeded()) {
+            let mut random = [0; 10];
+            random[..8].copy_from_slice(&high.to_le_bytes());
+            random[8..].copy_from_slice(&low.to_le_bytes()[..2]);
+            let millis = u64::try_from(now.as_millisecond()).unwrap_or(0);
+            return uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
+        }
         let seconds = u64::try_from(now.as_second()).unwrap_or(0);
         let nanos = u32::try_from(now.subsec_nanosecond()).unwrap_or(0);
         Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
@@ -80,8 +106,12 @@ impl Clock {
     }
 
     /// A random number from 0 up to, but not including, 1.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     pub fn random(&self) -> f64 {
-        rand::random()
+        match self.0.seeded() {
+            Some(number) => (number >> 11) as f64 / (1_u64 << 53) as f64,
+            None => rand::random(),
+        }
     }
 }
 
@@ -114,7 +144,11 @@ pub struct ManualClock(Arc<Mutex<Hands>>);
 struct Hands {
     start: Timestamp,
     elapsed: Duration,
+    /// How far the time of day is off.
+    shift: jiff::SignedDuration,
     sleepers: Vec<(Duration, tokio::sync::oneshot::Sender<()>)>,
+    /// Where the numbers of a simulation come from.
+    seed: Option<u64>,
 }
 
 impl ManualClock {
@@ -132,6 +166,12 @@ impl ManualClock {
         }
     }
 
+    /// Sets the time of day off by this much, forward or back, as an operator or a bad time server does. Waits and limits go by
+    /// the time since the start, and do not notice.
+    pub fn shift(&self, by: jiff::SignedDuration) {
+        self.hands().shift = by;
+    }
+
     /// How long until the next sleeper is due, if anybody sleeps.
     pub fn next_wake(&self) -> Option<Duration> {
         let hands = self.hands();
@@ -147,7 +187,8 @@ impl ManualClock {
 impl Time for ManualClock {
     fn now(&self) -> Timestamp {
         let hands = self.hands();
-        hands.start.saturating_add(hands.elapsed).unwrap_or(Timestamp::MAX)
+        let now = hands.start.saturating_add(hands.elapsed).unwrap_or(Timestamp::MAX);
+        now.saturating_add(hands.shift).unwrap_or(now)
     }
     fn monotonic(&self) -> Duration {
         self.hands().elapsed
@@ -165,6 +206,18 @@ impl Time for ManualClock {
             let _gone = woken.await;
         })
     }
+    fn seeded(&self) -> Option<u64> {
+        self.hands().seed.as_mut().map(next_number)
+    }
+}
+
+/// SplitMix64: small, quick, and the same everywhere.
+fn next_number(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
@@ -186,6 +239,18 @@ mod tests {
         hands.advance(Duration::from_secs(1));
         short.await.unwrap();
         assert_eq!(clock.now(), Timestamp::from_second(5).unwrap());
+    }
+
+    #[test]
+    fn a_simulated_clock_draws_the_same_again() {
+        let drawn = |seed| {
+            let (clock, hands) = Clock::simulated(Timestamp::from_second(1_700_000_000).unwrap(), seed);
+            hands.shift(jiff::SignedDuration::from_secs(-60));
+            (clock.new_id(), clock.random().to_bits(), clock.now())
+        };
+        assert_eq!(drawn(7), drawn(7));
+        assert_ne!(drawn(7).0, drawn(8).0);
+        assert_eq!(drawn(7).2, Timestamp::from_second(1_699_999_940).unwrap());
     }
 
     #[test]

@@ -174,4 +174,6 @@ fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, ConfigErr
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

@@ -139,6 +139,26 @@ mod tests {
     }
 
     #[test]
+    fn bodies_in_any_state_are_events_or_refused() {
+        let samples = [
+            r#"{"type":"shop.order.placed","data":{"a":[1,{"b":"c"}]},"tenant":"g/s","key":"k","id":"evt_1","at":"2026-03-01T00:00:00Z"}"#,
+            r#"{"specversion":"1.0","type":"shop.order.placed","source":"/till/7","id":"1","level":3,"data_base64":"aGk="}"#,
+        ];
+        let mut taken = 0;
+        for sample in samples {
+            for seed in 0..5_000 {
+                let json = postrider_testkit::hostile::damaged_text(seed, sample);
+                let limits = Limits { max_payload_bytes: 512, ..LIMITS };
+                let plain =
+                    serde_json::from_str::<EventInput>(&json).map(|input| input.into_event(limits).is_ok());
+                taken += u32::from(plain.unwrap_or(false));
+                taken += u32::from(cloud_event::structured(&json, limits).is_ok());
+            }
+        }
+        assert!(taken > 100, "only {taken} of the damaged bodies were events");
+    }
+
+    #[test]
     fn what_is_too_large_too_deep_or_unknown_is_refused_with_a_way_out() {
         for (json, said) in [
             (format!(r#"{{"type":"a.b","data":"{}"}}"#, "x".repeat(64)), "send a reference to it"),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
+    mod hostile;
     mod instructions;
     mod kill;
     mod kill_migrating;
@@ -9,10 +10,12 @@ mod it {
     mod kill_triage;
     mod life;
     mod postgres;
+    mod proxy;
     mod rabbitmq;
     mod redis;
     mod relays;
     mod shared;
+    mod simulation;
     mod style;
     mod tools;
 }

@@ -9,8 +9,9 @@ use crate::decimal::Decimal;
 
 /// The longest text of an expression, in bytes.
 const MAX_BYTES: usize = 1000;
-/// The deepest nesting.
-const MAX_DEPTH: u16 = 48;
+/// The deepest nesting. The parser takes more than a hundred kilobytes of the stack for each level in a build without optimisation, and
+/// a thread has two megabytes.
+const MAX_DEPTH: u16 = 12;
 /// The most digits of a number with a point: what the parser's float has for certain.
 const MAX_DIGITS: usize = 15;
 

@@ -1,5 +1,8 @@
 //! `postrider progress`, and what `serve` does for jobs.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use postrider::Clock;
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::progress::{JobId, Mark, NewJob, Progress, ProgressStore as _};
@@ -87,4 +90,51 @@ async fn serve_shows_jobs_in_the_state_database_of_redis() {
     };
     let shown = tokio::time::timeout(std::time::Duration::from_mins(1), shown).await.unwrap();
     assert_eq!((shown.done, shown.errors), (3, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_calls_somebody_when_redis_is_almost_full() {
+    let redis = postrider_testkit::servers::Redis::start().await.unwrap();
+    let url = redis.url();
+    // An empty server uses about a mebibyte.
+    let mut direct = TcpStream::connect(url.trim_start_matches("redis://")).unwrap();
+    direct.write_all(b"CONFIG SET maxmemory 1mb\r\n").unwrap();
+    let mut answer = [0; 5];
+    direct.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+OK\r\n");
+    let folder = Folder::new().with("REDIS_URL", &url);
+    let serving = folder.serve(&["--roles", "api,progress"]);
+    serving.wait_for_metric("postrider_progress_alerts_total{alert=\"memory\"} 1");
+}
+
+#[test]
+fn jobs_are_made_marked_and_shown_over_http() {
+    let folder = Folder::new().with("POSTRIDER_PROGRESS__COMPLETED", "project.completed");
+    let serving = folder.serve(&["--roles", "api"]);
+    let post = |path: &str, body: &str, code: u16| {
+        let (status, _, answer) = serving.http("POST", &format!("/v1/progress{path}"), &[], body);
+        assert_eq!(status, code, "{path}: {answer}");
+        serde_json::from_str::<serde_json::Value>(&answer).unwrap()
+    };
+    for _ in 0..2 {
+        let made = post("", r#"{"id": "project-7"}"#, 201);
+        assert_eq!(made["announces"], "project.completed");
+    }
+    post("/project-7/steps", r#"{"step": "page", "page": "1", "found": 2}"#, 200);
+    post("/project-7/steps", r#"{"step": "total", "total": -1}"#, 422);
+    let marked = post("/project-7/items", r#"{"done": ["a"], "failed": ["b"]}"#, 200);
+    assert_eq!((&marked["counted"], &marked["repeated"]), (&json!(2), &json!(0)));
+    assert_eq!(post("/project-7/steps", r#"{"step": "end"}"#, 200)["status"], "DONE");
+    assert_eq!(post("/project-7/items", r#"{"done": ["a"]}"#, 200)["repeated"], 1);
+    post("/project-7/items", r#"{"done": ["c"]}"#, 409);
+    post("/nobody/items", r#"{"done": ["c"]}"#, 404);
+    let (status, _, shown) = serving.http("GET", "/v1/progress/project-7", &[], "");
+    assert_eq!((status, shown.contains("\"errors\":1")), (200, true), "{shown}");
+    let (_, _, listed) = serving.http("GET", "/v1/progress?status=done&limit=1", &[], "");
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["jobs"][0]["id"], "project-7");
+    let next = listed["next"].as_str().unwrap().replace('+', "%2B");
+    let (status, _, rest) = serving.http("GET", &format!("/v1/progress?cursor={next}"), &[], "");
+    assert_eq!((status, rest.as_str()), (200, r#"{"jobs":[]}"#));
+    folder.run(&["outbox", "ls"]).assert(0, "project.completed");
 }

@@ -1,5 +1,5 @@
 //! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…]`: a process for
-//! tests to kill. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
+//! tests to kill; or `postrider-worker chaos DATABASE_URL RABBITMQ_URL REDIS_URL`. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use postrider::embedded::EmbeddedBroker;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::{Broker, Clock};
+use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
 use postrider_testkit::worker::mailer::{self, Mailer};
@@ -20,6 +21,9 @@ async fn main() -> Result<()> {
         .init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let ["chaos", database, rabbitmq, redis] = words.as_slice() {
+        return chaos::worker::work(database, rabbitmq, redis).await;
+    }
     // `triage FILE STEP …`: the file says that the handler is mended, the step is where the process dies; `-` for nowhere.
     if let ["triage", mended, step, backend @ ..] = words.as_slice() {
         let die_at = if *step == "-" { None } else { Some(step.parse()?) };

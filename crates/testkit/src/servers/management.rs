@@ -76,6 +76,13 @@ pub(crate) async fn running_nodes(base: &str) -> Result<usize> {
     Ok(nodes.iter().filter(|node| node["running"] == true).count())
 }
 
+/// Any request; what is answered with a success is read as JSON, if it is any.
+pub(crate) async fn ask(base: &str, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+    let response = http::request(method, base, path, body).await?;
+    ensure!((200..300).contains(&response.status), "{method} {path} was answered {}", response.status);
+    Ok(serde_json::from_slice(&response.body).unwrap_or_default())
+}
+
 async fn change(method: &str, base: &str, path: &str, body: Option<&Value>) -> Result<()> {
     let response = http::request(method, base, path, body).await?;
     match response.status {

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde_json::Value;
 
 use self::node::{Group, Node};
 pub use self::version::RabbitVersion;
@@ -225,6 +226,11 @@ impl RabbitCluster {
     /// Runs `rabbitmqctl` on node `i` with these arguments and returns what it prints.
     pub async fn ctl(&self, i: usize, args: &[&str]) -> Result<String> {
         self.0.nodes[i].ctl(&self.0.group, args).await
+    }
+
+    /// Asks the management API of node `i`, or tells it something. Nothing is `null`.
+    pub async fn manage(&self, i: usize, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        management::ask(&self.management_url(i), method, path, body).await
     }
 
     /// Creates, through node `i`, a vhost in which guest may do everything.

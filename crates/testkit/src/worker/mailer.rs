@@ -73,7 +73,7 @@ pub fn definition() -> Result<Definition> {
 pub fn email(number: usize) -> Result<Event> {
     let data =
         serde_json::json!({ "data": { "email": format!("user-{number}@example.com"), "number": number } });
-    Ok(Event::new("email.verification.requested")?.json(&data)?)
+    Ok(Event::new("email.verification.requested")?.id(format!("mail-{number}"))?.json(&data)?)
 }
 
 /// Starts it on a store and a broker.

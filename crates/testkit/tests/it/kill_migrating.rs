@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use postrider::Clock;
 use postrider::migration::{self, Comparing, Errand, Parity, Phase, Standing, Taken};
 use postrider::sqlite::{Sqlite, SqliteConfig};
-use postrider::store::{Operation, OperationState};
+use postrider::store::{Operation, OperationState, StoreError, StoreErrorKind};
+use postrider::{Clock, EventId};
 use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::{Postgres, RabbitMq};
@@ -33,13 +33,16 @@ impl Load {
         let committing = tokio::spawn(async move {
             let (clock, mut log, mut number) = (Clock::system(), EffectLog::new(), 0);
             while !told.load(Ordering::Relaxed) {
-                let mut tx = store.begin().await.unwrap();
-                let emails = (number..number + 5).map(|number| mailer::email(number).unwrap()).collect();
-                let ids = store.append(&mut tx, emails).await.unwrap();
-                store.commit(tx).await.unwrap();
-                log.commit(ids);
-                number += 5;
-                clock.sleep(Duration::from_millis(10)).await;
+                match commit(&store, number).await {
+                    Ok(ids) => {
+                        log.commit(ids);
+                        number += 5;
+                    }
+                    // A busy machine; the same e-mails again.
+                    Err(error) if error.is_transient() => eprintln!("not committed, trying again: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
+                clock.sleep(Duration::from_millis(25)).await;
             }
             log
         });
@@ -49,6 +52,18 @@ impl Load {
     async fn end(self) -> EffectLog {
         self.stop.store(true, Ordering::Relaxed);
         self.committing.await.unwrap()
+    }
+}
+
+/// Commits a few e-mails, also if it is the second time.
+async fn commit<S: Effects>(store: &S, number: usize) -> Result<Vec<EventId>, StoreError> {
+    let emails: Vec<_> = (number..number + 5).map(|number| mailer::email(number).unwrap()).collect();
+    let ids = emails.iter().filter_map(|email| email.id.clone()).collect();
+    let mut tx = store.begin().await?;
+    match store.append(&mut tx, emails).await {
+        Ok(_) => store.commit(tx).await.map(|()| ids),
+        Err(error) if error.kind == StoreErrorKind::Duplicate => Ok(ids),
+        Err(error) => Err(error),
     }
 }
 

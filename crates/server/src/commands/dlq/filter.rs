@@ -121,4 +121,15 @@ mod tests {
         assert_eq!(since("2026-01-01T00:00:00Z", now).unwrap().to_string(), "2026-01-01T00:00:00Z");
         assert!(since("yesterday", now).unwrap_err().to_string().contains("neither a time"));
     }
+
+    #[test]
+    fn times_in_any_state_are_understood_or_refused() {
+        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        for sample in ["2026-11-15T12:00:00Z", "2d", "P1Y2M3DT4H5M6.789S", "1y 2mo 3w"] {
+            for seed in 0..2_000 {
+                let text = postrider_testkit::hostile::damaged_text(seed, sample);
+                let _understood_or_refused = since(&text, now);
+            }
+        }
+    }
 }

@@ -1,0 +1,218 @@
+//! Runs it: stage, load, faults, heal, drain, judge.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use postrider::Clock;
+use postrider::broker::Broker;
+use postrider::postgres::{Postgres, PostgresConfig};
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::faults::{Fault, Striker};
+use super::judge;
+use super::load::Load;
+use super::report::Report;
+use super::stage::Stage;
+use super::worker;
+use crate::servers::{RabbitCluster, RabbitVersion};
+use crate::sim::{Flaw, Random, play};
+
+/// What is left has to come to rest within this.
+const DRAIN: Duration = Duration::from_mins(6);
+/// So many faults may last at the same time.
+const AT_ONCE: usize = 3;
+/// A control that no schedule among so many turns red is green.
+const CONTROL_SEEDS: u64 = 2_000;
+
+/// How to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long faults strike.
+    pub lasts: Duration,
+    /// From which the schedule follows.
+    pub seed: u64,
+    /// Events a second.
+    pub rate: f64,
+    /// Which RabbitMQ.
+    pub rabbitmq: RabbitVersion,
+    /// Where logs go.
+    pub folder: PathBuf,
+    /// What was built.
+    pub commit: String,
+}
+
+/// Runs chaos and judges it.
+pub async fn run(options: &Options) -> Result<Report> {
+    let clock = Clock::system();
+    let stage = Arc::new(Stage::set(&options.folder, options.rabbitmq).await?);
+    let direct = PostgresConfig { max_connections: 8, ..PostgresConfig::new(stage.postgres.url()) };
+    let store = Postgres::connect(direct, clock.clone()).await?;
+    PgConnection::connect(&stage.postgres.url()).await?.execute(worker::CREATE).await?;
+    let nodes: Vec<_> = (0..RabbitCluster::NODES).map(|node| stage.rabbitmq.amqp_url(node)).collect();
+    let broker = RabbitMq::connect(RabbitMqConfig::new(nodes.join(",")), clock.clone()).await?;
+    let broker: Arc<dyn Broker> = Arc::new(broker);
+    let load = Load::new(store, &options.folder, options.rate)?;
+    let versions = versions(&stage).await?;
+    eprintln!("everything runs; faults strike for {} s, seed {}", options.lasts.as_secs(), options.seed);
+
+    let (stop, watched) = (CancellationToken::new(), CancellationToken::new());
+    let writing = tokio::spawn({
+        let (load, stop) = (load.clone(), stop.clone());
+        async move { load.run(&stop).await }
+    });
+    let watching = tokio::spawn(watch(stage.clone(), clock.clone(), watched.clone()));
+    let striker =
+        Striker { stage: stage.clone(), load: load.clone(), broker: broker.clone(), clock: clock.clone() };
+    let begun = clock.monotonic();
+    let (faults, missed) = strike(&striker, options).await;
+    let lasted = clock.since(begun);
+    stop.cancel();
+    striker.heal().await?;
+    writing.await.context("the client fell over")??;
+    watched.cancel();
+    let longest_stall = watching.await.unwrap_or_default();
+    eprintln!("all is healed; waiting for what is left");
+    let healed = clock.monotonic();
+    let drained = drain(&striker).await.then(|| clock.since(healed));
+    let duplicates = stage.duplicates();
+    let (judgement, events, unknown_commits) = {
+        let log = std::mem::take(&mut *load.log());
+        (judge::judge(&stage, &log).await?, log.committed.len() as u64, log.unknown)
+    };
+    Ok(Report {
+        seed: options.seed,
+        commit: options.commit.clone(),
+        versions,
+        events,
+        lasted,
+        faults,
+        missed,
+        unknown_commits,
+        duplicates,
+        longest_stall,
+        drained,
+        judgement,
+        controls: controls().await,
+    })
+}
+
+/// The schedule: faults one after the other, some of them overlapping, never two of one target.
+async fn strike(striker: &Striker, options: &Options) -> (BTreeMap<&'static str, u64>, Vec<String>) {
+    let mut random = Random::new(options.seed);
+    let clock = &striker.clock;
+    let (begun, mut busy) = (clock.monotonic(), BTreeSet::new());
+    let (mut counts, mut missed) = (BTreeMap::new(), Vec::new());
+    let mut striking: JoinSet<(Fault, Result<String>)> = JoinSet::new();
+    let mut note = |busy: &mut BTreeSet<usize>, (fault, struck): (Fault, Result<String>)| {
+        busy.remove(&fault.target());
+        match struck {
+            Ok(proof) => {
+                *counts.entry(fault.kind()).or_insert(0) += 1;
+                eprintln!("{:7.1}s  {}: {proof}", clock.since(begun).as_secs_f64(), fault.kind());
+            }
+            Err(error) => {
+                let text = format!("{} did not land: {error:#}", fault.kind());
+                eprintln!("{:7.1}s  {text}", clock.since(begun).as_secs_f64());
+                missed.push(text);
+            }
+        }
+    };
+    while clock.since(begun) < options.lasts {
+        let fault = Fault::draw(&mut random, striker.stage.processes.len());
+        let lasts = Duration::from_millis(800 + random.below(4_000));
+        if busy.insert(fault.target()) {
+            let striker = striker.clone();
+            striking.spawn(async move { (fault, striker.strike(fault, lasts).await) });
+        }
+        clock.sleep(Duration::from_millis(500 + random.below(1_500))).await;
+        while let Some(Ok(struck)) = striking.try_join_next() {
+            note(&mut busy, struck);
+        }
+        while striking.len() >= AT_ONCE
+            && let Some(Ok(struck)) = striking.join_next().await
+        {
+            note(&mut busy, struck);
+        }
+    }
+    while let Some(Ok(struck)) = striking.join_next().await {
+        note(&mut busy, struck);
+    }
+    (counts, missed)
+}
+
+/// The longest time without a new effect.
+async fn watch(stage: Arc<Stage>, clock: Clock, stop: CancellationToken) -> Duration {
+    let (mut longest, mut last, mut since) = (Duration::ZERO, 0_i64, clock.monotonic());
+    while !stop.is_cancelled() {
+        let count = async {
+            let mut connection = PgConnection::connect(&stage.postgres.url()).await.ok()?;
+            sqlx::query_scalar("SELECT last_value FROM chaos_effect_position_seq")
+                .fetch_one(&mut connection)
+                .await
+                .ok()
+        };
+        let count: i64 = count.await.unwrap_or(last);
+        let now = clock.monotonic();
+        if count != last {
+            (last, since) = (count, now);
+        }
+        longest = longest.max(now.saturating_sub(since));
+        clock.sleep(Duration::from_millis(250)).await;
+    }
+    longest
+}
+
+/// Waits until nothing waits anywhere. False if that takes too long.
+async fn drain(striker: &Striker) -> bool {
+    let (clock, begun) = (&striker.clock, striker.clock.monotonic());
+    while clock.since(begun) < DRAIN {
+        match is_drained(striker).await {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => eprintln!("cannot look yet: {error:#}"),
+        }
+        clock.sleep(Duration::from_millis(500)).await;
+    }
+    false
+}
+
+async fn is_drained(striker: &Striker) -> Result<bool> {
+    let mut connection = PgConnection::connect(&striker.stage.postgres.url()).await?;
+    let open = "SELECT (SELECT count(*) FROM postrider.event_outbox WHERE status IN ('pending', 'failed')) + \
+                (SELECT count(*) FROM postrider.held_event)";
+    let open: i64 = sqlx::query_scalar(open).fetch_one(&mut connection).await?;
+    if open > 0 {
+        return Ok(false);
+    }
+    let queues = striker.stage.manage("GET", "/api/queues/%2F", None).await?;
+    let empty = |queue: &serde_json::Value| queue["messages"].as_u64() == Some(0);
+    Ok(queues.as_array().is_some_and(|queues| !queues.is_empty() && queues.iter().all(empty)))
+}
+
+async fn versions(stage: &Stage) -> Result<BTreeMap<&'static str, String>> {
+    let mut connection = PgConnection::connect(&stage.postgres.url()).await?;
+    let postgres: String = sqlx::query_scalar("SHOW server_version").fetch_one(&mut connection).await?;
+    let overview = stage.manage("GET", "/api/overview", None).await?;
+    let info = stage.redis.cli(&["INFO", "server"]).await?;
+    let redis = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?");
+    Ok(BTreeMap::from([
+        ("PostgreSQL", postgres.split(' ').next().unwrap_or_default().to_owned()),
+        ("RabbitMQ", overview["rabbitmq_version"].as_str().unwrap_or("?").to_owned()),
+        ("Redis", redis.trim().to_owned()),
+    ]))
+}
+
+/// Plays each flaw in the simulation until the checkers see it.
+async fn controls() -> Vec<(&'static str, bool)> {
+    let playing = tokio::task::spawn_blocking(|| {
+        let red = |flaw| (0..CONTROL_SEEDS).any(|seed| !play(seed, Some(flaw)).verdict.is_clean());
+        Flaw::ALL.map(|flaw| (flaw.as_str(), red(flaw))).to_vec()
+    });
+    playing.await.unwrap_or_default()
+}

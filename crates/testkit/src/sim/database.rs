@@ -1,0 +1,343 @@
+//! The simulated database: tables as plain data. What is committed stays; what is not was never there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use postrider::envelope::{EventId, OrderingKey, PayloadHash};
+use postrider::progress::{Change, Counts, Status};
+use postrider::store::{
+    Ask, DeadLetter, HeldEvent, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult, SlotLease,
+    StoreError, StoreErrorKind, Wanted,
+};
+use postrider::topology::ConsumerName;
+
+use super::operation::Plan;
+
+/// Items of the one job.
+pub(super) const JOB_ITEMS: u32 = 8;
+
+/// Slots of the simulated outbox: few, so that they change hands.
+pub(super) const SLOTS: i16 = 4;
+
+/// A row of the outbox.
+pub(super) struct Row {
+    pub(super) row: OutboxRow,
+    pub(super) status: OutboxStatus,
+    /// Its own time, if it has one.
+    pub(super) due_at: Option<Timestamp>,
+    /// By whom it was taken, where rows are shared out one by one.
+    taken: Option<(RelayId, Duration)>,
+}
+
+/// Who has a slot.
+#[derive(Default)]
+struct Slot {
+    owner: Option<RelayId>,
+    until: Duration,
+    epoch: i64,
+}
+
+/// An effect: a row of a table without a unique key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Effect {
+    pub(super) consumer: String,
+    pub(super) event: EventId,
+    pub(super) key: Option<OrderingKey>,
+    pub(super) number: u64,
+}
+
+/// A held event.
+pub(super) struct HeldRow {
+    pub(super) consumer: ConsumerName,
+    pub(super) event: HeldEvent,
+    pub(super) due_at: Duration,
+    pub(super) lease: Option<(String, Duration)>,
+}
+
+/// What a transaction will have written.
+pub(super) enum Write {
+    Mark(ConsumerName, EventId, PayloadHash),
+    Answer(ConsumerName, EventId, Bytes),
+    Effect(Effect),
+    Append(i64, Box<OutboxRow>, Option<Timestamp>),
+    LetGo(ConsumerName, EventId),
+    /// An item of the job is done; and the event that tells of the job's end, should this be the last.
+    Item(EventId, Box<OutboxRow>),
+    /// Items are taken off the operation's list by this runner.
+    Take(String, Vec<String>),
+}
+
+/// The one job: its numbers, by the real rules, and its items.
+pub(super) struct Job {
+    pub(super) counts: Counts,
+    pub(super) items: BTreeSet<EventId>,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        let total = Change::SetTotal(JOB_ITEMS.into());
+        let known =
+            Counts::NEW.try_change(&total).and_then(|counts| counts.try_change(&Change::EndDiscovery));
+        Self { counts: known.unwrap_or(Counts::NEW), items: BTreeSet::new() }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Database {
+    pub(super) rows: BTreeMap<i64, Row>,
+    ids: BTreeSet<EventId>,
+    position: i64,
+    transactions: u64,
+    /// Transactions that have appended and not ended, with their processes.
+    writing: BTreeMap<u64, usize>,
+    slots: [Slot; SLOTS as usize],
+    /// Until when each relay counts.
+    relays: BTreeMap<RelayId, Duration>,
+    /// The last position that was ever handed out.
+    pub(super) polled_to: i64,
+    pub(super) inbox: BTreeMap<(ConsumerName, EventId), (PayloadHash, Option<Bytes>)>,
+    pub(super) effects: Vec<Effect>,
+    pub(super) held: Vec<HeldRow>,
+    pub(super) crashes: BTreeMap<(ConsumerName, String), u32>,
+    pub(super) letters: BTreeMap<String, DeadLetter>,
+    pub(super) job: Job,
+    pub(super) plan: Plan,
+}
+
+impl Database {
+    pub(super) fn begin(&mut self) -> u64 {
+        self.transactions += 1;
+        self.transactions
+    }
+
+    /// Gives out a position; the transaction writes from now on.
+    pub(super) fn next_position(&mut self, tx: u64, process: usize) -> i64 {
+        self.writing.insert(tx, process);
+        self.position += 1;
+        self.position
+    }
+
+    pub(super) fn ended(&mut self, tx: u64) {
+        self.writing.remove(&tx);
+    }
+
+    /// The connections of a dead process are closed, and its transactions rolled back.
+    pub(super) fn forget_process(&mut self, process: usize) {
+        self.writing.retain(|_, of| *of != process);
+    }
+
+    pub(super) fn horizon(&self) -> (i64, Vec<String>) {
+        (self.position, self.writing.keys().map(u64::to_string).collect())
+    }
+
+    /// All of it or nothing. New rows of the outbox have this status.
+    pub(super) fn commit(
+        &mut self,
+        tx: u64,
+        writes: Vec<Write>,
+        now: Timestamp,
+        status: OutboxStatus,
+    ) -> Result<(), StoreError> {
+        self.ended(tx);
+        let counts = self.counted(&writes)?;
+        for write in &writes {
+            match write {
+                Write::Mark(consumer, event, _)
+                    if self.inbox.contains_key(&(consumer.clone(), event.clone())) =>
+                {
+                    let text = "another transaction marked the same event";
+                    return Err(StoreError::new(StoreErrorKind::Contended, text));
+                }
+                Write::Take(runner, items) => self.plan.may_take(runner, items)?,
+                Write::Append(_, row, _) if self.ids.contains(&row.envelope.id) => {
+                    return Err(StoreError::new(
+                        StoreErrorKind::Duplicate,
+                        "this event was committed before",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        for write in writes {
+            match write {
+                Write::Mark(consumer, event, hash) => {
+                    self.inbox.insert((consumer, event), (hash, None));
+                }
+                Write::Answer(consumer, event, answer) => {
+                    if let Some((_, kept)) = self.inbox.get_mut(&(consumer, event)) {
+                        *kept = Some(answer);
+                    }
+                }
+                Write::Effect(effect) => self.effects.push(effect),
+                Write::Append(position, row, due_at) => {
+                    let mut row = *row;
+                    row.row.created_at = now;
+                    self.ids.insert(row.envelope.id.clone());
+                    self.rows.insert(position, Row { row, status, due_at, taken: None });
+                }
+                Write::Item(event, completed) => {
+                    let is_new = self.job.items.insert(event);
+                    if is_new && counts.status == Status::Done {
+                        self.append(*completed, now);
+                    }
+                }
+                Write::Take(_, items) => self.plan.take(items.len()),
+                Write::LetGo(consumer, event) => {
+                    self.held.retain(|held| held.consumer != consumer || held.event.event_id != event);
+                }
+            }
+        }
+        self.job.counts = counts;
+        Ok(())
+    }
+
+    /// What the items among the writes make of the job.
+    fn counted(&self, writes: &[Write]) -> Result<Counts, StoreError> {
+        let is_new =
+            |write: &&Write| matches!(write, Write::Item(event, _) if !self.job.items.contains(event));
+        let new = writes.iter().filter(is_new).count() as u64;
+        let text = |kind| format!("the job refuses an item: {kind:?}");
+        let refused = |kind| StoreError::new(StoreErrorKind::Invalid, text(kind));
+        self.job.counts.try_marks(new, 0).map_err(refused)
+    }
+
+    /// Writes a row that the database makes itself.
+    pub(super) fn append(&mut self, mut row: OutboxRow, now: Timestamp) {
+        self.position += 1;
+        row.row = RowId { position: self.position, created_at: now };
+        if self.ids.insert(row.envelope.id.clone()) {
+            let status = OutboxStatus::Pending;
+            self.rows.insert(self.position, Row { row, status, due_at: None, taken: None });
+        }
+    }
+
+    /// Takes or renews a fair share of the slots.
+    pub(super) fn lease(&mut self, relay: &RelayId, now: Duration, until: Duration) -> Vec<SlotLease> {
+        self.relays.insert(relay.clone(), until);
+        self.relays.retain(|_, until| *until > now);
+        let share = (SLOTS as usize).div_ceil(self.relays.len().max(1));
+        let mut held = 0;
+        for slot in &mut self.slots {
+            let is_ours = slot.owner.as_ref() == Some(relay);
+            if is_ours && held == share {
+                slot.owner = None;
+            } else if is_ours {
+                slot.until = until;
+                held += 1;
+            }
+        }
+        for slot in &mut self.slots {
+            let is_free = slot.owner.is_none() || slot.until <= now;
+            if held < share && is_free && slot.owner.as_ref() != Some(relay) {
+                *slot = Slot { owner: Some(relay.clone()), until, epoch: slot.epoch + 1 };
+                held += 1;
+            }
+        }
+        self.held_by(relay)
+    }
+
+    pub(super) fn release(&mut self, relay: &RelayId) {
+        self.relays.remove(relay);
+        for slot in self.slots.iter_mut().filter(|slot| slot.owner.as_ref() == Some(relay)) {
+            slot.owner = None;
+        }
+    }
+
+    fn held_by(&self, relay: &RelayId) -> Vec<SlotLease> {
+        let slots = (0..SLOTS).zip(&self.slots);
+        let ours = slots.filter(|(_, slot)| slot.owner.as_ref() == Some(relay));
+        ours.map(|(number, slot)| SlotLease { slot: number, epoch: slot.epoch }).collect()
+    }
+
+    /// Rows of the relay's slots that are due.
+    pub(super) fn claim(&self, relay: &RelayId, ask: &Ask, now: Timestamp) -> Vec<OutboxRow> {
+        let held = self.held_by(relay);
+        let held: Vec<_> = match &ask.held {
+            Some(known) => held.into_iter().filter(|lease| known.contains(lease)).collect(),
+            None => held,
+        };
+        let ours = |row: &OutboxRow| held.iter().any(|lease| row.slot == Some(lease.slot));
+        let due = self.due(ask, now).filter(|row| ours(row));
+        due.take(ask.limit).cloned().collect()
+    }
+
+    /// Rows one by one, to whoever comes first: the flaw.
+    pub(super) fn claim_rows(
+        &mut self,
+        relay: &RelayId,
+        ask: &Ask,
+        at: (Duration, Timestamp),
+    ) -> Vec<OutboxRow> {
+        let (now, time) = at;
+        let free = |position: i64| {
+            let taken = &self.rows.get(&position).map(|row| &row.taken);
+            !matches!(taken, Some(Some((_, until))) if *until > now)
+        };
+        let due = self.due(ask, time).filter(|row| free(row.row.position));
+        let mut claimed: Vec<_> = due.take(1).cloned().collect();
+        for row in &mut claimed {
+            row.slot = None;
+            if let Some(kept) = self.rows.get_mut(&row.row.position) {
+                kept.taken = Some((relay.clone(), now + Duration::from_secs(10)));
+            }
+        }
+        claimed
+    }
+
+    fn due<'a>(&'a self, ask: &'a Ask, now: Timestamp) -> impl Iterator<Item = &'a OutboxRow> {
+        let mut parked = BTreeSet::new();
+        self.rows.values().filter_map(move |Row { row, status, due_at, .. }| {
+            let key = row.envelope.ordering_key.as_ref();
+            let behind = key.is_some_and(|key| parked.contains(key));
+            if matches!(status, OutboxStatus::Failed | OutboxStatus::Dead) {
+                parked.extend(key);
+            }
+            let wanted = match ask.wanted {
+                Wanted::New { after, .. } => due_at.is_none() && row.row.position > after,
+                Wanted::Timed => due_at.is_some(),
+                Wanted::All => true,
+            };
+            let open = matches!(status, OutboxStatus::Pending | OutboxStatus::Failed);
+            let left_out =
+                ask.in_hand.contains(&row.row.position) || key.is_some_and(|key| ask.without.contains(key));
+            let due = due_at.is_none_or(|at| at <= now);
+            (open && wanted && due && !behind && !left_out).then_some(row)
+        })
+    }
+
+    /// Records what became of rows whose slot is still the relay's.
+    pub(super) fn settle(&mut self, relay: &RelayId, results: Vec<RowResult>, fenced: bool) -> usize {
+        let held = self.held_by(relay);
+        let mut recorded = 0;
+        for RowResult { row: id, result, .. } in results {
+            let Some(row) = self.rows.get_mut(&id.position) else { continue };
+            let ours = held.iter().any(|lease| row.row.slot == Some(lease.slot));
+            let open = matches!(row.status, OutboxStatus::Pending | OutboxStatus::Failed);
+            if !open || fenced && !ours {
+                continue;
+            }
+            recorded += 1;
+            match result {
+                PublishResult::Published => row.status = OutboxStatus::Published,
+                PublishResult::Failed { retry_at, .. } => {
+                    row.row.attempts += 1;
+                    row.status = if retry_at.is_some() { OutboxStatus::Failed } else { OutboxStatus::Dead };
+                    row.due_at = retry_at.or(row.due_at);
+                }
+            }
+        }
+        recorded
+    }
+
+    /// Whether everything that is committed was published, and nothing waits.
+    pub(super) fn is_drained(&self) -> bool {
+        let open = |row: &Row| matches!(row.status, OutboxStatus::Pending | OutboxStatus::Failed);
+        self.plan.items.is_empty() && self.held.is_empty() && !self.rows.values().any(open)
+    }
+
+    pub(super) fn knows(&self, event: &EventId) -> bool {
+        self.ids.contains(event)
+    }
+}

@@ -1,0 +1,133 @@
+//! The outbox of the simulated database.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use postrider::Event;
+use postrider::envelope::{EventId, OrderingKey};
+use postrider::store::{
+    Ask, Backlog, DualPublishing, Horizon, LogPosition, Outbox, OutboxRow, RelayId, RowId, RowResult,
+    SlotLease, StoreError, Verbatim, Wanted,
+};
+
+use super::super::database::{SLOTS, Write};
+use super::super::flaw::Flaw;
+use super::super::world::Port;
+use super::{SimStore, SimTx};
+
+/// Where the rows of a key belong; those without one are spread.
+fn slot_of(key: Option<&OrderingKey>, position: i64) -> i16 {
+    let mut hash = DefaultHasher::new();
+    match key {
+        Some(key) => key.as_str().hash(&mut hash),
+        None => position.hash(&mut hash),
+    }
+    i16::try_from(hash.finish() % u64::from(SLOTS.unsigned_abs())).unwrap_or(0)
+}
+
+/// The row of an event.
+pub(super) fn new_row(port: &Port, mut event: Event, position: i64) -> OutboxRow {
+    let (exchange, routing_key) = (event.exchange.take(), event.routing_key.take());
+    let target_queue = event.target_queue.take();
+    let envelope = event.into_envelope(&port.clock);
+    OutboxRow {
+        row: RowId { position, created_at: port.clock.now() },
+        slot: Some(slot_of(envelope.ordering_key.as_ref(), position)),
+        envelope,
+        exchange,
+        routing_key,
+        target_queue,
+        attempts: 0,
+        verbatim: None,
+        dead_letter: None,
+    }
+}
+
+/// No migration runs in the simulation.
+impl DualPublishing for SimStore {}
+
+impl Outbox for SimStore {
+    async fn append(&self, tx: &mut SimTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        let (count, id, process) = (events.len(), tx.id, self.0.process);
+        let positions: Vec<i64> = self
+            .call("append", move |world| {
+                (0..count).map(|_| world.database.next_position(id, process)).collect()
+            })
+            .await?;
+        let mut ids = Vec::new();
+        for (event, position) in events.into_iter().zip(positions) {
+            let due_at = event.available_at;
+            let row = new_row(&self.0, event, position);
+            ids.push(row.envelope.id.clone());
+            tx.writes.push(Write::Append(position, Box::new(row), due_at));
+        }
+        Ok(ids)
+    }
+
+    /// Nothing is replayed here yet.
+    async fn append_verbatim(&self, _tx: &mut SimTx, _messages: Vec<Verbatim>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn lease(&self, relay: &RelayId, lease: Duration) -> Result<Vec<SlotLease>, StoreError> {
+        let relay = relay.clone();
+        self.call("lease", move |world| {
+            let now = world.now;
+            world.database.lease(&relay, now, now + lease)
+        })
+        .await
+    }
+
+    async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
+        let relay = relay.clone();
+        self.call("release", move |world| world.database.release(&relay)).await
+    }
+
+    async fn claim(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
+        let relay = relay.clone();
+        self.call("claim", move |world| {
+            let (now, time) = (world.now, world.time());
+            match world.flaw {
+                Some(Flaw::RowsNotKeys) => world.database.claim_rows(&relay, &ask, (now, time)),
+                Some(Flaw::PollByPosition) if ask.wanted != Wanted::Timed => {
+                    let last = world.database.polled_to;
+                    let mut rows = world.database.claim(&relay, &ask, time);
+                    rows.retain(|row| row.row.position > last);
+                    world.database.polled_to = rows.last().map_or(last, |row| row.row.position);
+                    rows
+                }
+                _ => world.database.claim(&relay, &ask, time),
+            }
+        })
+        .await
+    }
+
+    async fn horizon(&self) -> Result<Horizon, StoreError> {
+        self.call("horizon", |world| {
+            let (position, writers) = world.database.horizon();
+            Horizon { position, at: world.time(), log: LogPosition::default(), writers }
+        })
+        .await
+    }
+
+    async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
+        let relay = relay.clone();
+        self.call("mark", move |world| {
+            let fenced = world.flaw != Some(Flaw::RowsNotKeys);
+            world.database.settle(&relay, results, fenced)
+        })
+        .await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        Ok(Backlog::default())
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        tokio::select! {
+            biased;
+            () = self.0.news.notified() => {}
+            () = self.0.clock.sleep(at_most) => {}
+        }
+    }
+}
