@@ -81,7 +81,7 @@ impl Which {
 }
 
 #[derive(Serialize)]
-struct Groups {
+struct GroupList {
     groups: Vec<LetterGroup>,
     next: Option<String>,
     stopped_at: Option<Timestamp>,
@@ -91,7 +91,7 @@ async fn groups(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Query(which): Query<Which>,
-) -> Result<Json<Groups>, Problem> {
+) -> Result<Json<GroupList>, Problem> {
     let now = front.clock.now();
     let filter = which.filter(&caller, now)?;
     if filter.status.is_some_and(|status| status != LetterStatus::Open) {
@@ -103,11 +103,11 @@ async fn groups(
     let query = GroupQuery { filter, after, limit: limit(which.limit), hours: 24, now };
     let page = front.desk.groups(&query).await?;
     let next = page.next.as_ref().map(write_place);
-    Ok(Json(Groups { groups: page.groups, next, stopped_at: page.stopped_at }))
+    Ok(Json(GroupList { groups: page.groups, next, stopped_at: page.stopped_at }))
 }
 
 #[derive(Serialize)]
-struct Messages {
+struct LetterList {
     messages: Vec<LetterSummary>,
     next: Option<String>,
     /// The search looked at enough and stopped here; `next` goes on.
@@ -118,12 +118,12 @@ async fn messages(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Query(which): Query<Which>,
-) -> Result<Json<Messages>, Problem> {
+) -> Result<Json<LetterList>, Problem> {
     let filter = which.filter(&caller, front.clock.now())?;
     let turn = place::<Cursor>(which.cursor.as_deref())?.map_or(Turn::Newest, Turn::Before);
     let page = front.desk.letters(&LetterQuery { filter, turn, limit: limit(which.limit) }).await?;
     let next = page.next.map(|cursor| cursor.to_string());
-    Ok(Json(Messages { messages: page.letters, next, stopped_at: page.stopped_at }))
+    Ok(Json(LetterList { messages: page.letters, next, stopped_at: page.stopped_at }))
 }
 
 /// A dead letter, whole: `letter` is what `postrider dlq import` reads.

@@ -4,6 +4,7 @@
 //! request, so one that is revoked opens nothing any more.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -79,7 +80,11 @@ impl Sessions {
 }
 
 fn random(clock: &Clock) -> String {
-    clock.secret().iter().map(|byte| format!("{byte:02x}")).collect()
+    clock.secret().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn digest(id: &str) -> [u8; 32] {

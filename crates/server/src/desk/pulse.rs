@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const REMEMBERED: usize = 120;
 /// Queues are asked for their depths this often, and the broker for its topology less often still.
 const DEPTHS: Duration = Duration::from_secs(5);
-const DRIFT: Duration = Duration::from_secs(60);
+const DRIFT: Duration = Duration::from_mins(1);
 /// The most groups that are counted.
 const GROUPS: usize = 200;
 /// A part that does not answer within this is away.

@@ -50,7 +50,6 @@ pub(in crate::dashboard) async fn show(
     page(&dashboard, &visit, &name, html! {}).await
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is made on the spot")]
 async fn page(dashboard: &Dashboard, visit: &Visit, name: &ConsumerName, news: Markup) -> Page {
     let rows = dashboard.front.desk.endpoints().await?;
     let none = || Problem::new(Code::NotFound, format!("there is no push subscription {name}"));

@@ -87,7 +87,7 @@ async fn a_consumer_is_paused_and_resumed_and_the_books_are_verified() {
     };
     assert_eq!(state(), "paused");
     browser.press("Resume").await.unwrap();
-    browser.click("form[action$='/billing/pause'] input").await.unwrap();
+    browser.click("form[action$='/billing/pause'] input[name=reason]").await.unwrap();
     assert_eq!(state(), "active");
 
     browser.go(&shop.page("/ledger/acme")).await.unwrap();
