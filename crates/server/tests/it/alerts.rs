@@ -8,7 +8,7 @@ use super::process::Folder;
 
 fn promtool(folder: &Folder, args: &[&str]) -> String {
     let ran = Command::new("promtool").args(args).current_dir(folder.path()).output();
-    let ran = ran.expect("promtool is missing; scripts/install-servers installs it");
+    let ran = ran.unwrap_or_else(|error| panic!("promtool: {error}; scripts/install-servers installs it"));
     let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
     assert!(ran.status.success(), "{said}");
     said

@@ -33,7 +33,9 @@ impl Pooler {
         }
         let child =
             command.arg(folder.join("pgbouncer.ini")).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let pooler = Self(child.expect("pgbouncer is missing; scripts/install-servers installs it"));
+        let pooler = Self(
+            child.unwrap_or_else(|error| panic!("pgbouncer: {error}; scripts/install-servers installs it")),
+        );
         let listens = async {
             while !folder.join(".s.PGSQL.6432").exists() {
                 tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>())

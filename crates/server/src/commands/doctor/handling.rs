@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    fn broker(policy: Value, arguments: Value) -> Observed {
+    fn broker(policy: &Value, arguments: &Value) -> Observed {
         let queue: Queue = serde_json::from_value(json!({
             "name": "mail", "durable": true, "auto_delete": false, "arguments": arguments,
             "effective_policy_definition": policy,
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn the_time_in_hand_counts_the_wait_among_those_that_were_prefetched() {
         let usual = ConsumerConfig::default();
-        let nothing = || broker(json!({}), json!({}));
+        let nothing = || broker(&json!({}), &json!({}));
         assert_eq!(too_short("mail", "mail", &usual, &nothing()), None);
         let slow = ConsumerConfig { handler_limit: Duration::from_mins(31), ..usual.clone() };
         assert!(
@@ -87,11 +87,11 @@ mod tests {
             too_short("mail", "mail", &one_by_one, &nothing()).is_some(),
             "250 times 30 s is over two hours"
         );
-        let policy = broker(json!({"consumer-timeout": 60_000}), json!({}));
+        let policy = broker(&json!({"consumer-timeout": 60_000}), &json!({}));
         assert!(
             too_short("mail", "mail", &usual, &policy).is_some_and(|told| told.contains("60 s (a policy)"))
         );
-        let argument = broker(json!({}), json!({"x-consumer-timeout": 1_000}));
+        let argument = broker(&json!({}), &json!({"x-consumer-timeout": 1_000}));
         assert!(too_short("mail", "mail", &usual, &argument).is_some_and(|told| told.contains("argument")));
         assert_eq!(too_short("mail", "elsewhere", &usual, &policy), None);
     }
