@@ -51,14 +51,15 @@ pub use letter::{
 };
 pub use memory::{Forgotten, InboxMemory};
 pub use operation::{
-    Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
+    Claim, LogEntry, LogPage, LogQuery, NewOperation, Operation, OperationEnd, OperationKind, OperationState,
+    Operations,
 };
 pub use outbox::{
     Ask, Backlog, Destination, Horizon, Outbox, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId,
     RowResult, SlotLease, Verbatim, Wanted,
 };
 pub(crate) use outbox::{UNTYPED, read_head, write_head};
-pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowView, Unpark};
+pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
 pub(crate) use replays::read_item;

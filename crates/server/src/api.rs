@@ -1,24 +1,42 @@
-//! The HTTP API under `/v1`: routes by the role they need, limits around them, problems as answers.
+//! The HTTP API under `/v1`: a table says who may call which route, limits stand around them, problems are answers.
 //!
-//! A later part adds its routes to the group whose role they need, and nothing else.
+//! A later part adds its routes with its state, and a line for each to the table.
 
 mod access;
+mod audit_log;
 mod backend;
+mod consumers;
 pub(crate) mod deliveries;
 mod events;
+mod front;
 mod guard;
 mod health;
 mod idempotency;
 pub(crate) mod ledger;
+mod letters;
 pub(crate) mod metrics;
 pub(crate) mod migrations;
+pub(crate) mod openapi;
+mod operations;
+mod outbox;
+mod pace;
 mod problem;
 pub(crate) mod progress;
+mod stream;
 pub(crate) mod subscriptions;
+mod table;
+mod tokens;
+mod topology;
 
-pub(crate) use access::refuse_open_doors;
+pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, with_token};
 pub(crate) use backend::{ApiBackend, Erased, append};
+pub(crate) use front::{Front, routes as front_routes, time_asked};
 pub(crate) use idempotency::Once;
+pub(crate) use operations::is_of;
+pub(crate) use outbox::no_event;
+pub(crate) use problem::{Code, Problem};
+pub(crate) use table::Tenants;
+pub(crate) use topology::picture as draw;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,13 +47,12 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::Clock;
-use postrider::store::TokenRole;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::at_work::AtWork;
 use crate::config::{Http, Limits};
-use problem::Problem;
+use pace::Pace;
 
 /// What every route can reach. Cheap to clone.
 #[derive(Clone)]
@@ -49,6 +66,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) slots: Semaphore,
+    pace: Pace,
     /// Looks at the servers for health, seldom.
     checkup: health::Checkup,
     /// What runs in this process.
@@ -76,6 +94,7 @@ impl Api {
         listens_at: SocketAddr,
     ) -> Self {
         let slots = Semaphore::new(http.max_concurrent_requests);
+        let pace = Pace::new(http.requests_per_second);
         let (checkup, at_work) = (health::Checkup::new(backend.clone(), clock.clone()), Arc::default());
         Self(Arc::new(Parts {
             backend,
@@ -85,6 +104,7 @@ impl Api {
             limits,
             metrics,
             slots,
+            pace,
             checkup,
             at_work,
             listens_at,
@@ -96,22 +116,20 @@ impl Api {
         self.at_work.clone()
     }
 
-    /// All routes with everything around them. `more` are the routes of parts with a state of their own, by the role they
-    /// need.
-    pub(crate) fn router(self, more: Vec<(TokenRole, Router<Self>)>) -> Router {
-        let needs = |role: TokenRole, routes: Router<Self>| {
-            routes
-                .route_layer(from_fn_with_state(self.clone(), idempotency::once))
-                .route_layer(from_fn_with_state((self.clone(), role), access::require))
-        };
-        let operator = Router::new()
-            .route("/events", post(events::publish))
-            .route("/events:batch", post(events::publish_batch));
+    /// All routes with everything around them. `more` are those of parts with a state of their own, or nothing where only health
+    /// and metrics are wanted; `pages` are beside the API, and look after themselves.
+    pub(crate) fn router(self, more: Option<Router<Self>>, pages: Router<Self>) -> Router {
         let metrics = Router::new().route("/metrics", get(metrics::scrape));
-        let more = more.into_iter().map(|(role, routes)| needs(role, routes));
+        let metrics = metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics));
+        let guarded = |more: Router<Self>| {
+            more.route("/events", post(events::publish))
+                .route("/events:batch", post(events::publish_batch))
+                .route_layer(from_fn_with_state(self.clone(), idempotency::once))
+                .route_layer(from_fn_with_state(self.clone(), access::require))
+        };
         let limited = more
-            .fold(needs(TokenRole::Operator, operator), Router::merge)
-            .merge(metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics)))
+            .map_or_else(Router::new, guarded)
+            .merge(metrics)
             .route_layer(from_fn_with_state(self.clone(), guard::slots));
 
         // Health stands outside the limits: a busy process is a healthy one.
@@ -119,9 +137,11 @@ impl Api {
             .route("/health", get(health::health))
             .route("/health/live", get(health::live))
             .route("/health/ready", get(health::ready))
+            .route("/openapi.json", get(openapi::show))
             .merge(limited);
         Router::new()
             .nest("/v1", v1)
+            .merge(pages)
             .fallback(|| async { Problem::not_found() })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(self.http.max_body_bytes))

@@ -101,9 +101,9 @@ impl Catalog {
             let mut fault = |what: String| faults.push((name.clone(), what));
             privacy::undeclared(&entry.schema).into_iter().for_each(&mut fault);
             if let Some(example) = &entry.example {
-                payload::problems(&entry.schema, example)
-                    .into_iter()
-                    .for_each(|problem| fault(format!("its example: {problem}")));
+                for problem in payload::problems(&entry.schema, example) {
+                    fault(format!("its example: {problem}"));
+                }
             }
             let Some(before) = self.released.get(name) else { continue };
             if entry.schema_version > before.schema_version {

@@ -79,7 +79,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Ledger(args) => wiring::open(&context, ledger::Keep { args, context: &context }).await,
         Command::Progress(args) => wiring::open(&context, progress::Follow { args, context: &context }).await,
         Command::Migration(args) => {
-            wiring::open(&context, migration::Migrate { args, context: &context }).await
+            Box::pin(wiring::open(&context, migration::Migrate { args, context: &context })).await
         }
         Command::Schema(args) => schema::run(&args, &context),
         Command::Push(args) => wiring::open(&context, push::ToEndpoints { args, context: &context }).await,

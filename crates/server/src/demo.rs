@@ -38,6 +38,13 @@ pub(crate) struct Options {
     pub(crate) quiet: bool,
     /// What is said to be in use.
     pub(crate) backend: String,
+    /// Where the dashboard is, if there is one.
+    pub(crate) dashboard: Option<String>,
+}
+
+/// The shop's topology, to be looked at.
+pub(crate) fn layout() -> anyhow::Result<postrider::topology::Layout> {
+    Ok(shop::layout()?)
 }
 
 /// How the demo ended.

@@ -14,17 +14,17 @@
 
 mod fleet;
 mod home;
-mod http;
+pub(crate) mod http;
 mod management;
-mod ports;
+pub(crate) mod ports;
 mod postgres;
-mod process;
+pub(crate) mod process;
 mod rabbitmq;
 mod redis;
 mod shared;
 mod tls;
 mod tree;
-mod wait;
+pub(crate) mod wait;
 
 pub use fleet::{Fleet, down, up};
 pub use postgres::Postgres;

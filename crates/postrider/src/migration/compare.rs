@@ -30,6 +30,8 @@ const BREATH: Duration = Duration::from_millis(250);
 const TAP_EXPIRES_MS: i64 = 600_000;
 /// Of so many arrivals outside of the window it is asked whether somebody committed them.
 const ASKED: usize = 10_000;
+/// How often it is asked of those that are not found.
+const LOOKS: u32 = 20;
 
 /// How to compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +161,7 @@ async fn listen<S: Outbox + OutboxDesk>(
         }
         ears.hear(BREATH).await?;
     };
-    let strangers = strangers(store, &ears.arrivals, &expected).await?;
+    let strangers = strangers(store, clock, &ears.arrivals, &expected).await?;
     Ok(ears.arrivals.report(&expected, &strangers, course.version, clock.now()))
 }
 
@@ -192,19 +194,30 @@ async fn expected<S: Outbox>(
     }
 }
 
-/// Of the arrivals outside of the window, those that nobody committed.
+/// Of the arrivals outside of the window, those that nobody committed. A relay that streams may publish an event a moment before its
+/// commit can be seen, so those that are not found are looked for again.
 async fn strangers<S: OutboxDesk>(
     store: &S,
+    clock: &Clock,
     arrivals: &Arrivals,
     expected: &[Expected],
 ) -> Result<Vec<EventId>, MigrationError> {
-    let mut strangers = Vec::new();
-    for event in arrivals.unexpected(expected).into_iter().take(ASKED) {
-        if store.committed(&event).await?.is_none() {
-            strangers.push(event);
+    let mut suspects = arrivals.unexpected(expected);
+    suspects.truncate(ASKED);
+    for _ in 0..LOOKS {
+        let mut missing = Vec::new();
+        for event in suspects {
+            if store.committed(&event).await?.is_none() {
+                missing.push(event);
+            }
         }
+        suspects = missing;
+        if suspects.is_empty() {
+            break;
+        }
+        clock.sleep(BREATH).await;
     }
-    Ok(strangers)
+    Ok(suspects)
 }
 
 impl Ears {

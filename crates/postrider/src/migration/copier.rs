@@ -18,7 +18,7 @@ use crate::topology::RoutingKey;
 /// How often it looks while a migration runs.
 const EVERY: Duration = Duration::from_secs(1);
 /// Copies are taken for so long.
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 /// A copy whose fate is unknown is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// How often the time that publishes take is judged, in looks.

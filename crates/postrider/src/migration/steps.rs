@@ -87,7 +87,7 @@ pub fn obstacles_to_cutover(standing: &Standing, now: Timestamp) -> Vec<String> 
     }
     match &standing.parity {
         None => {
-            obstacles.push("both buses were never compared; run `postrider migration compare`".to_owned())
+            obstacles.push("both buses were never compared; run `postrider migration compare`".to_owned());
         }
         Some(parity) if !parity.holds => obstacles.push(format!(
             "the last comparison found {} missing, {} extra and {} different among {} events",

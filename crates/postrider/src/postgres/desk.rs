@@ -5,14 +5,16 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use crate::envelope::{EventId, OrderingKey};
-use crate::store::{Committed, OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowView, StoreError, Unpark};
+use crate::store::{
+    Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, SCANNED, StoreError, Unpark,
+};
 
 const VIEW: &str = "SELECT id::text, position, aggregate_type || '.' || event_type, aggregate_id::text, key, group_id::text, \
      status, attempts, created_at, available_at, published_at, last_error";
 
-/// The index of aggregates, of the unpublished or of the positions serves, whatever is asked for.
-const LIST: &str = " FROM {outbox} WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR key = $2) \
-     AND ($3::text IS NULL OR aggregate_type = $3) ORDER BY position DESC LIMIT $4";
+/// The last row that a search without an index looks at.
+const FLOOR: &str =
+    "SELECT position FROM {outbox} WHERE position < $1 ORDER BY position DESC LIMIT 1 OFFSET $2";
 
 /// By the time of its id, where that is known, so that one partition is read.
 const BY_ID: &str = " FROM {outbox} WHERE id::text = $1 \
@@ -45,15 +47,35 @@ const UNPARK: &str = "WITH freed AS ( \
      SELECT id FROM freed LEFT JOIN told ON true ORDER BY position";
 
 impl OutboxDesk for Postgres {
-    async fn list(&self, filter: &RowFilter, limit: usize) -> Result<Vec<RowView>, StoreError> {
-        let select = self.table.statement(&format!("{VIEW}{LIST}"));
-        let select = sqlx::query(select.sql())
-            .bind(filter.status.map(OutboxStatus::as_str))
-            .bind(filter.key.as_ref().map(OrderingKey::as_str))
-            .bind(filter.aggregate_type.as_deref())
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.limited("listing the outbox", select.fetch_all(self.pool())).await?;
-        self.views(&rows, false)
+    async fn list(&self, filter: &RowFilter, limit: usize) -> Result<RowPage, StoreError> {
+        let floor = if filter.is_indexed() { None } else { self.floor(filter.before).await? };
+        let start = self.table.statement(&format!("{VIEW} FROM {{outbox}} WHERE true"));
+        let mut query = sqlx::QueryBuilder::<sqlx::Postgres>::new(start.text());
+        let texts = [
+            ("key", filter.key.as_ref().map(OrderingKey::as_str)),
+            ("aggregate_type", filter.aggregate_type.as_deref()),
+            ("event_type", filter.event_type.as_deref()),
+            ("aggregate_id::text", filter.aggregate_id.as_ref().map(AsRef::as_ref)),
+            ("group_id::text", filter.tenant.as_ref().map(AsRef::as_ref)),
+        ];
+        for (column, value) in texts {
+            if let Some(value) = value {
+                query.push(format_args!(" AND {column} = ")).push_bind(value.replace('\0', "\u{fffd}"));
+            }
+        }
+        if let Some(status) = filter.status {
+            // Written, so that the partial indexes fit.
+            query.push(format_args!(" AND status = '{}'", status.as_str()));
+        }
+        for (than, place) in [("<", filter.before), (">=", floor)] {
+            if let Some(place) = place {
+                query.push(format_args!(" AND position {than} ")).push_bind(place);
+            }
+        }
+        query.push(" ORDER BY position DESC LIMIT ").push_bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let select = query.build().fetch_all(self.pool());
+        let rows = self.limited("listing the outbox", select).await?;
+        Ok(RowPage::of(self.views(&rows, false)?, limit, floor))
     }
 
     async fn find(&self, id: &EventId) -> Result<Option<RowView>, StoreError> {
@@ -101,6 +123,15 @@ impl OutboxDesk for Postgres {
 }
 
 impl Postgres {
+    /// Nothing if the search comes to the end before.
+    async fn floor(&self, before: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let select = self.table.statement(FLOOR);
+        let select = sqlx::query_scalar::<_, i64>(select.sql())
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(i64::from(SCANNED) - 1);
+        self.limited("listing the outbox", select.fetch_optional(self.pool())).await
+    }
+
     fn views(&self, rows: &[PgRow], with_payload: bool) -> Result<Vec<RowView>, StoreError> {
         let views: Result<Vec<_>, sqlx::Error> = rows.iter().map(|row| view(row, with_payload)).collect();
         views.map_err(|cause| super::failed("reading the outbox", &self.inner.place, cause))

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::{Postgres, PostgresTx};
 use crate::store::{
-    Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
-    StoreError, StoreErrorKind,
+    Claim, LogEntry, LogPage, LogQuery, NewOperation, Operation, OperationEnd, OperationKind, OperationState,
+    Operations, SCANNED, StoreError, StoreErrorKind,
 };
 
 /// Who works on it counts for as long as his lease.
@@ -35,8 +35,13 @@ const ADD: &str = "WITH items AS ( \
 
 const ONE: &str = concat!("SELECT ", columns!(), " FROM postrider.operation WHERE id = $1::uuid");
 
-const NEWEST: &str =
-    concat!("SELECT ", columns!(), " FROM postrider.operation ORDER BY created_at DESC, id DESC LIMIT $1");
+const NEWEST: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM postrider.operation \
+     WHERE $1::uuid IS NULL OR (created_at, id) < (SELECT created_at, id FROM postrider.operation WHERE id = $1::uuid) \
+     ORDER BY created_at DESC, id DESC LIMIT $2"
+);
 
 const CLAIM: &str = concat!(
     "UPDATE postrider.operation SET state = 'running', started_at = COALESCE(started_at, now()), lease_owner = $3, \
@@ -86,6 +91,11 @@ const RECORD: &str = "INSERT INTO postrider.audit_log (actor, action, subject, r
 const LOG: &str = "SELECT at, actor, action, subject, reason, detail::text FROM postrider.audit_log \
      WHERE subject = $1 ORDER BY id DESC LIMIT $2";
 
+const LOG_PAGE: &str = "SELECT at, actor, action, subject, reason, detail::text, id FROM postrider.audit_log \
+     WHERE ($1::bigint IS NULL OR id < $1) AND ($2::bigint IS NULL OR id >= $2) AND ($3::text IS NULL OR actor = $3) \
+       AND ($4::text IS NULL OR action = $4) AND ($5::text IS NULL OR subject = $5) \
+     ORDER BY id DESC LIMIT $6";
+
 impl Operations for Postgres {
     async fn create_operation(
         &self,
@@ -128,9 +138,11 @@ impl Operations for Postgres {
         self.limited("reading an operation", select).await?.as_ref().map(read).transpose()
     }
 
-    async fn operations(&self, limit: usize) -> Result<Vec<Operation>, StoreError> {
-        let select =
-            sqlx::query(NEWEST).bind(i64::try_from(limit).unwrap_or(i64::MAX)).fetch_all(self.pool());
+    async fn operations(&self, before: Option<Uuid>, limit: usize) -> Result<Vec<Operation>, StoreError> {
+        let select = sqlx::query(NEWEST)
+            .bind(before.map(|id| id.to_string()))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(self.pool());
         self.limited("reading the operations", select).await?.iter().map(read).collect()
     }
 
@@ -230,18 +242,44 @@ impl Operations for Postgres {
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(self.pool());
         let rows = self.limited("reading the audit log", select).await?;
-        let entry = |row: &PgRow| -> Result<LogEntry, Unreadable> {
-            Ok(LogEntry {
-                at: row.try_get::<jiff_sqlx::Timestamp, _>(0)?.to_jiff(),
-                actor: row.try_get(1)?,
-                action: row.try_get(2)?,
-                subject: row.try_get(3)?,
-                reason: row.try_get(4)?,
-                detail: row.try_get::<Option<&str>, _>(5)?.map(serde_json::from_str).transpose()?,
-            })
-        };
-        rows.iter().map(entry).collect::<Result<_, _>>().map_err(unreadable)
+        rows.iter().map(logged).collect::<Result<_, _>>().map_err(unreadable)
     }
+
+    async fn log(&self, query: &LogQuery) -> Result<LogPage, StoreError> {
+        let floor = if query.is_indexed() { None } else { self.log_floor(query.before).await? };
+        let select = sqlx::query(LOG_PAGE)
+            .bind(query.before)
+            .bind(floor)
+            .bind(&query.actor)
+            .bind(&query.action)
+            .bind(&query.subject)
+            .bind(i64::try_from(query.limit).unwrap_or(i64::MAX))
+            .fetch_all(self.pool());
+        let rows = self.limited("reading the audit log", select).await?;
+        let entry = |row: &PgRow| -> Result<_, Unreadable> { Ok((row.try_get::<i64, _>(6)?, logged(row)?)) };
+        let found = rows.iter().map(entry).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+        Ok(LogPage::of(found, query.limit, floor))
+    }
+}
+
+impl Postgres {
+    /// How far a search without an index looks.
+    async fn log_floor(&self, before: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let last = sqlx::query_scalar::<_, Option<i64>>("SELECT max(id) + 1 FROM postrider.audit_log");
+        let last = self.limited("reading the audit log", last.fetch_one(self.pool())).await?;
+        Ok(before.or(last).map(|from| from - i64::from(SCANNED)))
+    }
+}
+
+fn logged(row: &PgRow) -> Result<LogEntry, Unreadable> {
+    Ok(LogEntry {
+        at: row.try_get::<jiff_sqlx::Timestamp, _>(0)?.to_jiff(),
+        actor: row.try_get(1)?,
+        action: row.try_get(2)?,
+        subject: row.try_get(3)?,
+        reason: row.try_get(4)?,
+        detail: row.try_get::<Option<&str>, _>(5)?.map(serde_json::from_str).transpose()?,
+    })
 }
 
 /// As jsonb takes it.

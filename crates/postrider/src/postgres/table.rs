@@ -72,6 +72,11 @@ impl std::fmt::Display for OutboxTable {
 pub(super) struct Statement(Arc<str>);
 
 impl Statement {
+    /// The beginning of a statement that goes on.
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+
     pub(super) fn sql(&self) -> AssertSqlSafe<Arc<str>> {
         AssertSqlSafe(self.0.clone())
     }

@@ -15,8 +15,8 @@ use super::error::from_sqlite;
 use super::outbox::time;
 use super::{Sqlite, SqliteTx};
 use crate::store::{
-    Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
-    StoreError, StoreErrorKind,
+    Claim, LogEntry, LogPage, LogQuery, NewOperation, Operation, OperationEnd, OperationKind, OperationState,
+    Operations, SCANNED, StoreError, StoreErrorKind,
 };
 
 macro_rules! columns {
@@ -75,10 +75,15 @@ impl Operations for Sqlite {
         row.as_ref().map(|row| read(row, self.clock().now())).transpose()
     }
 
-    async fn operations(&self, limit: usize) -> Result<Vec<Operation>, StoreError> {
-        let select =
-            concat!("SELECT ", columns!(), " FROM operation ORDER BY created_at DESC, id DESC LIMIT ?");
-        let query = sqlx::query(select).bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    async fn operations(&self, before: Option<Uuid>, limit: usize) -> Result<Vec<Operation>, StoreError> {
+        let select = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM operation WHERE ?1 IS NULL OR (created_at, id) < (SELECT created_at, id FROM operation WHERE id = ?1) \
+             ORDER BY created_at DESC, id DESC LIMIT ?2"
+        );
+        let query = sqlx::query(select).bind(before.map(|id| id.to_string()));
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = query.fetch_all(self.readers()).await.map_err(from_sqlite)?;
         rows.iter().map(|row| read(row, self.clock().now())).collect()
     }
@@ -225,7 +230,44 @@ impl Operations for Sqlite {
         };
         rows.into_iter().map(entry).collect()
     }
+
+    async fn log(&self, query: &LogQuery) -> Result<LogPage, StoreError> {
+        let select = "SELECT id, at, actor, action, subject, reason, detail FROM audit_log \
+             WHERE (?1 IS NULL OR id < ?1) AND (?2 IS NULL OR id >= ?2) AND (?3 IS NULL OR actor = ?3) \
+               AND (?4 IS NULL OR action = ?4) AND (?5 IS NULL OR subject = ?5) \
+             ORDER BY id DESC LIMIT ?6";
+        let floor = if query.is_indexed() { None } else { self.log_floor(query.before).await? };
+        let rows: Vec<NumberedRow> = sqlx::query_as(select)
+            .bind(query.before)
+            .bind(floor)
+            .bind(&query.actor)
+            .bind(&query.action)
+            .bind(&query.subject)
+            .bind(i64::try_from(query.limit).unwrap_or(i64::MAX))
+            .fetch_all(self.readers())
+            .await
+            .map_err(from_sqlite)?;
+        let entry = |(number, at, actor, action, subject, reason, detail): NumberedRow| {
+            let detail = detail.map(|detail| serde_json::from_str(&detail)).transpose();
+            let detail = detail.map_err(|error| unreadable(&error.into()))?;
+            Ok((number, LogEntry { at: time(at), actor, action, subject, reason, detail }))
+        };
+        let found = rows.into_iter().map(entry).collect::<Result<_, StoreError>>()?;
+        Ok(LogPage::of(found, query.limit, floor))
+    }
 }
+
+impl Sqlite {
+    /// How far a search without an index looks.
+    async fn log_floor(&self, before: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let last = sqlx::query_scalar::<_, Option<i64>>("SELECT max(id) + 1 FROM audit_log");
+        let last = last.fetch_one(self.readers()).await.map_err(from_sqlite)?;
+        Ok(before.or(last).map(|from| from - i64::from(SCANNED)))
+    }
+}
+
+/// Its number, when, who, what, to what, why, and the details.
+type NumberedRow = (i64, i64, String, String, String, Option<String>, Option<String>);
 
 /// When, who, what, why, and the details.
 type LogRow = (i64, String, String, Option<String>, Option<String>);

@@ -5,88 +5,122 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{OutboxRow, RelayId, Store, StoreError};
+use super::{OutboxRow, RelayId, Store, StoreError, StoreErrorKind};
 use crate::migration::{
     Course, Definition, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
 };
 
 /// Publishing to two buses while a migration runs: which phase it is in, and what became of every copy.
 ///
+/// A store that knows nothing of it need say nothing: then no migration ever runs there.
+///
 /// What became of a row at both destinations is recorded by [`Outbox::settle`](super::Outbox::settle), in the transaction that marks
 /// the row.
 pub trait DualPublishing: Store {
     /// What relays obey now. Asked about once a second by each of them.
-    fn course(&self) -> impl Future<Output = Result<Option<Course>, StoreError>> + Send;
+    fn course(&self) -> impl Future<Output = Result<Option<Course>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// This relay obeys this version from now on: nothing that it published under another one is unmarked.
     fn obeys(
         &self,
-        relay: &RelayId,
-        version: i64,
-        latency: P99,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+        _relay: &RelayId,
+        _version: i64,
+        _latency: P99,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// If every relay that lives obeys the newest version, makes up for copies that are missing, and calls it settled. A relay that
     /// was gone for longer than its lease loses its slots here, so that what it still has in hand cannot be marked. Says
     /// whether it is settled.
-    fn settle_course(&self) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn settle_course(&self) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(true))
+    }
 
     /// Takes copies that are due, for this long: rows of this outbox, whose `attempts` are those of the copy.
     fn claim_copies(
         &self,
-        limit: usize,
-        lease: Duration,
-    ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send;
+        _limit: usize,
+        _lease: Duration,
+    ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Records what became of copies, by the positions of their rows.
     fn settle_copies(
         &self,
-        results: Vec<(i64, CopyResult)>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+        _results: Vec<(i64, CopyResult)>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Which halves of these rows are confirmed already. Rows of which nothing is known are left out.
     fn confirmed_halves(
         &self,
-        positions: Vec<i64>,
-    ) -> impl Future<Output = Result<Vec<(i64, Halves)>, StoreError>> + Send;
+        _positions: Vec<i64>,
+    ) -> impl Future<Output = Result<Vec<(i64, Halves)>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// The rows after one position and up to another that have a copy, in order, with what became of it.
     fn copied_rows(
         &self,
-        after: i64,
-        up_to: i64,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<(OutboxRow, DeliveryResult)>, StoreError>> + Send;
+        _after: i64,
+        _up_to: i64,
+        _limit: usize,
+    ) -> impl Future<Output = Result<Vec<(OutboxRow, DeliveryResult)>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Starts a migration, in the phase `dual`, and writes it into the audit log. Refused as
     /// [`Duplicate`](super::StoreErrorKind::Duplicate) while another one is not finished, or if this one ever was started.
     fn start_migration(
         &self,
-        definition: &Definition,
-        by: &str,
-        reason: &str,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+        _definition: &Definition,
+        _by: &str,
+        _reason: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Err(none_here()))
+    }
 
     /// Moves a migration on from the version that the caller knows, and writes it into the audit log in the same transaction.
     /// False if somebody else moved it meanwhile.
-    fn turn_migration(&self, turn: &PhaseTurn) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn turn_migration(&self, _turn: &PhaseTurn) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Err(none_here()))
+    }
 
     /// Keeps the report of a comparison.
     fn keep_parity(
         &self,
-        name: &MigrationName,
-        parity: &Parity,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+        _name: &MigrationName,
+        _parity: &Parity,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Err(none_here()))
+    }
 
     /// Every migration, the newest first.
-    fn migrations_of_buses(&self) -> impl Future<Output = Result<Vec<Standing>, StoreError>> + Send;
+    fn migrations_of_buses(&self) -> impl Future<Output = Result<Vec<Standing>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Forgets confirmed deliveries from before this time, so many at most. Returns how many.
     fn forget_deliveries(
         &self,
-        before: Timestamp,
-        limit: u32,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+        _before: Timestamp,
+        _limit: u32,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        std::future::ready(Ok(0))
+    }
+}
+
+/// The answer of a store that keeps no migrations.
+fn none_here() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Invalid,
+        "this store keeps no migrations between buses; nothing was changed",
+    )
 }
 
 /// What became of a copy that was tried again.

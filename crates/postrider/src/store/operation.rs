@@ -33,8 +33,12 @@ pub trait Operations: Store {
     /// One operation.
     fn operation(&self, id: Uuid) -> impl Future<Output = Result<Option<Operation>, StoreError>> + Send;
 
-    /// The newest operations first.
-    fn operations(&self, limit: usize) -> impl Future<Output = Result<Vec<Operation>, StoreError>> + Send;
+    /// The newest operations first, or those that are older than one.
+    fn operations(
+        &self,
+        before: Option<Uuid>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Operation>, StoreError>> + Send;
 
     /// Takes an operation to run it: this one, or the oldest of these kinds that waits. Nothing if it is over, or if another
     /// process runs it.
@@ -109,6 +113,50 @@ pub trait Operations: Store {
         subject: &str,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<LogEntry>, StoreError>> + Send;
+
+    /// A page of the audit log, the newest first. A search by actor or action looks at [`SCANNED`](super::SCANNED) entries and no
+    /// more.
+    fn log(&self, query: &LogQuery) -> impl Future<Output = Result<LogPage, StoreError>> + Send;
+}
+
+/// Which page of the audit log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// By whom.
+    pub actor: Option<String>,
+    /// What was done.
+    pub action: Option<String>,
+    /// To what.
+    pub subject: Option<String>,
+    /// Before this place: what the page before named as the next.
+    pub before: Option<i64>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl LogQuery {
+    /// Whether walking an index finds nothing but what fits.
+    pub(crate) fn is_indexed(&self) -> bool {
+        self.subject.is_some() || (self.actor.is_none() && self.action.is_none())
+    }
+}
+
+/// A page of the audit log.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LogPage {
+    /// The entries.
+    pub entries: Vec<LogEntry>,
+    /// Where to go on, if there may be more.
+    pub next: Option<i64>,
+}
+
+impl LogPage {
+    /// Of entries with their numbers, looked for no further than `floor`.
+    pub(crate) fn of(found: Vec<(i64, LogEntry)>, limit: usize, floor: Option<i64>) -> Self {
+        let last = found.last().filter(|_| found.len() == limit).map(|(number, _)| *number);
+        let floor = floor.filter(|floor| *floor > 1);
+        Self { entries: found.into_iter().map(|(_, entry)| entry).collect(), next: last.or(floor) }
+    }
 }
 
 /// What kind of work it is.

@@ -6,16 +6,17 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{OutboxStatus, Store, StoreError};
-use crate::envelope::{EventId, OrderingKey, Payload, PayloadHash};
+use crate::envelope::{AggregateId, EventId, OrderingKey, Payload, PayloadHash, TenantId};
 
 /// The outbox as people see it.
 pub trait OutboxDesk: Store {
-    /// Rows, the newest first.
+    /// A page of rows, the newest first. Where no index answers the filter, [`SCANNED`](super::SCANNED) rows are looked at and
+    /// no more, however many there are.
     fn list(
         &self,
         filter: &RowFilter,
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<RowView>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<RowPage, StoreError>> + Send;
 
     /// One row, with its payload.
     fn find(&self, id: &EventId) -> impl Future<Output = Result<Option<RowView>, StoreError>> + Send;
@@ -48,6 +49,46 @@ pub struct RowFilter {
     pub key: Option<OrderingKey>,
     /// All words of the type but the last.
     pub aggregate_type: Option<String>,
+    /// The last word of the type.
+    pub event_type: Option<String>,
+    /// Of this entity.
+    pub aggregate_id: Option<AggregateId>,
+    /// Of this tenant.
+    pub tenant: Option<TenantId>,
+    /// Before this place: what the page before named as the next.
+    pub before: Option<i64>,
+}
+
+impl RowFilter {
+    /// Whether walking an index finds nothing but what fits.
+    pub(crate) fn is_indexed(&self) -> bool {
+        let Self { status, key, aggregate_type, event_type, aggregate_id, tenant, .. } = self;
+        let unpublished = status.is_some_and(|status| status != OutboxStatus::Published);
+        let one_entity = aggregate_type.is_some() && aggregate_id.is_some();
+        let anything = key.is_none()
+            && aggregate_type.is_none()
+            && event_type.is_none()
+            && aggregate_id.is_none()
+            && tenant.is_none();
+        unpublished || one_entity || anything
+    }
+}
+
+/// A page of rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowPage {
+    /// The rows.
+    pub rows: Vec<RowView>,
+    /// Where to go on, if there may be more: a page may be short, or empty, because enough was looked at.
+    pub next: Option<i64>,
+}
+
+impl RowPage {
+    /// Of what was found down to `floor`, where the looking stopped for its length.
+    pub(crate) fn of(rows: Vec<RowView>, limit: usize, floor: Option<i64>) -> Self {
+        let last = rows.last().filter(|_| rows.len() == limit).and_then(|row| row.position.parse().ok());
+        Self { rows, next: last.or(floor) }
+    }
 }
 
 /// A row as people see it.

@@ -9,6 +9,7 @@ mod pulling;
 mod pushing;
 mod retrying;
 mod scenarios;
+mod sharing;
 mod stage;
 mod triage;
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -10,7 +10,9 @@ use postrider::envelope::TenantId;
 use postrider::store::{TokenHash, TokenRole};
 use subtle::ConstantTimeEq as _;
 
+use super::pace::Whose;
 use super::problem::{Code, Problem};
+use super::table::{self, Tenants};
 use super::{Api, ApiBackend};
 use crate::config::{Http, Tls};
 
@@ -26,41 +28,75 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Whether they may do what needs this role, and is about these tenants.
+    pub(crate) fn may(&self, method: &str, role: TokenRole, tenants: Tenants) -> Result<(), Problem> {
+        if !self.role.allows(role) {
+            let (has, needs) = (self.role.as_str(), role.as_str());
+            return Err(Problem::new(
+                Code::Forbidden,
+                format!("the token has the role {has}; this needs {needs}"),
+            ));
+        }
+        match (&self.tenant, tenants) {
+            (Some(own), Tenants::All) => {
+                let what = if method == "GET" { "shows" } else { "is about" };
+                let told = format!("the token is for the tenant {own} alone, and this {what} those of all");
+                Err(Problem::new(Code::Forbidden, told))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Who it was, for the audit log.
     pub(crate) fn name(&self) -> String {
         self.token.map_or_else(|| "api".to_owned(), |id| format!("token {id}"))
     }
 }
 
-/// Keeps tokens that are for one tenant out of what is everybody's.
-pub(super) async fn refuse_one_tenant(request: Request, next: Next) -> Result<Response, Problem> {
-    let tenant = request.extensions().get::<Caller>().and_then(|caller| caller.tenant.clone());
-    match tenant {
-        Some(own) => Err(Problem::new(
-            Code::Forbidden,
-            format!("the token is for the tenant {own} alone, and queues have the events of all"),
-        )),
-        None => Ok(next.run(request).await),
-    }
-}
-
-/// Lets in who has at least this role.
+/// Lets in whom the table of routes lets in.
 pub(super) async fn require(
-    State((api, role)): State<(Api, TokenRole)>,
+    State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let Some(route) = table::find(request.method().as_str(), path) else {
+        let told = format!("{} {path} is not in the table of routes; this is a bug", request.method());
+        return Err(Problem::new(Code::Internal, told));
+    };
+    let Some(role) = route.role else { return Ok(next.run(request).await) };
     let caller = caller(&api, peer, request.headers()).await?;
-    if !caller.role.allows(role) {
-        let (has, needs) = (caller.role.as_str(), role.as_str());
-        return Err(Problem::new(
-            Code::Forbidden,
-            format!("the token has the role {has}; this needs {needs}"),
-        ));
+    caller.may(route.method, role, route.tenants)?;
+    if route.changes && api.http.read_only {
+        return Err(read_only());
+    }
+    if route.paced {
+        api.paced(&caller, peer)?;
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
+}
+
+/// That nothing can be changed through this process.
+pub(crate) fn read_only() -> Problem {
+    let told = "this process only shows what there is (http.read_only); nothing was changed";
+    Problem::new(Code::ReadOnly, told)
+}
+
+impl Api {
+    /// Counts a request of a caller, or says that there were too many.
+    pub(crate) fn paced(&self, caller: &Caller, peer: SocketAddr) -> Result<(), Problem> {
+        let whose = caller.token.map_or(Whose::Peer(peer.ip()), Whose::Token);
+        self.pace.take(whose, self.clock.monotonic()).map_err(|wait| {
+            let limit = self.http.requests_per_second;
+            let told = format!(
+                "more than {limit} requests a second (http.requests_per_second); try again in {} ms",
+                wait.as_millis().max(1)
+            );
+            Problem::new(Code::RateLimited, told)
+        })
+    }
 }
 
 /// Lets in who has the metrics token, or a token that may read metrics.
@@ -90,22 +126,36 @@ pub(super) async fn require_metrics(
 /// Who is calling. Without any valid token in the store, callers on this machine may do everything.
 async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
     if let Some(secret) = bearer(headers) {
-        let hash = TokenHash::of(secret);
-        let token = api.backend.token(&hash).await?;
-        let same = |stored: &TokenHash| bool::from(stored.as_bytes().ct_eq(hash.as_bytes()));
-        return match token.filter(|token| same(&token.hash) && token.is_valid(api.clock.now())) {
-            Some(token) => Ok(Caller { role: token.role, tenant: token.tenant, token: Some(token.id) }),
-            None => Err(Problem::new(Code::Unauthenticated, "this token is unknown, expired or revoked")),
-        };
+        let known = with_token(api, &TokenHash::of(secret)).await?;
+        let unknown = || Problem::new(Code::Unauthenticated, "this token is unknown, expired or revoked");
+        return known.ok_or_else(unknown);
     }
-    let local = api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers);
-    if local && !api.backend.has_tokens().await? {
-        return Ok(Caller { role: TokenRole::Admin, tenant: None, token: None });
+    if let Some(owner) = owner(api, peer, headers).await? {
+        return Ok(owner);
     }
     Err(Problem::new(
         Code::Unauthenticated,
         "send a token: Authorization: Bearer …; `postrider token create` makes one",
     ))
+}
+
+/// Who has this token, if it is valid now.
+pub(crate) async fn with_token(api: &Api, hash: &TokenHash) -> Result<Option<Caller>, Problem> {
+    let same = |stored: &TokenHash| bool::from(stored.as_bytes().ct_eq(hash.as_bytes()));
+    let token = api.backend.token(hash).await?;
+    let valid = token.filter(|token| same(&token.hash) && token.is_valid(api.clock.now()));
+    Ok(valid.map(|token| Caller { role: token.role, tenant: token.tenant, token: Some(token.id) }))
+}
+
+/// The owner of the machine, if that is who calls and there are no tokens.
+pub(crate) async fn owner(
+    api: &Api,
+    peer: SocketAddr,
+    headers: &HeaderMap,
+) -> Result<Option<Caller>, Problem> {
+    let local = api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers);
+    let alone = local && !api.backend.has_tokens().await?;
+    Ok(alone.then_some(Caller { role: TokenRole::Admin, tenant: None, token: None }))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

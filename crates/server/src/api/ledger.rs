@@ -13,7 +13,6 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::civil::Date;
 use postrider::envelope::TenantId;
-use postrider::store::TokenRole;
 use postrider_ledger::account::{Account, AccountCode};
 use postrider_ledger::books::Books;
 use postrider_ledger::refusal::Refusal;
@@ -34,29 +33,24 @@ type Desk<B> = State<Arc<Ledger<B>>>;
 type Whose = Path<TenantId>;
 type Which = Path<(TenantId, u64)>;
 
-/// The routes, by the role they need.
-pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Vec<(TokenRole, Router<Api>)> {
-    let ledger = Arc::new(ledger);
-    let own = |routes: Router<Arc<Ledger<B>>>| {
-        routes.route_layer(from_fn(keep_to_own_books)).with_state::<Api>(ledger.clone())
-    };
-    let viewer = Router::new()
+/// The routes.
+pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
+    Router::new()
         .route("/ledger", get(tenants::<B>))
         .route("/ledger/{tenant}/accounts", get(accounts::<B>))
         .route("/ledger/{tenant}/accounts/{account}/statement", get(statement::<B>))
-        .route("/ledger/{tenant}/entries", get(entries::<B>))
+        .route("/ledger/{tenant}/entries", get(entries::<B>).post(writing::add::<B>))
         .route("/ledger/{tenant}/entries/{entry}", get(entry::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/reversals", post(writing::reverse::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/settlements", post(writing::settle::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/voids", post(writing::void::<B>))
         .route("/ledger/{tenant}/balances", get(balances::<B>))
         .route("/ledger/{tenant}/trial-balance", get(trial_balance::<B>))
         .route("/ledger/{tenant}/balance-sheet", get(balance_sheet::<B>))
         .route("/ledger/{tenant}/income-statement", get(income_statement::<B>))
-        .route("/ledger/{tenant}/verify", get(verified::<B>));
-    let operator = Router::new()
-        .route("/ledger/{tenant}/entries", post(writing::add::<B>))
-        .route("/ledger/{tenant}/entries/{entry}/reversals", post(writing::reverse::<B>))
-        .route("/ledger/{tenant}/entries/{entry}/settlements", post(writing::settle::<B>))
-        .route("/ledger/{tenant}/entries/{entry}/voids", post(writing::void::<B>));
-    vec![(TokenRole::Viewer, own(viewer)), (TokenRole::Operator, own(operator))]
+        .route("/ledger/{tenant}/verify", get(verified::<B>))
+        .route_layer(from_fn(keep_to_own_books))
+        .with_state(Arc::new(ledger))
 }
 
 /// Keeps a token that is for one tenant out of the books of others.

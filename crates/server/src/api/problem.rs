@@ -7,7 +7,7 @@ use postrider::store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 
 /// An error as a client sees it. `code` is for programs and never changes; `detail` is for people.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Problem {
     #[serde(rename = "type")]
     kind: String,
@@ -43,6 +43,8 @@ pub(crate) enum Code {
     NotFound,
     MethodNotAllowed,
     UnsupportedMediaType,
+    RateLimited,
+    ReadOnly,
     TimedOut,
     Overloaded,
     StoreUnavailable,
@@ -99,6 +101,8 @@ impl Code {
             Self::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", "The body has another type")
             }
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests"),
+            Self::ReadOnly => (StatusCode::FORBIDDEN, "read_only", "Nothing can be changed here"),
             Self::TimedOut => (StatusCode::SERVICE_UNAVAILABLE, "timed_out", "It took too long"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests at once"),
             Self::StoreUnavailable => {
@@ -139,6 +143,11 @@ impl Problem {
     /// Whether this is what it says.
     pub(crate) fn is(&self, code: Code) -> bool {
         self.code == code.parts().1
+    }
+
+    /// The status, and what it is called.
+    pub(crate) fn heading(&self) -> (StatusCode, &'static str) {
+        (StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), self.title)
     }
 
     /// What happened, for people.
@@ -202,7 +211,7 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

@@ -13,7 +13,7 @@ use postrider::progress::{
     Change, ItemId, Job, JobFilter, JobId, Mark, NewJob, Progress, ProgressError, ProgressErrorKind,
     ProgressStore as _, Status, Total,
 };
-use postrider::store::{Jobs, TokenRole};
+use postrider::store::Jobs;
 use serde::{Deserialize, Serialize};
 
 use super::Api;
@@ -34,18 +34,15 @@ struct Desk<S> {
 
 type OnDesk<S> = State<Arc<Desk<S>>>;
 
-/// The routes, by the role they need. Every POST may be repeated: what was done before changes nothing.
-pub(crate) fn routes<S: Jobs>(store: S, completed: String) -> Vec<(TokenRole, Router<Api>)> {
+/// The routes. Every POST may be repeated: what was done before changes nothing.
+pub(crate) fn routes<S: Jobs>(store: S, completed: String) -> Router<Api> {
     let desk = Arc::new(Desk { progress: Progress::new(store.clone()), store, completed });
-    let viewer = Router::new().route("/progress", get(list::<S>)).route("/progress/{job}", get(show::<S>));
-    let operator = Router::new()
-        .route("/progress", post(init::<S>))
+    Router::new()
+        .route("/progress", get(list::<S>).post(init::<S>))
+        .route("/progress/{job}", get(show::<S>))
         .route("/progress/{job}/steps", post(step::<S>))
-        .route("/progress/{job}/items", post(mark::<S>));
-    vec![
-        (TokenRole::Viewer, viewer.with_state::<Api>(desk.clone())),
-        (TokenRole::Operator, operator.with_state::<Api>(desk)),
-    ]
+        .route("/progress/{job}/items", post(mark::<S>))
+        .with_state(desk)
 }
 
 /// A job to be made.

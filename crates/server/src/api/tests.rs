@@ -12,7 +12,7 @@ use axum::response::Response;
 use postrider::broker::{BrokerError, BrokerErrorKind};
 use postrider::dedup::{Claim, Standing};
 use postrider::envelope::{PayloadHash, TenantId};
-use postrider::store::{Committed, StoreError, StoreErrorKind, Token, TokenHash};
+use postrider::store::{Committed, StoreError, StoreErrorKind, Token, TokenHash, TokenRole};
 use postrider::{Event, EventId};
 use serde_json::Value;
 use tower::ServiceExt as _;
@@ -142,7 +142,8 @@ fn router_with(memory: Memory, once: Arc<dyn Once>, metrics_token: &str) -> Rout
     http.request_timeout_ms = 200;
     let at = "127.0.0.1:7070".parse().unwrap();
     let (clock, measured) = (Clock::system(), metrics::install().unwrap());
-    Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at).router(Vec::new())
+    Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at)
+        .router(Some(Router::new()), Router::new())
 }
 
 async fn send(router: &Router, request: axum::http::request::Builder, body: impl Into<Body>) -> Response {

@@ -225,7 +225,9 @@ async fn serve_api<S: Backend + Tokens + Upkeep>(
     let once = Arc::new(Deduplicator::new(store.clone(), clock.clone(), "http"));
     let metrics = crate::api::metrics::install()?;
     let api = Api::new(backend, once, clock.clone(), settings.http, settings.limits, metrics, address);
-    let service = api.router(Vec::new()).into_make_service_with_connect_info::<SocketAddr>();
+    let service = api
+        .router(Some(axum::Router::new()), axum::Router::new())
+        .into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, service).into_future());
     Ok(address)
 }

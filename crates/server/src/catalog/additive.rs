@@ -128,7 +128,7 @@ mod tests {
             (Box::new(|s: &mut Value| s["properties"]["b"]["enum"] = json!(["x", "z"])), "may be \"z\" now"),
             (
                 Box::new(|s: &mut Value| {
-                    s["properties"]["list"]["items"]["properties"]["n"] = json!({ "type": "string" })
+                    s["properties"]["list"]["items"]["properties"]["n"] = json!({ "type": "string" });
                 }),
                 "/list/*/n was integer",
             ),

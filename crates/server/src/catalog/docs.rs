@@ -103,7 +103,8 @@ Redis helps and decides nothing: it may be lost entirely, at any moment. What is
 | `CONSUMER:ik:TENANT:EVENT` | that of `redis.url` | notes on applied events, asked before the inbox | {hours} hours after the last change |
 | `{prefix}{{ID}}` | {db} (`redis.state_db`, `REDIS_STATE_DB`) | a job: `status`, `total`, `done`, `errors` | {days} days after the last change |
 
-Redis Cluster has only database 0: set `redis.state_db = 0` there. An eviction policy is for the whole server, not for a database.
+On a Redis Cluster idempotency keys find their nodes; jobs do not, because their commands follow no redirects yet: keep a single server for
+them, or read them from the database. An eviction policy is for the whole server, not for a database.
 
 ## See how a job stands
 ```sh

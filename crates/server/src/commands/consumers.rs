@@ -1,20 +1,14 @@
 //! `postrider consumers`: which there are, and pausing and resuming them, wherever they run.
 
-use std::sync::Arc;
-
 use clap::{Args, Subcommand};
-use postrider::broker::Broker;
 use postrider::envelope::OrderingKey;
-use postrider::store::{Held, HeldKey, Pause, Registration, Registrations};
+use postrider::store::{Held, Registrations};
 use postrider::topology::ConsumerName;
-use serde::Serialize;
 
 use super::Context;
+use crate::desk::consumers::{LISTED, is_parked, known, rows};
 use crate::exit::{Exit, usage};
 use crate::wiring::{OnStore, WholeStore, Wired};
-
-/// List at most so many held keys.
-const LISTED: usize = 1000;
 
 /// What to do with consumers.
 #[derive(Debug, Args)]
@@ -76,24 +70,6 @@ pub(crate) struct Consumers<'a> {
     pub(crate) context: &'a Context,
 }
 
-/// A consumer as it is printed.
-#[derive(Debug, Serialize)]
-struct Row {
-    name: String,
-    queue: String,
-    state: &'static str,
-    pause: Option<Pause>,
-    ordered: bool,
-    /// In its queue; absent where the broker cannot be asked.
-    ready: Option<u64>,
-    /// In its wait queues.
-    waiting: Option<u64>,
-    /// Behind an earlier event of their key.
-    held: u64,
-    /// Keys that wait for somebody to replay, discard or release.
-    parked_keys: usize,
-}
-
 impl OnStore for Consumers<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
@@ -113,28 +89,7 @@ async fn list<S: WholeStore>(wired: &Wired<S>, context: &Context) -> anyhow::Res
     if let Err(error) = &broker {
         context.output.note(&format!("what waits in queues is not known: {error}"));
     }
-    let (pauses, held) = (store.pauses().await?, store.held_keys(None, LISTED).await?);
-    let mut rows = Vec::new();
-    for consumer in known(store, context).await? {
-        let (mut ready, mut waiting) = (None, None);
-        if let Ok(broker) = &broker {
-            ready = depth(broker, &consumer, true).await;
-            waiting = depth(broker, &consumer, false).await;
-        }
-        let pause = pauses.iter().find(|pause| pause.consumer == consumer.name).cloned();
-        let keys: Vec<_> = held.iter().filter(|key| key.consumer == consumer.name).collect();
-        rows.push(Row {
-            name: consumer.name.to_string(),
-            queue: consumer.service.name().to_string(),
-            state: if pause.is_some() { "paused" } else { "active" },
-            pause,
-            ordered: consumer.service.order.is_some(),
-            ready,
-            waiting,
-            held: keys.iter().map(|key| key.events).sum(),
-            parked_keys: keys.iter().filter(|key| is_parked(key)).count(),
-        });
-    }
+    let rows = rows(store, broker.as_ref().ok(), &context.config.own.consumers).await?;
     if let Ok(broker) = &broker {
         broker.close().await;
     }
@@ -157,10 +112,6 @@ async fn list<S: WholeStore>(wired: &Wired<S>, context: &Context) -> anyhow::Res
         context.output.note("no consumer has started on this store yet, and the configuration names none");
     }
     Ok(Exit::Ok)
-}
-
-fn is_parked(key: &HeldKey) -> bool {
-    key.state == postrider::store::HeldState::Parked
 }
 
 async fn held<S: Held>(store: &S, name: Option<&ConsumerName>, context: &Context) -> anyhow::Result<Exit> {
@@ -254,37 +205,13 @@ async fn release<S: WholeStore>(
     Ok(Exit::Ok)
 }
 
-/// Those that registered themselves, and those of the configuration that did not.
-async fn known<S: Registrations>(store: &S, context: &Context) -> anyhow::Result<Vec<Registration>> {
-    let mut known = store.registrations().await?;
-    for consumer in &context.config.own.consumers {
-        if !known.iter().any(|other| other.name == consumer.name) {
-            known.push(consumer.clone());
-        }
-    }
-    Ok(known)
-}
-
 async fn expect_known<S: Registrations>(
     store: &S,
     name: &ConsumerName,
     context: &Context,
 ) -> anyhow::Result<()> {
-    if known(store, context).await?.iter().any(|consumer| consumer.name == *name) {
+    if known(store, &context.config.own.consumers).await?.iter().any(|consumer| consumer.name == *name) {
         return Ok(());
     }
     Err(usage(format!("there is no consumer {name}; `postrider consumers ls` lists them")))
-}
-
-/// What is in the queue itself, or in its wait queues. Nothing where the broker does not say.
-async fn depth(broker: &Arc<dyn Broker>, consumer: &Registration, main: bool) -> Option<u64> {
-    let service = &consumer.service;
-    if main {
-        return broker.depth(service.name()).await.ok();
-    }
-    let mut all = 0;
-    for wait in &service.wait_queues {
-        all += broker.depth(&wait.name).await.ok()?;
-    }
-    Some(all)
 }

@@ -1,13 +1,18 @@
 //! `postrider demo`: the whole product in one command.
 
 use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use postrider::Broker;
 use postrider::audit::Account;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
+use super::serve::{ApiTask, Behind, Faces};
+use crate::api::metrics;
 use crate::demo::{self, End, Options};
 use crate::exit::{Exit, UsageError};
 use crate::output::table;
@@ -71,6 +76,15 @@ impl OnStore for Demo<'_> {
         wired.store.check().await?;
         let output = self.context.output;
         let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+        let stop = CancellationToken::new();
+        let broker = wired.broker.open().await?;
+        let (serving, dashboard) = if self.args.exit {
+            (None, None)
+        } else {
+            let serving = self.dashboard(&wired.store, &broker, &stop).await;
+            let at = serving.as_ref().and_then(|serving| serving.dashboard.clone());
+            (serving, at)
+        };
         let options = Options {
             events: self.args.events,
             rate: self.args.rate,
@@ -79,16 +93,18 @@ impl OnStore for Demo<'_> {
             live: terminal && output.is_for_people() && !output.quiet,
             quiet: output.quiet,
             backend: self.context.config.backends.to_string(),
+            dashboard,
         };
-        let stop = CancellationToken::new();
         let interrupt = stop.clone();
         tokio::spawn(async move {
             if tokio::signal::ctrl_c().await.is_ok() {
                 interrupt.cancel();
             }
         });
-        let broker = wired.broker.open().await?;
         let end = demo::run(wired.store, broker, self.context.clock.clone(), options, stop).await?;
+        if let Some(serving) = serving {
+            serving.finished(Duration::from_secs(1)).await;
+        }
         let holds = end.holds();
         let report = Report { consumers: &end.accounts, holds, doubled_effects: end.doubled };
         output.one(&report, &for_people(&end))?;
@@ -97,6 +113,37 @@ impl OnStore for Demo<'_> {
             (true, true) => Exit::Interrupted,
             (true, false) => Exit::Ok,
         })
+    }
+}
+
+impl Demo<'_> {
+    /// Serves the dashboard beside the shop: at the configured address, or at a free one if that is taken. The demo goes on
+    /// without it if it cannot be.
+    async fn dashboard<S: WholeStore>(
+        &self,
+        store: &S,
+        broker: &Arc<dyn Broker>,
+        stop: &CancellationToken,
+    ) -> Option<ApiTask> {
+        let context = self.context;
+        let mut config = context.config.clone();
+        config.own.layout = demo::layout().ok()?;
+        let metrics = metrics::install().ok()?;
+        for port in [config.settings.http.listen.port(), 0] {
+            config.settings.http.listen.set_port(port);
+            let (metrics, config) = (metrics.clone(), config.clone());
+            let behind = Behind { store, broker, accelerator: None, metrics, config, context };
+            let faces = Faces { api: true, dashboard: true };
+            match ApiTask::start(behind, faces, stop.clone()).await {
+                Ok(serving) => {
+                    let at = serving.dashboard.clone().unwrap_or_default();
+                    context.output.note(&format!("see it in a browser: {at}"));
+                    return Some(serving);
+                }
+                Err(error) => tracing::debug!(%error, port, "no dashboard here"),
+            }
+        }
+        None
     }
 }
 

@@ -3,15 +3,12 @@
 mod erase;
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use postrider::store::{OutboxStatus, Registration, Trace};
-use postrider::topology::RoutingKey;
-use postrider::{Broker, EventId};
-use serde::Serialize;
+use postrider::EventId;
 
 use super::Context;
+use crate::desk::events::{Traced, trace};
 use crate::exit::{Exit, usage};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -39,24 +36,6 @@ pub(crate) struct OfEvent<'a> {
     pub(crate) context: &'a Context,
 }
 
-/// Where it stands for one consumer.
-#[derive(Serialize)]
-struct AtConsumer {
-    consumer: String,
-    queue: String,
-    state: &'static str,
-    /// Messages in its queue and its wait queues; the event may be among them.
-    waiting_there: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Traced {
-    id: String,
-    consumers: Vec<AtConsumer>,
-    #[serde(flatten)]
-    trace: Trace,
-}
-
 impl OnStore for OfEvent<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
@@ -64,74 +43,17 @@ impl OnStore for OfEvent<'_> {
             What::Trace { id } => id,
             What::Erase(args) => return erase::run(args, &wired.store, self.context).await,
         };
-        let trace = wired.store.trace(&id).await?;
-        if trace == Trace::default() {
-            return Err(usage(format!(
-                "neither the outbox nor an inbox nor a dead letter here knows the event {id}"
-            )));
-        }
         let broker = wired.broker.look().await.ok();
-        let mut consumers = Vec::new();
-        for consumer in wired.store.registrations().await? {
-            if let Some(state) = state(&consumer, &trace) {
-                let waiting_there = match (&broker, state) {
-                    (Some(broker), "published, not applied yet") => depth(broker, &consumer).await,
-                    _ => None,
-                };
-                let (name, queue) = (consumer.name.to_string(), consumer.service.name().to_string());
-                consumers.push(AtConsumer { consumer: name, queue, state, waiting_there });
-            }
-        }
+        let traced = trace(&wired.store, broker.as_ref(), &id).await?;
         if let Some(broker) = broker {
             broker.close().await;
         }
-        let traced = Traced { id: id.to_string(), consumers, trace };
+        let traced = traced.ok_or_else(|| {
+            usage(format!("neither the outbox nor an inbox nor a dead letter here knows the event {id}"))
+        })?;
         self.context.output.one(&traced, &told(&traced))?;
         Ok(Exit::Ok)
     }
-}
-
-async fn depth(broker: &Arc<dyn Broker>, consumer: &Registration) -> Option<u64> {
-    let service = &consumer.service;
-    let mut waiting = broker.depth(service.name()).await.ok()?;
-    for wait in &service.wait_queues {
-        waiting += broker.depth(&wait.name).await.unwrap_or(0);
-    }
-    Some(waiting)
-}
-
-/// Where an event stands for a consumer; nothing if it is not routed there. Applied goes before dead before waiting.
-fn state(consumer: &Registration, trace: &Trace) -> Option<&'static str> {
-    let (name, queue) = (consumer.name.as_str(), consumer.service.name());
-    if trace.applied.iter().any(|mark| mark.consumer == name) {
-        return Some("applied");
-    }
-    let letters = trace.dead_letters.iter().filter(|letter| letter.queue == queue.as_str());
-    if let Some(last) = letters.clone().next_back() {
-        let pending = |row: &&postrider::store::OutboxStep| {
-            row.target_queue.as_deref() == Some(queue.as_str()) && row.status != OutboxStatus::Published
-        };
-        return Some(match last.status {
-            postrider::store::LetterStatus::Open => "dead",
-            postrider::store::LetterStatus::Discarded => "discarded",
-            postrider::store::LetterStatus::Replayed if trace.outbox.iter().any(|row| pending(&row)) => {
-                "replayed, not published yet"
-            }
-            postrider::store::LetterStatus::Replayed => "published, not applied yet",
-        });
-    }
-    let row = trace.outbox.iter().find(|row| {
-        let routed = || {
-            let key = RoutingKey::new(&row.event_type).ok();
-            key.is_some_and(|key| consumer.topology.route(&consumer.exchange, &key).contains(&queue))
-        };
-        row.target_queue.as_deref().map_or_else(routed, |target| target == queue.as_str())
-    })?;
-    Some(match row.status {
-        OutboxStatus::Published => "published, not applied yet",
-        OutboxStatus::Dead => "dead in the outbox",
-        OutboxStatus::Pending | OutboxStatus::Failed => "not published yet",
-    })
 }
 
 fn told(traced: &Traced) -> String {

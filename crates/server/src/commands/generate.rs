@@ -1,4 +1,5 @@
-//! `postrider generate`: what goes with the binary, made from its own definitions: completions, the manual page, a dashboard, alerts.
+//! `postrider generate`: what goes with the binary, made from its own definitions: completions, the manual page,
+//! the API's document, a dashboard, alerts.
 
 mod alerts;
 mod config_schema;
@@ -20,6 +21,7 @@ use crate::exit::Exit;
 #[command(after_help = "Examples:\n  \
     postrider generate completions bash > ~/.local/share/bash-completion/completions/postrider\n  \
     postrider generate man > postrider.1\n  \
+    postrider generate openapi > openapi.json\n  \
     postrider generate alerts > /etc/prometheus/rules/postrider.yaml\n  \
     postrider generate grafana > postrider-dashboard.json\n  \
     postrider generate config-schema > postrider.schema.json")]
@@ -37,6 +39,8 @@ enum What {
     },
     /// The manual page, in roff
     Man,
+    /// The HTTP API as OpenAPI 3.1
+    Openapi,
     /// A dashboard for Grafana, as JSON to import
     Grafana,
     /// Alerting rules for Prometheus, each with a runbook
@@ -74,6 +78,7 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<Exit> {
     match &args.what {
         What::Completions { shell } => clap_complete::generate(*shell, &mut command, "postrider", &mut text),
         What::Man => clap_mangen::Man::new(command).render(&mut text)?,
+        What::Openapi => write_json(&mut text, &crate::api::openapi::document())?,
         What::Grafana => write_json(&mut text, &grafana::dashboard())?,
         What::Alerts { runbooks } => text.extend(alerts::rules(runbooks).into_bytes()),
         What::Metrics => text.extend(catalogue::markdown().into_bytes()),

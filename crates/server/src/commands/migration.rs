@@ -117,7 +117,9 @@ impl OnStore for Migrate<'_> {
         match done.as_ref().map_err(|error| error.downcast_ref::<MigrationError>()) {
             // What stands against it is the answer, not a failure of the command.
             Err(Some(MigrationError::Obstacles(obstacles))) => {
-                obstacles.iter().for_each(|obstacle| eprintln!("{obstacle}"));
+                for obstacle in obstacles {
+                    eprintln!("{obstacle}");
+                }
                 eprintln!("nothing was changed");
                 Ok(Exit::Unhealthy)
             }

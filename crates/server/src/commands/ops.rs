@@ -77,7 +77,7 @@ impl OnStore for Ops<'_> {
         store.check().await?;
         match self.args.what {
             What::Ls { limit } => {
-                let rows = store.operations(limit).await?;
+                let rows = store.operations(None, limit).await?;
                 let header = ["ID", "KIND", "STATE", "DONE", "SKIPPED", "TOTAL", "BY", "CREATED"];
                 context.output.rows(&header, &rows, row)?;
                 Ok(Exit::Ok)

@@ -5,13 +5,12 @@ mod replay;
 use clap::{Args, Subcommand, ValueEnum};
 use postrider::EventId;
 use postrider::envelope::OrderingKey;
-use postrider::store::{
-    Backlog, Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowView, StreamState, Unpark,
-};
+use postrider::store::{Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowPage, RowView, Unpark};
 use serde::Serialize;
 
 use super::Context;
 use super::serve::house;
+use crate::desk::outbox::{OutboxReport, report};
 use crate::exit::{Exit, usage};
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
@@ -49,6 +48,9 @@ enum What {
         /// Only those of this aggregate type, such as shop.order
         #[arg(long, value_name = "TYPE")]
         aggregate_type: Option<String>,
+        /// Older than this place, as a page before named it
+        #[arg(long, value_name = "PLACE")]
+        before: Option<i64>,
         /// So many at most
         #[arg(long, default_value_t = 50, value_name = "N")]
         limit: usize,
@@ -116,23 +118,6 @@ pub(crate) struct Outbox<'a> {
     pub(crate) context: &'a Context,
 }
 
-/// What `status` prints.
-#[derive(Serialize)]
-struct Report {
-    due: u64,
-    later: u64,
-    dead: u64,
-    parked_keys: u64,
-    oldest_due: Option<jiff::Timestamp>,
-    /// How rows are found now: `cdc` or `poll`.
-    mode: &'static str,
-    /// How much of its log the database keeps for the stream.
-    stream_lag_bytes: Option<u64>,
-    /// Which relay streams.
-    streamed_by: Option<String>,
-    parked: Vec<ParkedKey>,
-}
-
 /// What `unpark` prints.
 #[derive(Serialize)]
 struct Freed {
@@ -145,14 +130,15 @@ impl OnStore for Outbox<'_> {
         let store = &wired.store;
         store.check().await?;
         match &self.args.what {
-            What::Status => {
-                let stream = store.stream_state().await?;
-                self.status(store.backlog().await?, stream, store.parked(SHOWN).await?)
-            }
-            What::Ls { status, key, aggregate_type, limit } => {
-                let key = key.as_deref().map(OrderingKey::new).transpose()?;
-                let filter =
-                    RowFilter { status: status.map(Into::into), key, aggregate_type: aggregate_type.clone() };
+            What::Status => self.status(&report(store, SHOWN).await?),
+            What::Ls { status, key, aggregate_type, before, limit } => {
+                let filter = RowFilter {
+                    status: status.map(Into::into),
+                    key: key.as_deref().map(OrderingKey::new).transpose()?,
+                    aggregate_type: aggregate_type.clone(),
+                    before: *before,
+                    ..RowFilter::default()
+                };
                 self.list(&store.list(&filter, *limit).await?)
             }
             What::Show { id } => match store.find(&EventId::new(id)?).await? {
@@ -186,9 +172,8 @@ async fn would_free<S: WholeStore>(store: &S, target: &Unpark) -> anyhow::Result
     let dead = |row: &RowView| row.status == OutboxStatus::Dead.as_str();
     let rows = match target {
         Unpark::Key(key) => {
-            let filter =
-                RowFilter { status: Some(OutboxStatus::Dead), key: Some(key.clone()), aggregate_type: None };
-            store.list(&filter, 1000).await?
+            let (status, key) = (Some(OutboxStatus::Dead), Some(key.clone()));
+            store.list(&RowFilter { status, key, ..RowFilter::default() }, 1000).await?.rows
         }
         Unpark::Event(id) => store.find(id).await?.into_iter().filter(dead).collect(),
     };
@@ -196,19 +181,9 @@ async fn would_free<S: WholeStore>(store: &S, target: &Unpark) -> anyhow::Result
 }
 
 impl Outbox<'_> {
-    fn status(
-        &self,
-        backlog: Backlog,
-        stream: Option<StreamState>,
-        parked: Vec<ParkedKey>,
-    ) -> anyhow::Result<Exit> {
-        let Backlog { due, later, dead, parked_keys, oldest_due } = backlog;
-        let mode = if stream.is_some() { "cdc" } else { "poll" };
-        let (stream_lag_bytes, streamed_by) =
-            stream.map(|stream| (stream.lag_bytes, stream.relay.to_string())).unzip();
+    fn status(&self, report: &OutboxReport) -> anyhow::Result<Exit> {
+        let OutboxReport { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, .. } = report;
         let lag = stream_lag_bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
-        let report =
-            Report { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, streamed_by, parked };
         let oldest = oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string());
         let counts = table(
             &["DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE", "MODE", "LAG BYTES"],
@@ -218,7 +193,7 @@ impl Outbox<'_> {
                 dead.to_string(),
                 parked_keys.to_string(),
                 oldest,
-                mode.to_owned(),
+                (*mode).to_owned(),
                 lag,
             ]),
         );
@@ -238,16 +213,16 @@ impl Outbox<'_> {
             }),
         );
         let text = if report.parked.is_empty() { counts } else { format!("{counts}\n\n{keys}") };
-        self.context.output.one(&report, &text)?;
-        if dead > 0 {
+        self.context.output.one(report, &text)?;
+        if *dead > 0 {
             self.context.output.note("mend what was wrong, then `postrider outbox unpark KEY` (or --id ID)");
         }
-        Ok(if dead > 0 { Exit::Unhealthy } else { Exit::Ok })
+        Ok(if *dead > 0 { Exit::Unhealthy } else { Exit::Ok })
     }
 
-    fn list(&self, rows: &[RowView]) -> anyhow::Result<Exit> {
+    fn list(&self, page: &RowPage) -> anyhow::Result<Exit> {
         let header = ["ID", "TYPE", "KEY", "STATUS", "ATTEMPTS", "CREATED", "ERROR"];
-        self.context.output.rows(&header, rows, |row| {
+        self.context.output.rows(&header, &page.rows, |row| {
             vec![
                 row.id.clone(),
                 row.event_type.clone(),
@@ -258,6 +233,9 @@ impl Outbox<'_> {
                 row.last_error.clone().unwrap_or_default(),
             ]
         })?;
+        if let Some(next) = page.next {
+            self.context.output.note(&format!("there may be more: --before {next}"));
+        }
         Ok(Exit::Ok)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
 
-mod api_task;
+pub(crate) mod api_task;
 mod connections;
 mod gauges_task;
 mod ledger_task;
@@ -25,7 +25,7 @@ use postrider::store::{Archive, HouseRules, PartitionSpan};
 use postrider::topology::ExchangeName;
 use tokio_util::sync::CancellationToken;
 
-use self::api_task::ApiTask;
+pub(crate) use self::api_task::{ApiTask, Behind, Faces};
 use self::ledger_task::LedgerTask;
 use self::policies::Policies;
 use self::push_task::PushTask;
@@ -43,7 +43,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
     postrider serve\n  \
     postrider serve --roles relay,collector\n  \
     postrider serve --roles ledger\n  \
-    postrider serve --roles api --listen 127.0.0.1:0\n\n\
+    postrider serve --roles api,dashboard --listen 127.0.0.1:0\n\n\
     SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it\n\
     at once; nothing is lost, some of it is done again. SIGHUP reads the configuration again.")]
 pub(crate) struct ServeArgs {
@@ -64,6 +64,8 @@ enum Role {
     Collector,
     /// HTTP
     Api,
+    /// The pages for people, at the API's address
+    Dashboard,
     /// Job progress to Redis
     Progress,
     /// Deliveries to the endpoints of push subscriptions
@@ -73,8 +75,8 @@ enum Role {
 }
 
 impl Role {
-    const ALL: [Self; 6] =
-        [Self::Relay, Self::Collector, Self::Api, Self::Progress, Self::Push, Self::Ledger];
+    const ALL: [Self; 7] =
+        [Self::Relay, Self::Collector, Self::Api, Self::Dashboard, Self::Progress, Self::Push, Self::Ledger];
 }
 
 impl std::fmt::Display for Role {
@@ -83,6 +85,7 @@ impl std::fmt::Display for Role {
             Self::Relay => "relay",
             Self::Collector => "collector",
             Self::Api => "api",
+            Self::Dashboard => "dashboard",
             Self::Progress => "progress",
             Self::Push => "push",
             Self::Ledger => "ledger",
@@ -111,11 +114,17 @@ impl OnStore for Serve<'_> {
         let accelerator = wiring::accelerator(context).await;
 
         let stop = CancellationToken::new();
-        let api = if self.runs(Role::Api) {
-            Some(
-                ApiTask::start(&wired.store, &broker, accelerator.as_ref(), measured, context, stop.clone())
-                    .await?,
-            )
+        let faces = Faces { api: self.runs(Role::Api), dashboard: self.runs(Role::Dashboard) };
+        let api = if faces.api || faces.dashboard {
+            let behind = Behind {
+                store: &wired.store,
+                broker: &broker,
+                accelerator: accelerator.as_ref(),
+                metrics: measured,
+                config: context.config.clone(),
+                context,
+            };
+            Some(ApiTask::start(behind, faces, stop.clone()).await?)
         } else {
             None
         };
@@ -149,6 +158,9 @@ impl OnStore for Serve<'_> {
                     feeding = ledger.take().map(|ledger| ledger.start(&broker, accelerator.as_ref(), &stop));
                     let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
                     eprintln!("serving {}", roles.collect::<Vec<_>>().join(", "));
+                    if let Some(dashboard) = api.as_ref().and_then(|api| api.dashboard.as_ref()) {
+                        eprintln!("dashboard at {dashboard}");
+                    }
                 }
                 signal = signals.next() => match signal {
                     Signal::Reload => signals::reload(context),

@@ -1,21 +1,15 @@
 //! `postrider token`: who may call the HTTP API. A token is shown once; only its hash is stored.
 
-use std::fmt::Write as _;
-
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use jiff::{Span, Timestamp, tz::TimeZone};
 use postrider::envelope::TenantId;
-use postrider::store::{Token, TokenHash, TokenRole, Tokens};
-use serde::Serialize;
+use postrider::store::{Token, TokenRole, Tokens};
 use uuid::Uuid;
 
 use super::Context;
+use crate::desk::tokens::{NewToken, TokenRow, expiry};
 use crate::exit::{Exit, usage};
 use crate::wiring::{OnStore, WholeStore, Wired};
-
-/// Programs and people recognise a leaked token by its beginning.
-const PREFIX: &str = "prt_";
 
 /// What to do with tokens.
 #[derive(Debug, Args)]
@@ -73,21 +67,6 @@ pub(crate) struct Manage<'a> {
     pub(crate) context: &'a Context,
 }
 
-/// A token as it is printed.
-#[derive(Debug, Serialize)]
-struct Row {
-    id: String,
-    name: String,
-    role: &'static str,
-    tenant: Option<String>,
-    state: &'static str,
-    created_at: Timestamp,
-    expires_at: Option<Timestamp>,
-    /// The secret itself, when it has just been made.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-}
-
 impl OnStore for Manage<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         let context = self.context;
@@ -101,17 +80,14 @@ impl OnStore for Manage<'_> {
 
 async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let now = context.clock.now();
-    let secret = fresh_secret(context.clock.secret());
-    let token = Token {
-        id: context.clock.new_id(),
+    let expires = create.expires.map(|text| expiry(&text, now));
+    let new = NewToken {
         name: create.name,
         role: create.role,
         tenant: create.tenant.map(TenantId::new).transpose()?,
-        hash: TokenHash::of(&secret),
-        created_at: now,
-        expires_at: create.expires.map(|text| expiry(&text, now)).transpose()?,
-        revoked_at: None,
+        expires_at: expires.transpose().map_err(|why| usage(format!("--expires {why}")))?,
     };
+    let (token, secret) = new.make(&context.clock);
     if create.dry_run {
         context
             .output
@@ -119,7 +95,7 @@ async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow
         return Ok(Exit::Ok);
     }
     store.create_token(&token).await?;
-    let made = Row { token: Some(secret.clone()), ..row(&token, now) };
+    let made = TokenRow { token: Some(secret.clone()), ..TokenRow::of(&token, now) };
     context.output.one(&made, &secret)?;
     context.output.note(&format!(
         "this is shown once; keep it safe. Take it back with: postrider token revoke {}",
@@ -130,7 +106,7 @@ async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow
 
 async fn list<S: Tokens>(store: &S, context: &Context) -> anyhow::Result<Exit> {
     let now = context.clock.now();
-    let rows: Vec<_> = store.tokens().await?.iter().map(|token| row(token, now)).collect();
+    let rows: Vec<_> = store.tokens().await?.iter().map(|token| TokenRow::of(token, now)).collect();
     let header = ["ID", "NAME", "ROLE", "TENANT", "STATE", "CREATED", "EXPIRES"];
     context.output.rows(&header, &rows, |row| {
         vec![
@@ -165,70 +141,7 @@ async fn revoke<S: Tokens>(id: Uuid, dry_run: bool, store: &S, context: &Context
     context.output.note(&format!("revoked {what}"));
     if !context.output.is_for_people() {
         let revoked = Token { revoked_at: Some(now), ..token.clone() };
-        context.output.one(&row(&revoked, now), "")?;
+        context.output.one(&TokenRow::of(&revoked, now), "")?;
     }
     Ok(Exit::Ok)
-}
-
-fn row(token: &Token, now: Timestamp) -> Row {
-    let state = match (token.revoked_at, token.is_valid(now)) {
-        (Some(_), _) => "revoked",
-        (None, true) => "valid",
-        (None, false) => "expired",
-    };
-    Row {
-        id: token.id.to_string(),
-        name: token.name.clone(),
-        role: token.role.as_str(),
-        tenant: token.tenant.as_ref().map(ToString::to_string),
-        state,
-        created_at: token.created_at,
-        expires_at: token.expires_at,
-        token: None,
-    }
-}
-
-fn fresh_secret(random: [u8; 32]) -> String {
-    random.iter().fold(PREFIX.to_owned(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// A time, or a span from now on. It has to be in the future.
-fn expiry(text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
-    let wrong = || {
-        usage(format!("--expires {text}: write a time such as 2027-01-01T00:00:00Z, or a span such as 90d"))
-    };
-    let end = if let Ok(end) = text.parse::<Timestamp>() {
-        end
-    } else {
-        let span: Span = text.parse().map_err(|_| wrong())?;
-        now.to_zoned(TimeZone::UTC).checked_add(span).map_err(|_| wrong())?.timestamp()
-    };
-    if end <= now {
-        return Err(usage(format!("--expires {text}: that has passed")));
-    }
-    Ok(end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_ends_at_a_time_or_after_a_span() {
-        let now: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
-        assert_eq!(expiry("2027-01-01T00:00:00Z", now).unwrap().to_string(), "2027-01-01T00:00:00Z");
-        assert_eq!(expiry("90d", now).unwrap().to_string(), "2027-02-13T12:00:00Z");
-        assert!(expiry("2020-01-01T00:00:00Z", now).unwrap_err().to_string().contains("has passed"));
-        assert!(expiry("soon", now).unwrap_err().to_string().contains("such as 90d"));
-    }
-
-    #[test]
-    fn a_secret_has_256_bits_and_a_beginning_to_know_it_by() {
-        let secret = fresh_secret([0xab; 32]);
-        assert_eq!(secret, format!("prt_{}", "ab".repeat(32)));
-    }
 }

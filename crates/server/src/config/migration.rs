@@ -38,9 +38,6 @@ impl Migration {
         } else {
             return Ok(None);
         };
-        fn wrong<E: std::fmt::Display>(key: &'static str) -> impl Fn(E) -> (&'static str, String) {
-            move |error| (key, error.to_string())
-        }
         if events.is_empty() {
             return Err(("migration.events", "must have a pattern; [\"#\"] is every event".to_owned()));
         }
@@ -87,4 +84,9 @@ impl Migration {
             },
         }))
     }
+}
+
+/// An error of this setting.
+fn wrong<E: std::fmt::Display>(key: &'static str) -> impl Fn(E) -> (&'static str, String) {
+    move |error| (key, error.to_string())
 }

@@ -254,6 +254,8 @@ pub(crate) struct Http {
     pub(crate) max_connections: usize,
     pub(crate) max_concurrent_requests: usize,
     pub(crate) metrics_token: Secret,
+    pub(crate) requests_per_second: u32,
+    pub(crate) read_only: bool,
 }
 
 /// Who does TLS.

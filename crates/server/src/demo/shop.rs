@@ -13,7 +13,7 @@ use postrider::registry::Registry;
 use postrider::runtime::Runtime;
 use postrider::settlement::RetryPolicy;
 use postrider::store::{Backend, StoreError};
-use postrider::topology::{ExchangeKind, ExchangeName, ServiceQueue};
+use postrider::topology::{ExchangeKind, ExchangeName, Layout, ServiceQueue, Topology};
 use postrider::{Broker, Clock, Event, Failure, Incoming, InvalidText};
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +117,23 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
+const EXCHANGE: &str = "demo.shop.events";
+
+/// A service's queue, bound by a key.
+fn queue(name: &str, key: &str) -> Result<ServiceQueue, InvalidText> {
+    let quick = RetryPolicy::ladder(10, [200, 500, 1000].map(Duration::from_millis));
+    ServiceQueue::new(format!("demo.{name}"), quick)?.bind(&ExchangeName::new(EXCHANGE)?, key)
+}
+
+/// The shop's topology, to be looked at.
+pub(super) fn layout() -> Result<Layout, InvalidText> {
+    let exchange = ExchangeName::new(EXCHANGE)?;
+    let named = ["billing", "email", "warehouse"].map(|name| queue(name, "shop.order.*"));
+    let services = named.into_iter().chain([queue("analytics", "shop.#")]).collect::<Result<Vec<_>, _>>()?;
+    let bare = Topology::default().exchange(exchange.clone(), ExchangeKind::Topic);
+    Ok(Layout::of(services.iter().fold(bare, Topology::service), services, exchange))
+}
+
 /// The shop's four services, ready to start.
 pub(super) fn open<S: ShopStore>(
     store: &S,
@@ -124,13 +141,9 @@ pub(super) fn open<S: ShopStore>(
     clock: Clock,
     seed: u64,
 ) -> Result<Runtime<S>, InvalidText> {
-    let exchange = ExchangeName::new("demo.shop.events")?;
-    let quick = RetryPolicy::ladder(10, [200, 500, 1000].map(Duration::from_millis));
-    let queue = |name: &str, key: &str| {
-        ServiceQueue::new(format!("demo.{name}"), quick.clone())?.bind(&exchange, key)
-    };
     Runtime::new(store.clone(), broker, clock)
-        .exchange(exchange.clone(), ExchangeKind::Topic)
+        .exchange(ExchangeName::new(EXCHANGE)?, ExchangeKind::Topic)
+        .operations()
         .consumer(
             "billing",
             queue("billing", "shop.order.*")?,

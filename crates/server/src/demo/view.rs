@@ -213,7 +213,9 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
     ];
     frame.render_widget(Paragraph::new(text), legend);
     let keys = if moment.done { "done: every event was found once. q leaves" } else { "q leaves" };
-    frame.render_widget(Paragraph::new(Line::from(keys).bold()), rest);
+    let seen = options.dashboard.as_ref().map(|at| Line::from(format!("See it in a browser: {at}")));
+    let lines: Vec<Line<'_>> = seen.into_iter().chain([Line::from(keys).bold()]).collect();
+    frame.render_widget(Paragraph::new(lines), rest);
 }
 
 fn account_row(account: &Account, retried: u64) -> Row<'static> {

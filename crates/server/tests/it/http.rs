@@ -31,7 +31,7 @@ fn events_health_and_metrics_over_http() {
     let (status, head, _) = serving.http("GET", "/nothing", &[], "");
     assert!(status == 404 && head.contains("application/problem+json"), "{head}");
     let (status, head, _) = serving.http("DELETE", "/v1/events", &[], "");
-    assert!(status == 405 && head.contains("allow: post"), "{head}");
+    assert!(status == 405 && head.contains("allow: ") && head.contains("post"), "{head}");
     let (status, _, body) =
         serving.http("POST", "/v1/events", &[("content-type", "application/json")], &"x".repeat(2 << 20));
     assert!(status == 413 && body.contains("payload_too_large"), "{body}");

@@ -16,7 +16,7 @@ use postrider::topology::{BindingKey, ExchangeName, QueueName};
 use super::store::{Desk, StoreFixture, due, free};
 use super::until;
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 fn definition() -> Definition {
     Definition {

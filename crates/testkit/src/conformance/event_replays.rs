@@ -134,7 +134,7 @@ pub async fn only_matching_events_are_sent_again<F: StoreFixture>(fixture: &F) {
         let started = start_events(&desk.store, &desk.clock, &nothing, None, "ada", None).await.unwrap();
         assert_eq!(started, None);
     }
-    assert_eq!(desk.store.operations(10).await.unwrap().len(), 3, "of nothing comes no operation");
+    assert_eq!(desk.store.operations(None, 10).await.unwrap().len(), 3, "of nothing comes no operation");
 }
 
 /// And then each of them once; nobody else forgets anything.
@@ -200,7 +200,7 @@ pub async fn archived_events_are_sent_again<F: StoreFixture>(fixture: &F) {
         let rules = HouseRules { keep: Duration::ZERO, archive: Archive::Table, ..HouseRules::default() };
         until("the rows to go", async || {
             desk.store.keep_house(&desk.relay, &rules).await.unwrap();
-            desk.store.list(&RowFilter::default(), 1).await.unwrap().is_empty().then_some(())
+            desk.store.list(&RowFilter::default(), 1).await.unwrap().rows.is_empty().then_some(())
         })
         .await;
     };

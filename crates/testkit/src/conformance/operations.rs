@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use postrider::store::{
-    Backend, Claim, LogEntry, Operation, OperationEnd, OperationKind, OperationState, Operations as _,
-    Store as _,
+    Backend, Claim, LogEntry, LogPage, LogQuery, Operation, OperationEnd, OperationKind, OperationState,
+    Operations as _, Store as _,
 };
 use uuid::Uuid;
 
@@ -129,10 +129,16 @@ pub async fn a_finished_operation_is_over<F: StoreFixture>(fixture: &F) {
         assert!(!store.finish_operation(id, "one", end).await.unwrap());
         assert!(claim(&store, id, "one").await.is_none());
     }
-    let found = store.operations(10).await.unwrap();
+    let found = store.operations(None, 10).await.unwrap();
     let states: Vec<_> = found.iter().map(|one| (one.id, one.state, one.error.as_deref())).collect();
     let expected = [(failed, OperationState::Failed, Some("disk full")), (done, OperationState::Done, None)];
     assert_eq!(states, expected);
+    let older = store.operations(Some(failed), 10).await.unwrap();
+    assert_eq!(
+        older.iter().map(|one| one.id).collect::<Vec<_>>(),
+        [done],
+        "those before the one that was named"
+    );
 }
 
 /// Only what the runner knows how to do.
@@ -190,4 +196,15 @@ pub async fn the_log_tells_what_was_done<F: StoreFixture>(fixture: &F) {
     assert_eq!(actions, ["second", "first"]);
     assert_eq!((&log[0].detail, &log[0].reason), (&entries[0].detail, &entries[0].reason));
     assert_eq!(store.log_of("a", 1).await.unwrap().len(), 1);
+
+    let ours = |page: LogPage| page.entries.into_iter().map(|entry| entry.action).collect::<Vec<_>>();
+    let first = store.log(&LogQuery { limit: 2, ..LogQuery::default() }).await.unwrap();
+    let rest = LogQuery { before: first.next, limit: 10, ..LogQuery::default() };
+    assert_eq!(ours(first), ["second", "other"], "the newest first, whatever it is about");
+    assert_eq!(ours(store.log(&rest).await.unwrap()), ["first"]);
+    let asked = LogQuery { action: Some("other".to_owned()), limit: 10, ..LogQuery::default() };
+    let found = store.log(&asked).await.unwrap();
+    assert_eq!((found.next, ours(found)), (None, vec!["other".to_owned()]));
+    let nobody = LogQuery { actor: Some("nobody".to_owned()), limit: 10, ..LogQuery::default() };
+    assert!(store.log(&nobody).await.unwrap().entries.is_empty());
 }

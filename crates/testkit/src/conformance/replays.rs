@@ -252,7 +252,7 @@ pub async fn a_rule_takes_its_turn_and_leaves_what_dies_again_and_again<F: Store
     };
     assert!(rule.take_turn(&store, &clock).await.unwrap());
     assert!(!rule.take_turn(&store, &clock).await.unwrap());
-    let operations = store.operations(10).await.unwrap();
+    let operations = store.operations(None, 10).await.unwrap();
     assert_eq!((operations.len(), operations[0].total), (1, 1));
     assert_eq!(operations[0].created_by, "rule:smtp");
     run(&store, operations[0].id).await;
@@ -266,5 +266,5 @@ pub async fn a_rule_takes_its_turn_and_leaves_what_dies_again_and_again<F: Store
         ..rule
     };
     assert!(!nothing.take_turn(&store, &clock).await.unwrap());
-    assert_eq!(store.operations(10).await.unwrap().len(), 1, "no operation without a letter");
+    assert_eq!(store.operations(None, 10).await.unwrap().len(), 1, "no operation without a letter");
 }

@@ -27,7 +27,8 @@ pub(crate) async fn request(method: &str, base: &str, path: &str, body: Option<&
         let mut stream = TcpStream::connect((host, port)).await?;
         stream.write_all(&encode(method, &base, path, body)).await?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
+        // Some servers keep the connection for a next request, whatever we say.
+        while !is_whole(&answer) && stream.read_buf(&mut answer).await? > 0 {}
         decode(&answer)
     };
     tokio::time::timeout(LIMIT, exchange).await.context("no answer to an HTTP request")?
@@ -44,6 +45,14 @@ fn encode(method: &str, base: &Url, path: &str, body: Option<&Value>) -> Vec<u8>
         body.len()
     )
     .into_bytes()
+}
+
+/// Whether an answer that tells its length is there.
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    length.is_some_and(|length: usize| answer.len() >= end + 4 + length)
 }
 
 fn decode(answer: &[u8]) -> Result<Response> {
@@ -85,6 +94,8 @@ mod tests {
     fn a_plain_answer_is_read() {
         let response = decode(b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\n{}").unwrap();
         assert_eq!((response.status, response.body.as_slice()), (201, b"{}".as_slice()));
+        assert!(is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"));
+        assert!(!is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{"));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use postrider::Event;
 use postrider::operation::{Chunk, Work};
 use postrider::store::{
-    Claim, LogEntry, NewOperation, Operation, OperationEnd, OperationKind, OperationState, Operations,
-    Outbox as _, StoreError, StoreErrorKind,
+    Claim, LogEntry, LogPage, LogQuery, NewOperation, Operation, OperationEnd, OperationKind, OperationState,
+    Operations, Outbox as _, StoreError, StoreErrorKind,
 };
 use uuid::Uuid;
 
@@ -111,7 +111,7 @@ impl Operations for SimStore {
         Ok(None)
     }
 
-    async fn operations(&self, _limit: usize) -> Result<Vec<Operation>, StoreError> {
+    async fn operations(&self, _before: Option<Uuid>, _limit: usize) -> Result<Vec<Operation>, StoreError> {
         Ok(Vec::new())
     }
 
@@ -210,5 +210,9 @@ impl Operations for SimStore {
 
     async fn log_of(&self, _subject: &str, _limit: usize) -> Result<Vec<LogEntry>, StoreError> {
         Ok(Vec::new())
+    }
+
+    async fn log(&self, _query: &LogQuery) -> Result<LogPage, StoreError> {
+        Ok(LogPage::default())
     }
 }

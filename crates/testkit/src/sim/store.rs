@@ -1,6 +1,5 @@
 //! The simulated database behind the real ports. Every method is one call, so one await point.
 
-mod dual;
 mod held;
 mod outbox;
 

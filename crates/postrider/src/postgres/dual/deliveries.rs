@@ -101,7 +101,7 @@ impl Postgres {
             match outbox_row(row, id) {
                 Ok(row) => rows.push(row),
                 Err(error) => {
-                    tracing::error!(position = id.position, %error, "an event cannot be read to copy it")
+                    tracing::error!(position = id.position, %error, "an event cannot be read to copy it");
                 }
             }
         }

@@ -38,6 +38,9 @@ const WHY: &str = "SELECT error FROM postrider.event_delivery WHERE destination 
 const RELAYS: &str = "SELECT r.relay, m.version, m.new_p99_ms, m.legacy_p99_ms FROM postrider.outbox_relay r \
      LEFT JOIN postrider.bus_migration_relay m ON m.relay = r.relay WHERE r.seen_until > now() ORDER BY r.relay";
 
+/// Its id, the version it obeys, and how long its publishes take.
+type Relay = (String, Option<i64>, Option<f64>, Option<f64>);
+
 impl Postgres {
     pub(super) async fn insert_migration(
         &self,
@@ -91,7 +94,6 @@ impl Postgres {
         }
         let why = sqlx::query_scalar(WHY).fetch_optional(self.pool());
         running.legacy_error = self.limited(doing, why).await?.flatten();
-        type Relay = (String, Option<i64>, Option<f64>, Option<f64>);
         let relays: Vec<Relay> = self.limited(doing, sqlx::query_as(RELAYS).fetch_all(self.pool())).await?;
         running.relays = relays
             .into_iter()

@@ -17,8 +17,8 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Obeyed {
     course: Option<Course>,
-    /// A course that is to be taken up when nothing is in flight.
-    next: Option<Option<Course>>,
+    /// That another course, or none, is to be taken up when nothing is in flight.
+    next: Option<News>,
     /// It has looked at least once.
     known: bool,
     /// A look is under way, or waits for its time.
@@ -26,6 +26,9 @@ pub(super) struct Obeyed {
     /// Halves that are confirmed, of rows that have to go out again because nobody knows of the other half.
     halves: HashMap<i64, Halves>,
 }
+
+/// What the last look found, if it was something new.
+struct News(Option<Course>);
 
 impl Obeyed {
     /// Whether rows are copied to the old bus.
@@ -98,7 +101,7 @@ impl<S: Outbox> Pump<S> {
             Ok(course) => {
                 let version = course.as_ref().map(|course| course.version);
                 if !self.obeyed.known || version != self.obeyed.version() {
-                    self.obeyed.next = Some(course);
+                    self.obeyed.next = Some(News(course));
                 } else if course.is_some() {
                     self.relay.status.set_course(course);
                 }
@@ -113,7 +116,7 @@ impl<S: Outbox> Pump<S> {
         if self.publishing > 0 || marking {
             return;
         }
-        let Some(course) = self.obeyed.next.take() else { return };
+        let Some(News(course)) = self.obeyed.next.take() else { return };
         let before = self.obeyed.course.take();
         if let Some(course) = &course {
             say(before.as_ref(), course);

@@ -7,26 +7,42 @@ use sqlx::sqlite::SqliteRow;
 use super::row::time;
 use crate::envelope::{EventId, OrderingKey};
 use crate::sqlite::{Sqlite, from_sqlite};
-use crate::store::{Committed, OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowView, StoreError, Unpark};
+use crate::store::{
+    Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, SCANNED, StoreError, Unpark,
+};
 
 const VIEW: &str = "SELECT id, position, aggregate_type || '.' || event_type, aggregate_id, \"key\", group_id, status, \
      attempts, created_at, available_at, published_at, last_error, coalesce(payload, CAST(body AS TEXT)) FROM event_outbox";
 
 impl OutboxDesk for Sqlite {
-    async fn list(&self, filter: &RowFilter, limit: usize) -> Result<Vec<RowView>, StoreError> {
-        let select = format!(
-            "{VIEW} WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR \"key\" = ?2) \
-             AND (?3 IS NULL OR aggregate_type = ?3) ORDER BY position DESC LIMIT ?4"
-        );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(select))
-            .bind(filter.status.map(OutboxStatus::as_str))
-            .bind(filter.key.as_ref().map(OrderingKey::as_str))
-            .bind(filter.aggregate_type.as_deref())
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(self.readers())
-            .await
-            .map_err(from_sqlite)?;
-        rows.iter().map(|row| view(row, false)).collect()
+    async fn list(&self, filter: &RowFilter, limit: usize) -> Result<RowPage, StoreError> {
+        let floor = if filter.is_indexed() { None } else { self.floor(filter.before).await? };
+        let mut query = sqlx::QueryBuilder::<sqlx::Sqlite>::new(format!("{VIEW} WHERE true"));
+        let texts = [
+            ("\"key\"", filter.key.as_ref().map(OrderingKey::as_str)),
+            ("aggregate_type", filter.aggregate_type.as_deref()),
+            ("event_type", filter.event_type.as_deref()),
+            ("aggregate_id", filter.aggregate_id.as_ref().map(AsRef::as_ref)),
+            ("group_id", filter.tenant.as_ref().map(AsRef::as_ref)),
+        ];
+        for (column, value) in texts {
+            if let Some(value) = value {
+                query.push(format_args!(" AND {column} = ")).push_bind(value.to_owned());
+            }
+        }
+        if let Some(status) = filter.status {
+            // Written, so that the partial indexes fit.
+            query.push(format_args!(" AND status = '{}'", status.as_str()));
+        }
+        for (than, place) in [("<", filter.before), (">=", floor)] {
+            if let Some(place) = place {
+                query.push(format_args!(" AND position {than} ")).push_bind(place);
+            }
+        }
+        query.push(" ORDER BY position DESC LIMIT ").push_bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = query.build().fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        let rows = rows.iter().map(|row| view(row, false)).collect::<Result<_, _>>()?;
+        Ok(RowPage::of(rows, limit, floor))
     }
 
     async fn find(&self, id: &EventId) -> Result<Option<RowView>, StoreError> {
@@ -91,6 +107,16 @@ impl OutboxDesk for Sqlite {
         self.shared.slot.stir();
         self.shared.news.announce();
         Ok(freed.into_iter().filter_map(|id| EventId::new(id).ok()).collect())
+    }
+}
+
+impl Sqlite {
+    /// The last row that a search without an index looks at; nothing if it comes to the end before.
+    async fn floor(&self, before: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let select =
+            "SELECT position FROM event_outbox WHERE position < ?1 ORDER BY position DESC LIMIT 1 OFFSET ?2";
+        let floor = sqlx::query_scalar(select).bind(before.unwrap_or(i64::MAX)).bind(i64::from(SCANNED) - 1);
+        floor.fetch_optional(self.readers()).await.map_err(from_sqlite)
     }
 }
 

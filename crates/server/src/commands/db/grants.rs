@@ -54,7 +54,7 @@ const PARTS: [Part; 5] = [
         name: "consumer",
         does: "serve --roles collector,push,progress, and services that consume: inbox, dead letters, operations, jobs",
         rights: &[
-            ("SELECT", &["schema_version", "outbox", "event_outbox_id", "dead_letter_group", "dead_letter_hour", "push_subscription", "push_secret"]),
+            ("SELECT", &["schema_version", "outbox", "bus_migration", "event_outbox_id", "dead_letter_group", "dead_letter_hour", "push_subscription", "push_secret"]),
             (ALL, &["event_inbox", "inbox_memory", "duty", "claim", "consumer", "consumer_control", "consumer_crash", "held_event"]),
             (ALL, &["progress_job", "progress_item", "progress_page", "push_attempt", "operation", "operation_item", "schedule"]),
             ("SELECT, INSERT, UPDATE", &["dead_letter"]),
@@ -68,7 +68,7 @@ const PARTS: [Part; 5] = [
         name: "ledger",
         does: "serve --roles ledger, and `postrider ledger`: entries are added and never changed",
         rights: &[
-            ("SELECT", &["schema_version", "outbox", "event_inbox"]),
+            ("SELECT", &["schema_version", "outbox", "bus_migration", "event_inbox"]),
             ("SELECT, INSERT, UPDATE", &["ledger_tenant", "ledger_book", "ledger_account", "ledger_rules", "ledger_rate", "ledger_period"]),
             ("SELECT, INSERT, UPDATE", &["ledger_balance", "ledger_day"]),
             ("SELECT, INSERT", &["ledger_entry", "ledger_line", "ledger_checkpoint", "audit_log"]),

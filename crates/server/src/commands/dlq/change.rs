@@ -1,9 +1,7 @@
 //! Replay and discard: a plan first, then an operation, run here and watched.
 
-use std::fmt::Write as _;
-
 use clap::Args;
-use postrider::operation::{LetterPlan, Plan, plan, start};
+use postrider::operation::{LetterPlan, plan, start};
 use postrider::store::{LetterFilter, LetterId, LetterStatus, OperationKind};
 use postrider::topology::QueueName;
 
@@ -11,6 +9,7 @@ use super::Context;
 use super::filter::FilterArgs;
 use super::in_queue;
 use crate::commands::ops;
+use crate::desk::operations::told;
 use crate::exit::{Exit, usage};
 use crate::wiring::{WholeStore, Wired};
 
@@ -142,46 +141,4 @@ async fn run<S: WholeStore>(
         context.output.note("somebody else resolved them meanwhile; nothing was changed");
         Ok(Exit::Ok)
     }
-}
-
-/// The plan, for people.
-fn told(plan: &Plan, letters: &LetterPlan, is_replay: bool) -> String {
-    let survey = &plan.survey;
-    let mut text = format!("{} open dead letters match", survey.letters);
-    if plan.total < survey.letters {
-        let _ = write!(text, ", {} of them are taken, those that failed first", plan.total);
-    }
-    let _ = write!(text, "; of {} ordering keys", survey.aggregates);
-    if is_replay {
-        let _ = write!(
-            text,
-            "\n{} of them the inbox knows as applied: a replay of these does nothing",
-            survey.applied
-        );
-        if survey.forgotten > 0 {
-            let _ = write!(
-                text,
-                "\n{} first failed before all that the inbox remembers: were they applied before that, nothing would know it",
-                survey.forgotten
-            );
-        }
-        if survey.unidentified > 0 {
-            let _ = write!(text, "\n{} have no event id: a repeat of them is not known", survey.unidentified);
-        }
-        if survey.replayed_before > 0 {
-            let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
-        }
-        for (queue, count) in &survey.queues {
-            let to = letters.to_queue.as_ref().map_or(queue.as_str(), AsRef::as_ref);
-            let _ = write!(text, "\n{count} go to {to}");
-        }
-        for queue in &plan.missing_queues {
-            let _ =
-                write!(text, "\nthere is no queue {queue}: what is sent there comes back, and is open again");
-        }
-    }
-    if let Some(takes) = plan.takes {
-        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
-    }
-    text
 }

@@ -6,11 +6,11 @@ use std::process::Command;
 use anyhow::Context as _;
 use clap::Args;
 use postrider::dead_letter::replay::{edit_and_replay, editable};
-use postrider::envelope::wire::Identity;
 use postrider::store::{LetterId, LetterStatus};
 use serde::Serialize;
 
 use super::Context;
+use crate::desk::letters::identity;
 use crate::exit::{Exit, usage};
 use crate::wiring::WholeStore;
 
@@ -43,10 +43,7 @@ pub(super) async fn run<S: WholeStore>(args: EditArgs, store: &S, context: &Cont
         let status = stored.summary.status.as_str();
         return Err(usage(format!("dead letter {id} is {status} already; nothing was changed")));
     }
-    let services = store.registrations().await?.into_iter().map(|one| one.service);
-    let mut services = services.chain(context.config.own.layout.services.iter().cloned());
-    let identity = services.find(|service| *service.name() == stored.letter.queue);
-    let identity = identity.map_or_else(Identity::default, |service| service.identity);
+    let identity = identity(store, &context.config, &stored.letter.queue).await?;
     let before = editable(&stored, &identity);
     let was_json = serde_json::from_slice::<serde_json::Value>(&before).is_ok();
     let after = match &args.data {

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Context;
 use super::filter::{FilterArgs, StatusWord, status};
+use crate::desk::letters::{read_place, write_place};
 use crate::exit::{Exit, usage};
 use crate::output::table;
 
@@ -80,7 +81,7 @@ pub(super) async fn groups<S: Triage>(
     let query =
         GroupQuery { filter, after, limit: args.limit.clamp(1, 200), hours: args.hours.clamp(1, 720), now };
     let page = store.groups(&query).await?;
-    let next = page.next.map(|(at, fingerprint)| format!("{}.{fingerprint}", at.as_microsecond()));
+    let next = page.next.as_ref().map(write_place);
     let rows = page.groups.iter().map(|group| group_row(group, now));
     let header = ["GROUP", "OPEN", "TOTAL", "CONSUMER", "TYPE", "REASON", "LAST", "OVER TIME", "ERROR"];
     let shown = GroupPage { groups: &page.groups, next: next.clone(), stopped_at: page.stopped_at };
@@ -124,11 +125,8 @@ fn stopped(context: &Context, at: Option<Timestamp>) {
 }
 
 fn group_place(text: &str) -> anyhow::Result<(Timestamp, String)> {
-    let parse = || {
-        let (micros, fingerprint) = text.split_once('.')?;
-        Some((Timestamp::from_microsecond(micros.parse().ok()?).ok()?, fingerprint.to_owned()))
-    };
-    parse().ok_or_else(|| usage(format!("{text:?} is no place in a list; give one that a page before named")))
+    let place = read_place(text);
+    place.ok_or_else(|| usage(format!("{text:?} is no place in a list; give one that a page before named")))
 }
 
 fn group_row(group: &LetterGroup, now: Timestamp) -> Vec<String> {

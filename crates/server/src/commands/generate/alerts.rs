@@ -128,6 +128,7 @@ mod tests {
                 "ID" | "N" => "1",
                 "TYPE" => "shop.order",
                 "TIME" => "2d",
+                "OPERATION" => "0197a1b2-0000-7000-8000-000000000000",
                 "…" | "TENANT" | "NAME" | "KEY" | "EVENT" | "FINGERPRINT" | "QUEUE" | "CODE" => "billing",
                 word => word,
             });

@@ -1,7 +1,5 @@
 //! `outbox replay`: published events sent again, a plan first, then an operation, run here and watched.
 
-use std::fmt::Write as _;
-
 use clap::Args;
 use postrider::broker::BrokerErrorKind;
 use postrider::envelope::{TenantId, WireFormat};
@@ -12,6 +10,7 @@ use postrider::topology::QueueName;
 use super::Context;
 use crate::commands::dlq::since;
 use crate::commands::ops;
+use crate::desk::operations::told_of_events;
 use crate::exit::{Exit, usage};
 use crate::wiring::{WholeStore, Wired};
 
@@ -109,8 +108,9 @@ pub(super) async fn replay<S: WholeStore>(
 ) -> anyhow::Result<Exit> {
     let plan = args.plan(context)?;
     let survey = plan_events(&wired.store, &plan, args.rate).await?;
+    let told = |survey: &EventSurvey| told_of_events(survey, plan.to_queue.as_ref(), plan.reapply);
     if args.dry_run {
-        context.output.one(&survey, &told(&survey, &plan))?;
+        context.output.one(&survey, &told(&survey))?;
         return Ok(Exit::Ok);
     }
     if survey.total == 0 {
@@ -120,7 +120,7 @@ pub(super) async fn replay<S: WholeStore>(
     if let Some(queue) = &plan.to_queue {
         refuse_missing(queue, wired).await?;
     }
-    context.output.note(&told(&survey, &plan));
+    context.output.note(&told(&survey));
     let again = if plan.reapply { ", and have them applied again" } else { "" };
     context.output.confirm(&format!("Send {} events again{again}?", survey.total))?;
     let (by, reason) = (context.environment.actor(), args.reason.as_deref());
@@ -143,34 +143,4 @@ async fn refuse_missing<S: WholeStore>(queue: &QueueName, wired: &Wired<S>) -> a
         )));
     }
     Ok(())
-}
-
-/// The plan, for people.
-fn told(survey: &EventSurvey, plan: &EventPlan) -> String {
-    let mut text = format!("{} published events match", survey.events);
-    if survey.total < survey.events {
-        let _ = write!(text, ", {} of them are taken, the oldest first", survey.total);
-    }
-    match &plan.to_queue {
-        Some(queue) => {
-            let _ = write!(text, "; they go to {queue} alone");
-        }
-        None => text.push_str("; each goes where it went before"),
-    }
-    if plan.reapply {
-        text.push_str("\nconsumers on this store that have applied an event apply it once more");
-    } else {
-        text.push_str("\nconsumers skip what is in their inbox");
-        for forgetful in &survey.forgotten {
-            let _ = write!(
-                text,
-                "\n{} of them are older than all that the inbox of {} remembers: it may apply these a second time",
-                forgetful.events, forgetful.consumer
-            );
-        }
-    }
-    if let Some(takes) = survey.takes {
-        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
-    }
-    text
 }

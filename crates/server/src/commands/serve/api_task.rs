@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
 use postrider::dedup::{Accelerator, Deduplicator};
@@ -15,34 +16,59 @@ use super::connections;
 use super::tls::{self, TlsListener};
 use crate::api::migrations::MigrationDesk;
 use crate::api::{
-    Api, Erased, Once, deliveries, ledger, migrations, progress, refuse_open_doors, subscriptions,
+    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, migrations, progress,
+    refuse_open_doors, subscriptions,
 };
 use crate::at_work::AtWork;
 use crate::commands::Context;
-use crate::config::Tls;
+use crate::config::{Config, Tls};
+use crate::dashboard::Dashboard;
+use crate::desk::StoreDesk;
+use crate::desk::pulse::Pulse;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
 use crate::wiring::{self, WholeStore};
 
 /// The running API.
-pub(super) struct ApiTask {
+pub(crate) struct ApiTask {
     task: JoinHandle<()>,
+    /// Where the dashboard is, if there is one.
+    pub(crate) dashboard: Option<String>,
     /// What health is told of this process.
     pub(super) at_work: Arc<AtWork>,
 }
 
+/// What is served at the address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Faces {
+    /// The API under `/v1`; health and metrics are there in any case.
+    pub(crate) api: bool,
+    /// The dashboard.
+    pub(crate) dashboard: bool,
+}
+
+/// What it is served from.
+pub(crate) struct Behind<'a, S> {
+    pub(crate) store: &'a S,
+    pub(crate) broker: &'a Arc<dyn Broker>,
+    pub(crate) accelerator: Option<&'a Accelerator>,
+    pub(crate) metrics: PrometheusHandle,
+    pub(crate) config: Config,
+    pub(crate) context: &'a Context,
+}
+
 impl ApiTask {
     /// Binds and serves until `stop`.
-    pub(super) async fn start<S: WholeStore>(
-        store: &S,
-        broker: &Arc<dyn Broker>,
-        accelerator: Option<&Accelerator>,
-        metrics: PrometheusHandle,
-        context: &Context,
+    pub(crate) async fn start<S: WholeStore>(
+        behind: Behind<'_, S>,
+        faces: Faces,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let (http, clock) = (context.config.settings.http.clone(), context.clock.clone());
-        let backend = Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+        let Behind { store, broker, accelerator, metrics, config, context } = behind;
+        let config = Arc::new(config);
+        let (http, clock) = (config.settings.http.clone(), context.clock.clone());
+        let backend: Arc<dyn ApiBackend> =
+            Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
         let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
         let certified = match http.tls {
@@ -52,38 +78,59 @@ impl ApiTask {
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
         let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
         let listens_at = listener.local_addr()?;
-        let (limits, served) = (context.config.settings.limits, http.clone());
-        let api = Api::new(backend, once, clock, http, limits, metrics, listens_at);
+        let (limits, served) = (config.settings.limits, http.clone());
+        let measured = metrics.clone();
+        let api = Api::new(backend.clone(), once.clone(), clock, http, limits, metrics, listens_at);
         let at_work = api.at_work();
-        let config = Arc::new(context.config.clone());
-        let desk = PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
-        let mut more = subscriptions::routes(desk);
-        let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
-        let desks =
-            PullDesks::new(store.clone(), broker, accelerator, config, clock, at_work.clone(), stop.clone());
-        more.extend(deliveries::routes(desks));
-        more.extend(ledger::routes(wiring::ledger(store, &context.config, &context.clock)?));
-        let completed = context.config.settings.progress.completed.clone();
-        more.extend(progress::routes(store.clone(), completed));
-        more.extend(migrations::routes(MigrationDesk {
+        let desk = Arc::new(StoreDesk {
             store: store.clone(),
+            broker: broker.clone(),
+            config: config.clone(),
             clock: context.clock.clone(),
-            configured: context.config.migration.clone(),
-        }));
-        let router = api.router(more);
+            ledger: wiring::ledger(store, &config, &context.clock)?,
+            operator: wiring::operator(context, config.own.layout.vhost.as_ref())?,
+        });
+        let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
+        let front = Front { desk, pulse, clock: context.clock.clone() };
+        let more = if faces.api {
+            let desk =
+                PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
+            let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
+            let (noted, ended) = (at_work.clone(), stop.clone());
+            let desks =
+                PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, noted, ended);
+            let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
+            let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
+            let jobs = progress::routes(store.clone(), config.settings.progress.completed.clone());
+            let buses = migrations::routes(MigrationDesk {
+                store: store.clone(),
+                clock: context.clock.clone(),
+                configured: config.migration.clone(),
+            });
+            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs).merge(buses))
+        } else {
+            None
+        };
+        let pages = if faces.dashboard {
+            Dashboard::new(front, api.clone(), config.backends.to_string()).router()
+        } else {
+            Router::new()
+        };
+        let router = api.router(more, pages);
+        let scheme = if certified.is_some() { "https" } else { "http" };
+        let dashboard = faces.dashboard.then(|| format!("{scheme}://{listens_at}/dashboard"));
         let task = if let Some(certified) = certified {
-            eprintln!("listening on https://{listens_at}");
             let listener = TlsListener::new(listener, certified)?;
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         } else {
-            eprintln!("listening on http://{listens_at}");
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
-        Ok(Self { task, at_work })
+        eprintln!("listening on {scheme}://{listens_at}");
+        Ok(Self { task, dashboard, at_work })
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.
-    pub(super) async fn finished(mut self, limit: Duration) {
+    pub(crate) async fn finished(mut self, limit: Duration) {
         if tokio::time::timeout(limit, &mut self.task).await.is_err() {
             tracing::warn!("requests were cut off: they took longer than {limit:?}");
             self.task.abort();

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postrider::Clock;
 use postrider::broker::Broker;
-use postrider::store::{Registration, StoreFigures};
+use postrider::store::{Backlog, Registration, StoreFigures};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
@@ -63,6 +64,10 @@ impl<S: WholeStore> Gauges<S> {
         let Ok(facts) = self.store.facts().await else { return false };
         let apart = before.duration_since(facts.now).max(facts.now.duration_since(self.clock.now()));
         metrics::gauge!("postrider_clock_skew_seconds").set(apart.as_secs_f64().max(0.0));
+        // The relay reads these too, where it runs; it may run elsewhere, in a process that nobody can scrape.
+        if let Ok(backlog) = self.store.backlog().await {
+            show_backlog(&backlog, facts.now);
+        }
         match self.store.figures().await {
             Ok(figures) => self.show(figures),
             Err(error) => tracing::debug!(%error, "figures were not read"),
@@ -101,6 +106,15 @@ impl<S: WholeStore> Gauges<S> {
                 .set(float(ready + waiting));
         }
     }
+}
+
+fn show_backlog(backlog: &Backlog, now: Timestamp) {
+    let waited = backlog.oldest_due.map_or(0.0, |at| now.duration_since(at).as_secs_f64().max(0.0));
+    metrics::gauge!("postrider_outbox_due").set(float(backlog.due));
+    metrics::gauge!("postrider_outbox_later").set(float(backlog.later));
+    metrics::gauge!("postrider_outbox_dead").set(float(backlog.dead));
+    metrics::gauge!("postrider_outbox_parked_keys").set(float(backlog.parked_keys));
+    metrics::gauge!("postrider_outbox_oldest_due_seconds").set(waited);
 }
 
 fn up(part: &'static str, is_up: bool) {

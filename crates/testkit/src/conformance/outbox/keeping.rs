@@ -51,7 +51,7 @@ pub async fn rows_can_be_listed_and_found<F: StoreFixture>(fixture: &F) {
     let rows = desk.expect_due(["one", "two", "three"]).await;
     desk.publish(&rows[..1]).await;
     let list = async |filter: RowFilter| -> Vec<String> {
-        desk.store.list(&filter, 10).await.unwrap().into_iter().map(|row| row.id).collect()
+        desk.store.list(&filter, 10).await.unwrap().rows.into_iter().map(|row| row.id).collect()
     };
     assert_eq!(list(RowFilter::default()).await, ["three", "two", "one"], "the newest first");
     let pending = RowFilter { status: Some(OutboxStatus::Pending), ..RowFilter::default() };
@@ -60,7 +60,21 @@ pub async fn rows_can_be_listed_and_found<F: StoreFixture>(fixture: &F) {
     assert_eq!(list(RowFilter { key, ..RowFilter::default() }).await, ["two"]);
     let other = RowFilter { aggregate_type: Some("shop.refund".into()), ..RowFilter::default() };
     assert!(list(other).await.is_empty());
-    assert_eq!(desk.store.list(&RowFilter::default(), 1).await.unwrap().len(), 1);
+    let last_word = RowFilter { event_type: Some("placed".into()), ..RowFilter::default() };
+    assert_eq!(list(last_word).await.len(), 3);
+    let nobody = Some(postrider::envelope::TenantId::new("nobody").unwrap());
+    assert!(list(RowFilter { tenant: nobody, ..RowFilter::default() }).await.is_empty());
+    // Page by page, until there is no next one.
+    let (mut seen, mut before) = (Vec::new(), None);
+    loop {
+        let page = desk.store.list(&RowFilter { before, ..RowFilter::default() }, 1).await.unwrap();
+        seen.extend(page.rows.into_iter().map(|row| row.id));
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, ["three", "two", "one"]);
 
     let found = desk.store.find(&id("one")).await.unwrap().unwrap();
     assert_eq!((found.status.as_str(), found.event_type.as_str()), ("published", "shop.order.placed"));
@@ -107,7 +121,7 @@ pub async fn what_is_removed_can_be_archived_to_files<F: StoreFixture>(fixture: 
     let rules = HouseRules { keep: Duration::ZERO, archive, ..HouseRules::default() };
     until("the rows to go", async || {
         desk.store.keep_house(&desk.relay, &rules).await.unwrap();
-        desk.store.list(&RowFilter::default(), 1).await.unwrap().is_empty().then_some(())
+        desk.store.list(&RowFilter::default(), 1).await.unwrap().rows.is_empty().then_some(())
     })
     .await;
     let mut archived = Vec::new();
@@ -134,7 +148,7 @@ pub async fn what_is_removed_can_be_archived_to_a_table<F: StoreFixture>(fixture
     until("the rows to go", async || {
         let kept = desk.store.keep_house(&desk.relay, &rules).await.unwrap().unwrap();
         archived += kept.archived;
-        desk.store.list(&RowFilter::default(), 1).await.unwrap().is_empty().then_some(())
+        desk.store.list(&RowFilter::default(), 1).await.unwrap().rows.is_empty().then_some(())
     })
     .await;
     assert_eq!(archived, 2);

@@ -1,0 +1,169 @@
+//! The OpenAPI 3.1 document, made of the table of routes: what the router does and what it says cannot differ.
+
+use axum::Json;
+use serde_json::{Map, Value, json};
+
+use super::table::{ROUTES, Route, Tenants};
+
+/// What bodies and answers look like. A test holds it against what a running server answers.
+const SCHEMAS: &str = include_str!("openapi.schemas.json");
+
+/// `GET /v1/openapi.json`
+pub(super) async fn show() -> Json<Value> {
+    Json(document())
+}
+
+/// The whole document.
+pub(crate) fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(format!("/v1{}", route.path)).or_insert_with(|| json!({}));
+        path[route.method.to_lowercase()] = operation(route);
+    }
+    let schemas: Value = serde_json::from_str(SCHEMAS).unwrap_or_default();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Postrider",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "description": "Every event a service commits reaches every service that wants it, and takes effect once. \
+                Errors are application/problem+json (RFC 9457) with a stable code. Lists have an opaque cursor: send `next` \
+                back as `cursor`. An Idempotency-Key on a POST makes a repeat get the first answer.",
+        },
+        "servers": [{ "url": "/" }],
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "`postrider token create` makes one. Without any token, callers on the machine itself need none.",
+            } },
+            "responses": { "Problem": {
+                "description": "What went wrong, by a stable code, and what to do",
+                "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+            } },
+            "schemas": schemas,
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.split('}').next());
+    let in_path = named.map(|name| parameter(name, "path"));
+    let in_query = route.query.iter().map(|name| parameter(name, "query"));
+    let parameters: Vec<Value> = in_path.chain(in_query).collect();
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "summary": route.summary,
+        "tags": [route.path.split(['/', ':']).nth(1).unwrap_or_default()],
+        "responses": { status(route): answer(route), "default": { "$ref": "#/components/responses/Problem" } },
+    });
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    match route.role {
+        None => operation["security"] = json!([]),
+        Some(role) => {
+            let whose = match route.tenants {
+                Tenants::Own => "A token for one tenant gets what is its own.",
+                Tenants::All => "Not for a token that is for one tenant.",
+            };
+            operation["description"] = format!("Needs the role {}. {whose}", role.as_str()).into();
+        }
+    }
+    if route.method == "POST" {
+        let schema = route.body.map_or_else(|| json!({ "type": ["object", "array"] }), reference);
+        let content = json!({ "application/json": { "schema": schema } });
+        operation["requestBody"] = json!({ "required": route.body.is_some(), "content": content });
+    }
+    operation
+}
+
+fn parameter(name: &str, place: &str) -> Value {
+    let schema = match name {
+        "limit" => json!({ "type": "integer", "minimum": 1, "maximum": 200 }),
+        _ => json!({ "type": "string" }),
+    };
+    json!({ "name": name, "in": place, "required": place == "path", "schema": schema })
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+fn status(route: &Route) -> &'static str {
+    match (route.method, route.path) {
+        ("POST", "/events" | "/events:batch" | "/operations" | "/dlq/messages/{id}/edit") => "202",
+        ("POST", "/tokens" | "/subscriptions" | "/ledger/{tenant}/entries") => "201",
+        ("POST", path) if path.starts_with("/ledger/") => "201",
+        ("DELETE", _) | ("POST", "/consumers/{name}/release") => "204",
+        _ => "200",
+    }
+}
+
+fn answer(route: &Route) -> Value {
+    let kind = match route.path {
+        "/stream" => "text/event-stream",
+        "/metrics" => "text/plain",
+        "/topology/diagram.svg" => "image/svg+xml",
+        _ => "application/json",
+    };
+    if status(route) == "204" {
+        return json!({ "description": "Done" });
+    }
+    let schema = match (route.answer, kind) {
+        (Some(name), _) => reference(name),
+        (None, "application/json") => json!({ "type": "object" }),
+        (None, _) => json!({ "type": "string" }),
+    };
+    json!({ "description": route.summary, "content": { kind: { "schema": schema } } })
+}
+
+/// `getEventsByIdTimeline`
+fn operation_id(route: &Route) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    };
+    let words = route.path.split(['/', ':', '-', '.', '_']).filter(|word| !word.is_empty());
+    let words = words.map(|word| match word.strip_prefix('{') {
+        Some(name) => format!("By{}", capital(name.trim_end_matches('}'))),
+        None => capital(word),
+    });
+    route.method.to_lowercase() + &words.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_document_holds_together() {
+        let document = document();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        assert!(schemas.len() > 20, "the schemas can be read");
+        let mut ids = HashSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let id = operation["operationId"].as_str().unwrap();
+                assert!(ids.insert(id.to_owned()), "{id} is there twice");
+                assert!(!operation["summary"].as_str().unwrap().is_empty());
+                let named = path.matches('{').count();
+                let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+                let given = parameters.iter().filter(|one| one["in"] == "path").count();
+                assert_eq!(named, given, "{method} {path}");
+            }
+        }
+        assert_eq!(ids.len(), ROUTES.len());
+        // Every reference leads somewhere.
+        let text = document.to_string();
+        for part in text.split("\"#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "there is no schema {name}");
+        }
+    }
+}

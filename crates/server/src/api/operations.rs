@@ -1,0 +1,103 @@
+//! `/v1/plans` and `/v1/operations`: see what would be done, then have it done, and how far it is.
+
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use postrider::store::Operation;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::front::{Front, Path, Query, limit, place};
+use super::subscriptions::read;
+use super::{Caller, Problem};
+use crate::desk::operations::{Asked, Planned, no_operation};
+
+pub(super) fn routes() -> Router<Front> {
+    Router::new()
+        .route("/plans", post(plan))
+        .route("/operations", get(list).post(start))
+        .route("/operations/{id}", get(show))
+        .route("/operations/{id}/cancel", post(cancel))
+}
+
+async fn plan(
+    State(front): State<Front>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Json<Planned>, Problem> {
+    let mut asked: Asked = read(&body)?;
+    asked.keep_to(caller.tenant.as_ref())?;
+    Ok(Json(front.desk.plan(&asked).await?))
+}
+
+/// What a plan answered with, and why it is wanted.
+#[derive(Deserialize)]
+struct Wanted {
+    reason: String,
+    #[serde(flatten)]
+    asked: serde_json::Map<String, serde_json::Value>,
+}
+
+async fn start(
+    State(front): State<Front>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Operation>), Problem> {
+    let Wanted { reason, asked } = read(&body)?;
+    let mut asked: Asked = read(serde_json::Value::from(asked).to_string().as_bytes())?;
+    asked.keep_to(caller.tenant.as_ref())?;
+    let operation = front.desk.start(&asked, &caller.name(), &reason).await?;
+    Ok((StatusCode::ACCEPTED, Json(operation)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    operations: Vec<Operation>,
+    next: Option<String>,
+}
+
+async fn list(
+    State(front): State<Front>,
+    Extension(caller): Extension<Caller>,
+    Query(page): Query<Page>,
+) -> Result<Json<Listed>, Problem> {
+    let limit = limit(page.limit);
+    let mut operations = front.desk.operations(place(page.cursor.as_deref())?, limit).await?;
+    let next = operations.last().filter(|_| operations.len() == limit).map(|last| last.id.to_string());
+    operations.retain(|operation| is_of(&caller, operation));
+    Ok(Json(Listed { operations, next }))
+}
+
+async fn show(
+    State(front): State<Front>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<Uuid>,
+) -> Result<Json<Operation>, Problem> {
+    let found = front.desk.operation(id).await?;
+    found.filter(|operation| is_of(&caller, operation)).map(Json).ok_or_else(|| no_operation(id))
+}
+
+async fn cancel(
+    State(front): State<Front>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<Uuid>,
+) -> Result<Json<Operation>, Problem> {
+    let found = front.desk.operation(id).await?;
+    found.filter(|operation| is_of(&caller, operation)).ok_or_else(|| no_operation(id))?;
+    Ok(Json(front.desk.cancel(id, &caller.name()).await?))
+}
+
+/// Whether an operation is about the tenant whom the caller is bound to: its plan says so.
+pub(crate) fn is_of(caller: &Caller, operation: &Operation) -> bool {
+    let planned = operation.plan.pointer("/filter/tenant").and_then(serde_json::Value::as_str);
+    caller.tenant.as_ref().is_none_or(|own| planned == Some(own.as_str()))
+}

@@ -1,0 +1,235 @@
+//! Every route of the API: who may call it, whose events it is about, whether it changes anything. The one place that says so.
+//!
+//! Access is decided by this table and the OpenAPI document is made of it. A route that is not here is refused, whoever calls.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use postrider::store::TokenRole::{self, Admin, Operator, Viewer};
+
+/// What a token for one tenant may do with a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tenants {
+    /// It gets what is its own, and nothing else.
+    Own,
+    /// Nothing: what is there belongs to all tenants together.
+    All,
+}
+
+/// One route.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) method: &'static str,
+    /// Under `/v1`.
+    pub(crate) path: &'static str,
+    /// The least role; none for what everybody may ask.
+    pub(crate) role: Option<TokenRole>,
+    pub(crate) tenants: Tenants,
+    /// Whether it may change anything: not in read-only mode.
+    pub(crate) changes: bool,
+    /// Whether the rate limit counts it. Not what programs do as fast as they can: publishing, pulling, probing.
+    pub(crate) paced: bool,
+    pub(crate) summary: &'static str,
+    /// What may be asked in the query.
+    pub(crate) query: &'static [&'static str],
+    /// The schema of the body and of the answer, by their names in the document.
+    pub(crate) body: Option<&'static str>,
+    pub(crate) answer: Option<&'static str>,
+}
+
+const fn get(path: &'static str, role: TokenRole, summary: &'static str) -> Route {
+    Route {
+        method: "GET",
+        path,
+        role: Some(role),
+        tenants: Tenants::All,
+        changes: false,
+        paced: true,
+        summary,
+        query: &[],
+        body: None,
+        answer: None,
+    }
+}
+
+const fn post(path: &'static str, role: TokenRole, summary: &'static str) -> Route {
+    Route { method: "POST", changes: true, ..get(path, role, summary) }
+}
+
+const fn delete(path: &'static str, role: TokenRole, summary: &'static str) -> Route {
+    Route { method: "DELETE", changes: true, ..get(path, role, summary) }
+}
+
+impl Route {
+    const fn own(self) -> Self {
+        Self { tenants: Tenants::Own, ..self }
+    }
+    const fn unpaced(self) -> Self {
+        Self { paced: false, ..self }
+    }
+    const fn open(self) -> Self {
+        Self { role: None, tenants: Tenants::Own, paced: false, ..self }
+    }
+    const fn harmless(self) -> Self {
+        Self { changes: false, ..self }
+    }
+    const fn asks(self, query: &'static [&'static str]) -> Self {
+        Self { query, ..self }
+    }
+    const fn takes(self, body: &'static str) -> Self {
+        Self { body: Some(body), ..self }
+    }
+    const fn gives(self, answer: &'static str) -> Self {
+        Self { answer: Some(answer), ..self }
+    }
+}
+
+const PAGE: &[&str] = &["cursor", "limit"];
+const LETTERS: &[&str] = &[
+    "consumer",
+    "queue",
+    "type",
+    "event_id",
+    "reason",
+    "error_class",
+    "fingerprint",
+    "tenant",
+    "aggregate_id",
+    "text",
+    "since",
+    "until",
+    "status",
+    "cursor",
+    "limit",
+];
+
+/// All of them.
+pub(crate) const ROUTES: &[Route] = &[
+    get("/health", Viewer, "What works, part by part; 503 while something does not").open(),
+    get("/health/live", Viewer, "Whether the process lives; no dependency is checked").open(),
+    get("/health/ready", Viewer, "Whether events can be committed").open(),
+    get("/openapi.json", Viewer, "This document").open(),
+    get("/metrics", TokenRole::Metrics, "What Prometheus scrapes").unpaced(),
+    get("/stream", Viewer, "How everything goes, once a second, as server-sent events").gives("Beat"),
+    post("/events", Operator, "Commit an event to the outbox")
+        .own()
+        .unpaced()
+        .takes("NewEvent")
+        .gives("Accepted"),
+    post("/events:batch", Operator, "Commit many events together").own().unpaced(),
+    get("/events", Viewer, "Events in the outbox, the newest first")
+        .own()
+        .asks(&["type", "aggregate_type", "aggregate_id", "key", "tenant", "status", "cursor", "limit"])
+        .gives("EventPage"),
+    get("/events/{id}", Viewer, "One event with its payload").own().gives("Event"),
+    get("/events/{id}/timeline", Viewer, "Everything that happened to an event").own().gives("Timeline"),
+    get("/outbox", Viewer, "What waits in the outbox, and which keys stand still").gives("Outbox"),
+    post("/outbox/unpark", Operator, "Give the dead events of a key new attempts")
+        .takes("Unpark")
+        .gives("Unparked"),
+    get("/dlq/groups", Viewer, "What failed for the same reason").own().asks(LETTERS).gives("GroupPage"),
+    get("/dlq/messages", Viewer, "Dead letters, the newest first").own().asks(LETTERS).gives("LetterPage"),
+    get("/dlq/messages/{id}", Viewer, "One dead letter with all that is known of it").own().gives("Letter"),
+    post("/dlq/messages/{id}/edit", Operator, "Send a corrected event in the place of a dead letter")
+        .own()
+        .takes("Edit")
+        .gives("Accepted"),
+    post("/plans", Viewer, "See what an operation would do, and change nothing")
+        .own()
+        .harmless()
+        .takes("Asked")
+        .gives("Planned"),
+    post("/operations", Operator, "Carry out a plan").own().takes("Asked").gives("Operation"),
+    get("/operations", Viewer, "Operations, the newest first").own().asks(PAGE).gives("OperationPage"),
+    get("/operations/{id}", Viewer, "How far one is").own().gives("Operation"),
+    post("/operations/{id}/cancel", Operator, "End one before its time").own().gives("Operation"),
+    get("/topology", Viewer, "The topology as it is configured"),
+    get("/topology/plan", Viewer, "What the broker lacks of it").gives("TopologyPlan"),
+    get("/topology/drift", Viewer, "Whether the broker has it, and nothing more").gives("Drift"),
+    get("/topology/diagram.svg", Viewer, "A picture of it"),
+    get("/consumers", Viewer, "Consumers and what waits for them").gives("ConsumerPage"),
+    post("/consumers/{name}/pause", Operator, "Pause a consumer wherever it runs")
+        .takes("Why")
+        .gives("Changed"),
+    post("/consumers/{name}/resume", Operator, "Let a consumer go on").gives("Changed"),
+    get("/consumers/{name}/held", Viewer, "Ordering keys that it holds").gives("HeldPage"),
+    post("/consumers/{name}/release", Operator, "Let the events behind a parked one go on without it")
+        .takes("Release"),
+    get("/audit-log", Viewer, "Who did what, the newest first")
+        .asks(&["actor", "action", "subject", "cursor", "limit"])
+        .gives("LogPage"),
+    get("/tokens", Admin, "Tokens, without their secrets").gives("TokenPage"),
+    post("/tokens", Admin, "Make a token; its secret is shown once").takes("NewToken").gives("Token"),
+    delete("/tokens/{id}", Admin, "Take a token back"),
+    post("/queues/{queue}/deliveries", Operator, "Lease deliveries of a queue").unpaced(),
+    post("/queues/{queue}/deliveries:ack", Operator, "Settle deliveries as done").unpaced(),
+    post("/queues/{queue}/deliveries:retry", Operator, "Have deliveries come again later").unpaced(),
+    post("/queues/{queue}/deliveries:reject", Operator, "Make deliveries dead letters").unpaced(),
+    post("/queues/{queue}/deliveries:extend", Operator, "Keep a lease for longer").unpaced(),
+    get("/subscriptions", Viewer, "Push subscriptions, without their secrets"),
+    get("/subscriptions/{name}", Viewer, "One push subscription"),
+    get("/subscriptions/{name}/attempts", Viewer, "How the last attempts at its endpoint went")
+        .asks(&["event_id", "limit"]),
+    post("/subscriptions/{name}/test", Operator, "Send its endpoint an event of its own"),
+    post("/subscriptions/{name}/pause", Operator, "Pause it").takes("Why").gives("Changed"),
+    post("/subscriptions/{name}/resume", Operator, "Let it go on").gives("Changed"),
+    post("/subscriptions", Admin, "Make a push subscription; its secret is shown once"),
+    delete("/subscriptions/{name}", Admin, "Remove a push subscription"),
+    post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still"),
+    get("/progress", Viewer, "Jobs, the newest first").own().asks(&["status", "tenant", "after", "limit"]),
+    get("/progress/{job}", Viewer, "How far one is").own(),
+    post("/progress", Operator, "Begin a job").own().unpaced(),
+    post("/progress/{job}/steps", Operator, "Take a step of a job").own().unpaced(),
+    post("/progress/{job}/items", Operator, "Mark items of a job").own().unpaced(),
+    get("/migrations", Viewer, "Migrations between buses, and where each stands"),
+    get("/migrations/{name}", Viewer, "Where one stands"),
+    post("/migrations/{name}/compare", Operator, "Compare what both buses carry"),
+    post("/migrations", Admin, "Start to publish to both buses"),
+    post("/migrations/{name}/cutover", Admin, "Publish to the new bus alone"),
+    post("/migrations/{name}/rollback", Admin, "Go back to both buses"),
+    post("/migrations/{name}/finish", Admin, "Remove the old bus"),
+    get("/ledger", Viewer, "Who keeps books").own(),
+    get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own(),
+    get("/ledger/{tenant}/accounts/{account}/statement", Viewer, "The movements of an account").own(),
+    get("/ledger/{tenant}/entries", Viewer, "Journal entries").own().asks(&["after", "limit"]),
+    get("/ledger/{tenant}/entries/{entry}", Viewer, "One journal entry").own(),
+    get("/ledger/{tenant}/balances", Viewer, "The balance of every account").own().asks(&["at"]),
+    get("/ledger/{tenant}/trial-balance", Viewer, "Debits and credits of every account").own().asks(&["at"]),
+    get("/ledger/{tenant}/balance-sheet", Viewer, "What one has, owes and owns").own().asks(&["at"]),
+    get("/ledger/{tenant}/income-statement", Viewer, "What came in and went out").own().asks(&["from", "to"]),
+    get("/ledger/{tenant}/verify", Viewer, "Whether the books are as they were written")
+        .own()
+        .asks(&["after"]),
+    post("/ledger/{tenant}/entries", Operator, "Post an entry by hand").own(),
+    post("/ledger/{tenant}/entries/{entry}/reversals", Operator, "Reverse an entry").own(),
+    post("/ledger/{tenant}/entries/{entry}/settlements", Operator, "Settle a pending entry").own(),
+    post("/ledger/{tenant}/entries/{entry}/voids", Operator, "Void a pending entry").own(),
+];
+
+/// The route of a method and a path as the router knows it, `/v1` included.
+pub(crate) fn find(method: &str, path: &str) -> Option<&'static Route> {
+    static BY_NAME: LazyLock<HashMap<(&str, &str), &Route>> =
+        LazyLock::new(|| ROUTES.iter().map(|route| ((route.method, route.path), route)).collect());
+    let method = if method == "HEAD" { "GET" } else { method };
+    BY_NAME.get(&(method, path.strip_prefix("/v1")?)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_route_is_there_twice() {
+        let mut seen = std::collections::HashSet::new();
+        for route in ROUTES {
+            assert!(seen.insert((route.method, route.path)), "{} {}", route.method, route.path);
+        }
+    }
+
+    #[test]
+    fn only_admins_make_what_opens_doors() {
+        for route in ROUTES.iter().filter(|route| route.path.starts_with("/tokens")) {
+            assert_eq!(route.role, Some(Admin), "{}", route.path);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Consumers: what waits for each, whether it is paused, and the keys it holds.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use postrider::broker::Broker;
+use postrider::envelope::OrderingKey;
+use postrider::store::{Controls, Held, HeldKey, HeldState, Pause, Registration, Registrations, StoreError};
+use postrider::topology::ConsumerName;
+use serde::Serialize;
+
+use super::{Answer, StoreDesk};
+use crate::api::{Code, Problem};
+use crate::wiring::WholeStore;
+
+/// List at most so many held keys.
+pub(crate) const LISTED: usize = 1000;
+
+/// A consumer as it is listed.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ConsumerRow {
+    pub(crate) name: String,
+    pub(crate) queue: String,
+    pub(crate) state: &'static str,
+    pub(crate) pause: Option<Pause>,
+    pub(crate) ordered: bool,
+    /// In its queue; absent where the broker cannot be asked.
+    pub(crate) ready: Option<u64>,
+    /// In its wait queues.
+    pub(crate) waiting: Option<u64>,
+    /// Behind an earlier event of their key.
+    pub(crate) held: u64,
+    /// Keys that wait for somebody to replay, discard or release.
+    pub(crate) parked_keys: usize,
+}
+
+#[async_trait]
+pub(crate) trait Consumers {
+    /// All of them.
+    async fn consumers(&self) -> Answer<Vec<ConsumerRow>>;
+    /// The keys that one of them, or all, hold.
+    async fn held(&self, name: Option<&ConsumerName>) -> Answer<Vec<HeldKey>>;
+    /// Pauses one wherever it runs. False if it was paused before.
+    async fn pause(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool>;
+    /// Lets one go on. False if it was not paused.
+    async fn resume(&self, name: &ConsumerName, by: &str) -> Answer<bool>;
+    /// Lets the events behind a parked one go on without it.
+    async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str) -> Answer<()>;
+}
+
+#[async_trait]
+impl<S: WholeStore> Consumers for StoreDesk<S> {
+    async fn consumers(&self) -> Answer<Vec<ConsumerRow>> {
+        Ok(rows(&self.store, Some(&self.broker), &self.config.own.consumers).await?)
+    }
+
+    async fn held(&self, name: Option<&ConsumerName>) -> Answer<Vec<HeldKey>> {
+        Ok(self.store.held_keys(name, LISTED).await?)
+    }
+
+    async fn pause(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool> {
+        self.expect(name).await?;
+        Ok(self.store.pause(name, by, reason).await?)
+    }
+
+    async fn resume(&self, name: &ConsumerName, by: &str) -> Answer<bool> {
+        // A name that nobody knows any more may still be paused.
+        let resumed = self.store.resume(name, by).await?;
+        if !resumed {
+            self.expect(name).await?;
+        }
+        Ok(resumed)
+    }
+
+    async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str) -> Answer<()> {
+        if self.store.release_key(name, key, by).await? == 0 {
+            return Err(Problem::new(Code::NotFound, format!("{name} has no parked key {key}")));
+        }
+        Ok(())
+    }
+}
+
+impl<S: WholeStore> StoreDesk<S> {
+    async fn expect(&self, name: &ConsumerName) -> Answer<()> {
+        let known = known(&self.store, &self.config.own.consumers).await?;
+        if known.iter().any(|consumer| consumer.name == *name) {
+            return Ok(());
+        }
+        Err(Problem::new(Code::NotFound, format!("there is no consumer {name}")))
+    }
+}
+
+/// The consumers that are known here, each with what waits for it.
+pub(crate) async fn rows<S: Registrations + Controls + Held>(
+    store: &S,
+    broker: Option<&Arc<dyn Broker>>,
+    configured: &[Registration],
+) -> Result<Vec<ConsumerRow>, StoreError> {
+    let (pauses, held) = (store.pauses().await?, store.held_keys(None, LISTED).await?);
+    let mut rows = Vec::new();
+    for consumer in known(store, configured).await? {
+        let (mut ready, mut waiting) = (None, None);
+        if let Some(broker) = broker {
+            ready = broker.depth(consumer.service.name()).await.ok();
+            waiting = in_wait_queues(broker, &consumer).await;
+        }
+        let pause = pauses.iter().find(|pause| pause.consumer == consumer.name).cloned();
+        let keys: Vec<_> = held.iter().filter(|key| key.consumer == consumer.name).collect();
+        rows.push(ConsumerRow {
+            name: consumer.name.to_string(),
+            queue: consumer.service.name().to_string(),
+            state: if pause.is_some() { "paused" } else { "active" },
+            pause,
+            ordered: consumer.service.order.is_some(),
+            ready,
+            waiting,
+            held: keys.iter().map(|key| key.events).sum(),
+            parked_keys: keys.iter().filter(|key| is_parked(key)).count(),
+        });
+    }
+    Ok(rows)
+}
+
+/// Whether a key waits for somebody.
+pub(crate) fn is_parked(key: &HeldKey) -> bool {
+    key.state == HeldState::Parked
+}
+
+/// Those that registered themselves, and those of the configuration that did not.
+pub(crate) async fn known<S: Registrations>(
+    store: &S,
+    configured: &[Registration],
+) -> Result<Vec<Registration>, StoreError> {
+    let mut known = store.registrations().await?;
+    for consumer in configured {
+        if !known.iter().any(|other| other.name == consumer.name) {
+            known.push(consumer.clone());
+        }
+    }
+    Ok(known)
+}
+
+/// Nothing where the broker does not say.
+async fn in_wait_queues(broker: &Arc<dyn Broker>, consumer: &Registration) -> Option<u64> {
+    let mut all = 0;
+    for wait in &consumer.service.wait_queues {
+        all += broker.depth(&wait.name).await.ok()?;
+    }
+    Some(all)
+}

@@ -1,0 +1,49 @@
+//! Push endpoints: what they are, how the last attempts went; tried, and given a new secret.
+
+use async_trait::async_trait;
+use postrider::push::Attempt;
+use postrider::topology::ConsumerName;
+
+use super::{Answer, StoreDesk};
+use crate::config::OLD_SECRET_STAYS;
+use crate::push_desk::{PushDesk, Row, Shown, Signing, Tested};
+use crate::wiring::WholeStore;
+
+#[async_trait]
+pub(crate) trait Endpoints {
+    /// All of them.
+    async fn endpoints(&self) -> Answer<Vec<Row>>;
+    /// How the last attempts at one went.
+    async fn attempts(&self, name: &ConsumerName, limit: u32) -> Answer<Vec<Attempt>>;
+    /// Sends one an event of its own, past the queue.
+    async fn try_endpoint(&self, name: &ConsumerName, by: &str) -> Answer<Tested>;
+    /// A new secret beside the old one.
+    async fn rotate(&self, name: &ConsumerName, by: &str) -> Answer<Shown>;
+}
+
+#[async_trait]
+impl<S: WholeStore> Endpoints for StoreDesk<S> {
+    async fn endpoints(&self) -> Answer<Vec<Row>> {
+        Ok(self.push().rows().await?)
+    }
+
+    async fn attempts(&self, name: &ConsumerName, limit: u32) -> Answer<Vec<Attempt>> {
+        Ok(self.store.attempts(name, None, limit).await?)
+    }
+
+    async fn try_endpoint(&self, name: &ConsumerName, by: &str) -> Answer<Tested> {
+        self.push().find(name).await?;
+        self.record(by, "subscription.tested", format!("subscription/{name}"), None).await?;
+        Ok(self.push().test(name).await?)
+    }
+
+    async fn rotate(&self, name: &ConsumerName, by: &str) -> Answer<Shown> {
+        Ok(self.push().rotate(name, Signing::default(), OLD_SECRET_STAYS, by).await?)
+    }
+}
+
+impl<S: WholeStore> StoreDesk<S> {
+    fn push(&self) -> PushDesk<S> {
+        PushDesk { store: self.store.clone(), config: self.config.clone(), clock: self.clock.clone() }
+    }
+}

@@ -1,0 +1,249 @@
+//! One event: where it is for each consumer, and everything that happened to it, in order.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use postrider::push::Attempt;
+use postrider::store::{
+    LetterStatus, OutboxStatus, OutboxStep, Registration, Registrations, StoreError, Trace, Traces,
+};
+use postrider::topology::{ConsumerName, RoutingKey};
+use postrider::{Broker, EventId};
+use serde::Serialize;
+
+use super::{Answer, StoreDesk};
+use crate::wiring::WholeStore;
+
+/// Attempts at one endpoint that a timeline has.
+const ATTEMPTS: u32 = 50;
+
+/// Where an event stands for one consumer.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AtConsumer {
+    pub(crate) consumer: String,
+    pub(crate) queue: String,
+    pub(crate) state: &'static str,
+    /// Messages in its queue and its wait queues; the event may be among them.
+    pub(crate) waiting_there: Option<u64>,
+}
+
+/// All that is known of an event.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Traced {
+    pub(crate) id: String,
+    pub(crate) consumers: Vec<AtConsumer>,
+    #[serde(flatten)]
+    pub(crate) trace: Trace,
+}
+
+/// One thing that happened to an event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Happened {
+    pub(crate) at: Timestamp,
+    /// Where: `outbox`, `exchange`, `push`, `dead_letter`, `inbox`, `operation`.
+    pub(crate) place: &'static str,
+    /// How it went: `ok`, `waiting`, `failed`.
+    pub(crate) mood: &'static str,
+    pub(crate) what: String,
+    /// More about it, as it was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
+    /// The dead letter it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) letter: Option<String>,
+}
+
+/// An event and its story.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Timeline {
+    pub(crate) id: String,
+    pub(crate) tenant: Option<String>,
+    pub(crate) steps: Vec<Happened>,
+    pub(crate) consumers: Vec<AtConsumer>,
+}
+
+#[async_trait]
+pub(crate) trait Events {
+    /// An event's story; nothing if it is known nowhere here.
+    async fn timeline(&self, id: &EventId) -> Answer<Option<Timeline>>;
+}
+
+#[async_trait]
+impl<S: WholeStore> Events for StoreDesk<S> {
+    async fn timeline(&self, id: &EventId) -> Answer<Option<Timeline>> {
+        let Some(traced) = trace(&self.store, Some(&self.broker), id).await? else { return Ok(None) };
+        let mut attempts = Vec::new();
+        let stored = self.store.subscriptions().await?.into_iter().map(|stored| stored.subscription.name);
+        let configured = self.config.push.iter().map(|pushed| pushed.subscription.name.clone());
+        let mut names: Vec<ConsumerName> = stored.chain(configured).collect();
+        names.sort();
+        names.dedup();
+        for name in &names {
+            attempts.extend(self.store.attempts(name, Some(id), ATTEMPTS).await?);
+        }
+        let row = self.store.find(id).await?;
+        let of_letters = || traced.trace.dead_letters.iter().find_map(|letter| letter.tenant.clone());
+        let tenant = row.and_then(|row| row.group_id).or_else(of_letters);
+        let steps = story(&traced.trace, &attempts);
+        Ok(Some(Timeline { id: traced.id, tenant, steps, consumers: traced.consumers }))
+    }
+}
+
+/// Where an event went, as far as the store and the broker know; nothing if it never was here.
+pub(crate) async fn trace<S: Traces + Registrations>(
+    store: &S,
+    broker: Option<&Arc<dyn Broker>>,
+    id: &EventId,
+) -> Result<Option<Traced>, StoreError> {
+    let trace = store.trace(id).await?;
+    if trace == Trace::default() {
+        return Ok(None);
+    }
+    let mut consumers = Vec::new();
+    for consumer in store.registrations().await? {
+        if let Some(state) = state(&consumer, &trace) {
+            let waiting_there = match (broker, state) {
+                (Some(broker), "published, not applied yet") => depth(broker, &consumer).await,
+                _ => None,
+            };
+            let (name, queue) = (consumer.name.to_string(), consumer.service.name().to_string());
+            consumers.push(AtConsumer { consumer: name, queue, state, waiting_there });
+        }
+    }
+    Ok(Some(Traced { id: id.to_string(), consumers, trace }))
+}
+
+async fn depth(broker: &Arc<dyn Broker>, consumer: &Registration) -> Option<u64> {
+    let service = &consumer.service;
+    let mut waiting = broker.depth(service.name()).await.ok()?;
+    for wait in &service.wait_queues {
+        waiting += broker.depth(&wait.name).await.unwrap_or(0);
+    }
+    Some(waiting)
+}
+
+/// Where an event stands for a consumer; nothing if it is not routed there. Applied goes before dead before waiting.
+fn state(consumer: &Registration, trace: &Trace) -> Option<&'static str> {
+    let (name, queue) = (consumer.name.as_str(), consumer.service.name());
+    if trace.applied.iter().any(|mark| mark.consumer == name) {
+        return Some("applied");
+    }
+    let letters = trace.dead_letters.iter().filter(|letter| letter.queue == queue.as_str());
+    if let Some(last) = letters.clone().next_back() {
+        let pending = |row: &&OutboxStep| {
+            row.target_queue.as_deref() == Some(queue.as_str()) && row.status != OutboxStatus::Published
+        };
+        return Some(match last.status {
+            LetterStatus::Open => "dead",
+            LetterStatus::Discarded => "discarded",
+            LetterStatus::Replayed if trace.outbox.iter().any(|row| pending(&row)) => {
+                "replayed, not published yet"
+            }
+            LetterStatus::Replayed => "published, not applied yet",
+        });
+    }
+    let row = trace.outbox.iter().find(|row| {
+        let routed = || {
+            let key = RoutingKey::new(&row.event_type).ok();
+            key.is_some_and(|key| consumer.topology.route(&consumer.exchange, &key).contains(&queue))
+        };
+        row.target_queue.as_deref().map_or_else(routed, |target| target == queue.as_str())
+    })?;
+    Some(match row.status {
+        OutboxStatus::Published => "published, not applied yet",
+        OutboxStatus::Dead => "dead in the outbox",
+        OutboxStatus::Pending | OutboxStatus::Failed => "not published yet",
+    })
+}
+
+fn tries(count: u32) -> String {
+    if count == 1 { "1 attempt".to_owned() } else { format!("{count} attempts") }
+}
+
+/// Everything that happened, the oldest first.
+fn story(trace: &Trace, attempts: &[Attempt]) -> Vec<Happened> {
+    let mut steps = Vec::new();
+    let mut tell = |at, place, mood, what: String, detail: Option<String>| {
+        steps.push(Happened { at, place, mood, what, detail, letter: None });
+    };
+    for row in &trace.outbox {
+        let again = row.target_queue.as_ref().map(|queue| format!("sent again, to {queue} alone"));
+        let what = again.unwrap_or_else(|| format!("{} committed to the outbox", row.event_type));
+        tell(row.created_at, "outbox", "ok", what, None);
+        match (row.published_at, row.status) {
+            (Some(at), _) => {
+                let told = "published; the broker confirmed it".to_owned();
+                tell(at, "exchange", "ok", told, None);
+            }
+            (None, OutboxStatus::Dead) => {
+                let told = format!("given up after {} to publish it", tries(row.attempts));
+                tell(row.created_at, "exchange", "failed", told, row.last_error.clone());
+            }
+            (None, _) if row.attempts > 0 => {
+                let told = format!("{} to publish it failed; it is tried again", tries(row.attempts));
+                tell(row.created_at, "exchange", "waiting", told, row.last_error.clone());
+            }
+            (None, _) => {}
+        }
+    }
+    for attempt in attempts {
+        let number = attempt.attempt;
+        let (mood, what) = match (attempt.status, &attempt.error) {
+            (Some(status), None) => ("ok", format!("attempt {number} at {}: {status}", attempt.consumer)),
+            (Some(status), Some(_)) => {
+                ("failed", format!("attempt {number} at {}: {status}", attempt.consumer))
+            }
+            (None, _) => ("failed", format!("attempt {number} at {}: no answer", attempt.consumer)),
+        };
+        let said = [attempt.error.as_deref().unwrap_or_default(), attempt.answer.as_str()];
+        let said: Vec<&str> = said.into_iter().filter(|text| !text.is_empty()).collect();
+        tell(attempt.at, "push", mood, what, (!said.is_empty()).then(|| said.join("\n")));
+    }
+    for mark in &trace.applied {
+        tell(mark.at, "inbox", "ok", format!("applied by {}", mark.consumer), None);
+    }
+    for letter in &trace.dead_letters {
+        let who = letter.consumer.as_deref().unwrap_or(&letter.queue);
+        let number = Some(letter.id.to_string());
+        steps.push(Happened {
+            at: letter.dead_at,
+            place: "dead_letter",
+            mood: "failed",
+            what: format!("{who} gave up after {}: {}", tries(letter.attempts), letter.reason),
+            detail: Some(letter.error.clone()),
+            letter: number.clone(),
+        });
+        if let Some(at) = letter.resolved_at {
+            let what = format!("the dead letter of {who} was {}", letter.status.as_str());
+            steps.push(Happened { at, place: "operation", mood: "ok", what, detail: None, letter: number });
+        }
+    }
+    steps.sort_by_key(|step| step.at);
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider::store::AppliedStep;
+
+    #[test]
+    fn a_story_is_told_in_the_order_of_time() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let row = OutboxStep {
+            row_id: "evt_1".to_owned(),
+            event_type: "shop.order.placed".to_owned(),
+            status: OutboxStatus::Published,
+            target_queue: None,
+            created_at: at(1),
+            published_at: Some(at(2)),
+            attempts: 0,
+            last_error: None,
+        };
+        let mark = AppliedStep { consumer: "billing".to_owned(), at: at(3) };
+        let trace = Trace { outbox: vec![row], applied: vec![mark], dead_letters: Vec::new() };
+        let places: Vec<_> = story(&trace, &[]).into_iter().map(|step| step.place).collect();
+        assert_eq!(places, ["outbox", "exchange", "inbox"]);
+    }
+}

@@ -1,0 +1,57 @@
+//! The books of the ledger, as people read them.
+
+use async_trait::async_trait;
+use postrider::envelope::TenantId;
+use postrider_ledger::LedgerError;
+use postrider_ledger::chart::Chart;
+use postrider_ledger::entry::Sealed;
+use postrider_ledger::refusal::Refusal;
+use postrider_ledger::report::TrialBalance;
+use postrider_ledger::verify::{Verification, verify};
+
+use super::{Answer, StoreDesk};
+use crate::wiring::WholeStore;
+
+#[async_trait]
+pub(crate) trait Journal {
+    /// Who keeps books.
+    async fn book_keepers(&self) -> Answer<Vec<TenantId>>;
+    /// Accounts, periods and the head.
+    async fn chart(&self, tenant: &TenantId) -> Answer<Chart>;
+    /// Entries after a number, and the number of the last one there is.
+    async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Answer<(Vec<Sealed>, u64)>;
+    /// Debits and credits of every account, now.
+    async fn trial_balance(&self, tenant: &TenantId) -> Answer<TrialBalance>;
+    /// Whether all of it is as it was written.
+    async fn verify(&self, tenant: &TenantId) -> Answer<Verification>;
+}
+
+#[async_trait]
+impl<S: WholeStore> Journal for StoreDesk<S> {
+    async fn book_keepers(&self) -> Answer<Vec<TenantId>> {
+        Ok(self.ledger.books().tenants().await?)
+    }
+
+    async fn chart(&self, tenant: &TenantId) -> Answer<Chart> {
+        let chart = self.ledger.books().read_chart(tenant).await?;
+        chart.ok_or_else(|| unknown(tenant).into())
+    }
+
+    async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Answer<(Vec<Sealed>, u64)> {
+        let head = self.ledger.books().head(tenant).await?.ok_or_else(|| unknown(tenant))?;
+        Ok((self.ledger.books().entries(tenant, after, limit).await?, head.number))
+    }
+
+    async fn trial_balance(&self, tenant: &TenantId) -> Answer<TrialBalance> {
+        Ok(self.ledger.trial_balance(tenant, None).await?)
+    }
+
+    async fn verify(&self, tenant: &TenantId) -> Answer<Verification> {
+        let found = verify(self.ledger.books(), tenant, 0, 1).await?;
+        found.ok_or_else(|| unknown(tenant).into())
+    }
+}
+
+fn unknown(tenant: &TenantId) -> LedgerError {
+    Refusal::UnknownTenant(tenant.to_string()).into()
+}

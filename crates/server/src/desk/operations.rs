@@ -1,0 +1,346 @@
+//! Long work on many letters or events: a plan first, which changes nothing, then an operation.
+
+use std::fmt::Write as _;
+
+use async_trait::async_trait;
+use postrider::broker::BrokerErrorKind;
+use postrider::envelope::{TenantId, WireFormat};
+use postrider::operation::{
+    EventPlan, EventSurvey, LetterPlan, Plan, plan, plan_events, start, start_events,
+};
+use postrider::store::{EventFilter, LetterFilter, LetterStatus, Operation, OperationKind};
+use postrider::topology::QueueName;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Answer, StoreDesk};
+use crate::api::{Code, Problem};
+use crate::wiring::WholeStore;
+
+/// What somebody wants done. A plan answers with the same, frozen: to be sent back as an operation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Asked {
+    pub(crate) kind: AskedKind,
+    /// Which dead letters.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub(crate) filter: LetterFilter,
+    /// Which published events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) events: Option<EventFilter>,
+    /// Everything that is open, where no filter says which.
+    #[serde(default)]
+    pub(crate) all: bool,
+    /// At most so many, the oldest first: a canary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<u64>,
+    /// At most so many a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<f64>,
+    /// Another queue than each came from or went to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) to_queue: Option<QueueName>,
+    /// Dead letters go on with their old count of attempts.
+    #[serde(default)]
+    pub(crate) keep_count: bool,
+    /// Consumers that have applied an event apply it once more.
+    #[serde(default)]
+    pub(crate) reapply: bool,
+    /// How many the plan came to. With more than that the operation is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expects: Option<u64>,
+}
+
+fn is_nothing(filter: &LetterFilter) -> bool {
+    *filter == LetterFilter::default()
+}
+
+/// The kinds that can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AskedKind {
+    /// Dead letters are sent again.
+    ReplayLetters,
+    /// Dead letters are discarded.
+    DiscardLetters,
+    /// Published events are sent again.
+    ReplayOutbox,
+}
+
+/// What a plan came to. Nothing was changed.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Planned {
+    /// To be sent to `/v1/operations` as it is, with a reason.
+    pub(crate) operation: Asked,
+    pub(crate) plan: Drawn,
+}
+
+/// What matches now.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Drawn {
+    /// Of dead letters.
+    Letters(Plan),
+    /// Of published events.
+    Events(EventSurvey),
+}
+
+impl Drawn {
+    /// How many an operation would take.
+    pub(crate) fn total(&self) -> u64 {
+        match self {
+            Self::Letters(plan) => plan.total,
+            Self::Events(survey) => survey.total,
+        }
+    }
+}
+
+#[async_trait]
+pub(crate) trait Operations {
+    /// Draws up a plan and changes nothing.
+    async fn plan(&self, asked: &Asked) -> Answer<Planned>;
+    /// Freezes what is asked as an operation, which whoever collects dead letters carries out.
+    async fn start(&self, asked: &Asked, by: &str, reason: &str) -> Answer<Operation>;
+    /// The newest first, or those before one.
+    async fn operations(&self, before: Option<Uuid>, limit: usize) -> Answer<Vec<Operation>>;
+    /// One of them.
+    async fn operation(&self, id: Uuid) -> Answer<Option<Operation>>;
+    /// Ends one before its time.
+    async fn cancel(&self, id: Uuid, by: &str) -> Answer<Operation>;
+}
+
+impl Asked {
+    /// What is asked of these letters, with every choice as it is by default.
+    pub(crate) fn of_letters(kind: AskedKind, filter: LetterFilter) -> Self {
+        Self {
+            kind,
+            filter,
+            events: None,
+            all: false,
+            limit: None,
+            rate: None,
+            to_queue: None,
+            keep_count: false,
+            reapply: false,
+            expects: None,
+        }
+    }
+
+    /// The same for one tenant alone, or why not.
+    pub(crate) fn keep_to(&mut self, tenant: Option<&TenantId>) -> Answer<()> {
+        let Some(own) = tenant else { return Ok(()) };
+        let asked = match &mut self.events {
+            Some(events) => &mut events.tenant,
+            None => &mut self.filter.tenant,
+        };
+        if asked.as_ref().is_some_and(|other| other != own) {
+            return Err(Problem::new(Code::Forbidden, format!("the token is for the tenant {own} alone")));
+        }
+        *asked = Some(own.clone());
+        Ok(())
+    }
+
+    fn check(&self) -> Answer<()> {
+        let wrong = |told: &str| Err(Problem::new(Code::InvalidRequest, told));
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+            return wrong("rate must be a number above 0; leave it out for no limit");
+        }
+        if self.limit == Some(0) {
+            return wrong("limit must be at least 1; a plan changes nothing");
+        }
+        match (&self.events, self.kind) {
+            (None, AskedKind::ReplayOutbox) => wrong("say which events: `events` with from and to"),
+            (Some(events), AskedKind::ReplayOutbox) if events.from >= events.to => {
+                wrong("`events.from` must be before `events.to`")
+            }
+            (Some(_), AskedKind::ReplayOutbox) => Ok(()),
+            (Some(_), _) => wrong("`events` is for replay_outbox; dead letters are chosen by `filter`"),
+            (None, _) if !self.all && is_everything(&self.filter) => {
+                wrong("say which dead letters: a filter such as fingerprint, or \"all\": true")
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn letters(&self) -> LetterPlan {
+        let Self { filter, limit, to_queue, keep_count, .. } = self.clone();
+        LetterPlan { filter, limit, to_queue, keep_count }
+    }
+}
+
+/// Whether a filter leaves nothing out but what is over, or came later.
+fn is_everything(filter: &LetterFilter) -> bool {
+    let rest = LetterFilter { status: None, until: None, tenant: None, ..filter.clone() };
+    is_nothing(&rest) && filter.status.is_none_or(|status| status == LetterStatus::Open)
+}
+
+#[async_trait]
+impl<S: WholeStore> Operations for StoreDesk<S> {
+    async fn plan(&self, asked: &Asked) -> Answer<Planned> {
+        asked.check()?;
+        let mut operation = asked.clone();
+        let drawn = if let Some(events) = self.events_of(asked) {
+            Drawn::Events(plan_events(&self.store, &events, asked.rate).await?)
+        } else {
+            // What dies after the plan was seen is not in it.
+            let now = self.clock.now();
+            operation.filter.until = Some(operation.filter.until.map_or(now, |until| until.min(now)));
+            operation.filter.status = Some(LetterStatus::Open);
+            let broker = (asked.kind == AskedKind::ReplayLetters).then_some(self.broker.as_ref());
+            Drawn::Letters(plan(&self.store, broker, &operation.letters(), asked.rate).await?)
+        };
+        operation.expects = Some(drawn.total());
+        Ok(Planned { operation, plan: drawn })
+    }
+
+    async fn start(&self, asked: &Asked, by: &str, reason: &str) -> Answer<Operation> {
+        let drawn = self.plan(asked).await?;
+        if let (Some(expected), total) = (asked.expects, drawn.plan.total())
+            && total > expected
+        {
+            let told = format!("the plan came to {expected}, and by now it is {total}; plan again");
+            return Err(Problem::new(Code::Conflict, told));
+        }
+        let missing = match &drawn.plan {
+            Drawn::Letters(plan) => plan.missing_queues.first().cloned(),
+            Drawn::Events(_) => self.missing(asked.to_queue.as_ref()).await,
+        };
+        if let Some(queue) = missing {
+            let told = format!("there is no queue {queue}; nothing was changed. Declare it, or name another");
+            return Err(Problem::new(Code::InvalidRequest, told));
+        }
+        let (clock, rate) = (&self.clock, asked.rate);
+        let started = if let Some(events) = self.events_of(asked) {
+            start_events(&self.store, clock, &events, rate, by, Some(reason)).await?
+        } else {
+            let kind = match asked.kind {
+                AskedKind::DiscardLetters => OperationKind::DiscardLetters,
+                AskedKind::ReplayLetters | AskedKind::ReplayOutbox => OperationKind::ReplayLetters,
+            };
+            let letters = drawn.operation.letters();
+            start(&self.store, clock, kind, &letters, rate, by, Some(reason)).await?
+        };
+        let Some(id) = started else {
+            return Err(Problem::new(Code::Conflict, "nothing matches any more; nothing was changed"));
+        };
+        self.operation(id).await?.ok_or_else(|| no_operation(id))
+    }
+
+    async fn operations(&self, before: Option<Uuid>, limit: usize) -> Answer<Vec<Operation>> {
+        Ok(self.store.operations(before, limit).await?)
+    }
+
+    async fn operation(&self, id: Uuid) -> Answer<Option<Operation>> {
+        Ok(self.store.operation(id).await?)
+    }
+
+    async fn cancel(&self, id: Uuid, by: &str) -> Answer<Operation> {
+        let cancelled = self.store.cancel_operation(id, by).await?;
+        let operation = self.operation(id).await?.ok_or_else(|| no_operation(id))?;
+        if cancelled {
+            return Ok(operation);
+        }
+        let told = format!("operation {id} is {} already; nothing was changed", operation.state.as_str());
+        Err(Problem::new(Code::Conflict, told))
+    }
+}
+
+impl<S: WholeStore> StoreDesk<S> {
+    fn events_of(&self, asked: &Asked) -> Option<EventPlan> {
+        let own = &self.config.own.layout;
+        let filter = asked.events.clone().filter(|_| asked.kind == AskedKind::ReplayOutbox)?;
+        Some(EventPlan {
+            filter,
+            limit: asked.limit,
+            to_queue: asked.to_queue.clone(),
+            reapply: asked.reapply,
+            exchange: own.exchange.clone(),
+            format: WireFormat::default(),
+            formats: own.formats.clone(),
+        })
+    }
+
+    /// A queue that is not there, as far as the broker can be asked: a replay waits in the outbox for one that is away.
+    async fn missing(&self, queue: Option<&QueueName>) -> Option<QueueName> {
+        let queue = queue?;
+        let depth = self.broker.depth(queue).await;
+        depth.is_err_and(|error| error.kind == BrokerErrorKind::NotFound).then(|| queue.clone())
+    }
+}
+
+/// That there is none with this id.
+pub(crate) fn no_operation(id: Uuid) -> Problem {
+    Problem::new(Code::NotFound, format!("there is no operation {id}"))
+}
+
+/// The plan of a change of dead letters, for people.
+pub(crate) fn told(plan: &Plan, letters: &LetterPlan, is_replay: bool) -> String {
+    let survey = &plan.survey;
+    let mut text = format!("{} open dead letters match", survey.letters);
+    if plan.total < survey.letters {
+        let _ = write!(text, ", {} of them are taken, those that failed first", plan.total);
+    }
+    let _ = write!(text, "; of {} ordering keys", survey.aggregates);
+    if is_replay {
+        let _ = write!(
+            text,
+            "\n{} of them the inbox knows as applied: a replay of these does nothing",
+            survey.applied
+        );
+        if survey.forgotten > 0 {
+            let _ = write!(
+                text,
+                "\n{} first failed before all that the inbox remembers: were they applied before that, nothing would know it",
+                survey.forgotten
+            );
+        }
+        if survey.unidentified > 0 {
+            let _ = write!(text, "\n{} have no event id: a repeat of them is not known", survey.unidentified);
+        }
+        if survey.replayed_before > 0 {
+            let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
+        }
+        for (queue, count) in &survey.queues {
+            let to = letters.to_queue.as_ref().map_or(queue.as_str(), AsRef::as_ref);
+            let _ = write!(text, "\n{count} go to {to}");
+        }
+        for queue in &plan.missing_queues {
+            let _ =
+                write!(text, "\nthere is no queue {queue}: what is sent there comes back, and is open again");
+        }
+    }
+    if let Some(takes) = plan.takes {
+        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
+    }
+    text
+}
+
+/// The plan of a replay of published events, for people.
+pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>, reapply: bool) -> String {
+    let mut text = format!("{} published events match", survey.events);
+    if survey.total < survey.events {
+        let _ = write!(text, ", {} of them are taken, the oldest first", survey.total);
+    }
+    match to_queue {
+        Some(queue) => {
+            let _ = write!(text, "; they go to {queue} alone");
+        }
+        None => text.push_str("; each goes where it went before"),
+    }
+    if reapply {
+        text.push_str("\nconsumers on this store that have applied an event apply it once more");
+    } else {
+        text.push_str("\nconsumers skip what is in their inbox");
+        for forgetful in &survey.forgotten {
+            let _ = write!(
+                text,
+                "\n{} of them are older than all that the inbox of {} remembers: it may apply these a second time",
+                forgetful.events, forgetful.consumer
+            );
+        }
+    }
+    if let Some(takes) = survey.takes {
+        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
+    }
+    text
+}

@@ -1,0 +1,33 @@
+//! The topology as it is configured, and what the broker has of it.
+
+use async_trait::async_trait;
+use postrider::topology::Layout;
+use postrider::topology::plan::Plan;
+
+use super::{Answer, StoreDesk};
+use crate::api::{Code, Problem};
+use crate::wiring::WholeStore;
+
+#[async_trait]
+pub(crate) trait Topologies {
+    /// As it is configured.
+    fn layout(&self) -> &Layout;
+    /// What the broker lacks of it, and has beyond it. Nothing with the embedded broker, which has what the configuration says.
+    async fn drift(&self) -> Answer<Option<Plan>>;
+}
+
+#[async_trait]
+impl<S: WholeStore> Topologies for StoreDesk<S> {
+    fn layout(&self) -> &Layout {
+        &self.config.own.layout
+    }
+
+    async fn drift(&self) -> Answer<Option<Plan>> {
+        let Some(operator) = &self.operator else { return Ok(None) };
+        let plan = operator.plan(&self.layout().topology, false).await;
+        plan.map(Some).map_err(|error| {
+            let told = format!("the broker's topology cannot be read: {error}; nothing was changed");
+            Problem::new(Code::BrokerUnavailable, told)
+        })
+    }
+}

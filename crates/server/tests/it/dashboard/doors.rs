@@ -1,0 +1,131 @@
+//! The doors: tokens, roles, tenants, proofs, headers. Without a browser: a browser would be too kind.
+
+use serde_json::{Value, json};
+
+use super::super::process::{Folder, Serving};
+
+fn token(folder: &Folder, args: &[&str]) -> String {
+    let made = folder.run(&[&["token", "create"], args].concat());
+    made.assert(0, "prt_").out.trim().to_owned()
+}
+
+/// Signs in by pasting a token; what the cookie says.
+fn sign_in(serving: &Serving, token: &str) -> (u16, String) {
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let (status, head, _) = serving.http("POST", "/dashboard/login", &form, &format!("token={token}"));
+    let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
+    (status, cookie.unwrap_or_default().to_owned())
+}
+
+#[test]
+fn pages_are_for_who_is_known_and_forms_need_their_proof() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    let (status, head, page) = serving.http("GET", "/dashboard", &[], "");
+    assert_eq!(status, 200, "the owner of the machine needs no token");
+    assert!(page.contains("You are the local operator"), "and is told so");
+    let policy = "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'";
+    assert!(head.contains(policy) && head.contains("nosniff") && head.contains("no-store"), "{head}");
+    assert!(!page.contains("<script>") && !page.contains(" style=") && !page.contains(" onclick="), "{page}");
+
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let (status, ..) = serving.http("POST", "/dashboard/tokens", &form, "role=admin&name=x");
+    assert_eq!(status, 403, "a form without its proof");
+    assert_eq!(folder.run(&["token", "ls", "--json"]).json(), json!([]));
+    for (name, value) in [("x-forwarded-for", "10.0.0.1"), ("origin", "https://evil.example")] {
+        let (status, head, _) = serving.http("GET", "/dashboard", &[(name, value)], "");
+        assert!(status == 303 && head.contains("location: /dashboard/login"), "{head}");
+    }
+
+    let viewer = token(&folder, &["--role", "viewer"]);
+    let (status, head, _) = serving.http("GET", "/dashboard/failures?group=1", &[], "");
+    assert!(status == 303 && head.contains("/dashboard/login?to=%2fdashboard%2ffailures"), "{head}");
+    assert_eq!(sign_in(&serving, "prt_wrong").0, 401);
+    let (status, cookie) = sign_in(&serving, &viewer);
+    assert_eq!(status, 303);
+    for part in ["httponly", "samesite=strict", "path=/dashboard"] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    let own = cookie.split(';').next().unwrap();
+    let (status, _, page) = serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "");
+    assert!(status == 200 && page.contains("Role <b>viewer</b>"), "{page}");
+    let (status, _, page) = serving.http("GET", "/dashboard/tokens", &[("cookie", own)], "");
+    assert!(status == 403 && page.contains("this needs admin"), "{page}");
+    // Even with the proof, what a role may not do is refused.
+    let (_, _, page) = serving.http("GET", "/dashboard/outbox", &[("cookie", own)], "");
+    let proof = page.split("name=\"proof\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let headers = [("cookie", own), form[0]];
+    let body = format!("proof={proof}&key=a&reason=b");
+    let (status, _, page) = serving.http("POST", "/dashboard/outbox/unpark", &headers, &body);
+    assert!(status == 403 && page.contains("this needs operator"), "{page}");
+    // The token ends, and the session with it.
+    let id = folder.run(&["token", "ls", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
+    folder.run(&["token", "revoke", &id, "--yes"]).assert(0, "revoked");
+    token(&folder, &["--role", "viewer"]);
+    assert_eq!(serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "").0, 303);
+}
+
+/// Every route of the table: without a token, with too small a role, with a token for another tenant.
+#[test]
+fn every_route_keeps_its_door() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let document: Value = serde_json::from_str(&serving.http("GET", "/v1/openapi.json", &[], "").2).unwrap();
+    let bearer = |args: &[&str]| format!("Bearer {}", token(&folder, args));
+    let (metrics, viewer) = (bearer(&["--role", "metrics"]), bearer(&["--role", "viewer"]));
+    let (operator, tenant) =
+        (bearer(&["--role", "operator"]), bearer(&["--role", "admin", "--tenant", "acme"]));
+    let mut walked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let id = "01999999-0000-7000-8000-000000000000";
+            let asked = path.replace("{tenant}", "other").replace("{id}", id).replace("{entry}", "1");
+            let asked =
+                asked.replace("{name}", "nobody").replace("{queue}", "none").replace("{account}", "a");
+            let asked = asked.replace(&format!("messages/{id}"), "messages/1");
+            let call = |bearer: Option<&str>| {
+                let headers: Vec<_> = bearer.map(|bearer| ("authorization", bearer)).into_iter().collect();
+                serving.http(&method.to_uppercase(), &asked, &headers, "").0
+            };
+            walked += 1;
+            let needs = operation["description"].as_str().unwrap_or_default();
+            if operation["security"] == json!([]) {
+                assert!([200, 503].contains(&call(None)), "{method} {path} is open");
+                continue;
+            }
+            assert_eq!(call(None), 401, "{method} {path} without a token");
+            if needs.contains("role metrics") {
+                assert_eq!(call(Some(&metrics)), 200, "{method} {path}");
+                continue;
+            }
+            assert_eq!(call(Some(&metrics)), 403, "{method} {path} with a token for metrics");
+            if needs.contains("role operator") {
+                assert_eq!(call(Some(&viewer)), 403, "{method} {path} with a viewer's token");
+            } else if needs.contains("role admin") {
+                assert_eq!(call(Some(&operator)), 403, "{method} {path} with an operator's token");
+            }
+            let of_other = path.contains("{tenant}");
+            if needs.contains("Not for a token") || of_other {
+                assert_eq!(call(Some(&tenant)), 403, "{method} {path} with a token for another tenant");
+            } else if path != "/v1/stream" {
+                let answered = call(Some(&tenant));
+                assert!(![401, 403, 405, 500].contains(&answered), "{method} {path} answered {answered}");
+            }
+        }
+    }
+    assert!(walked >= 60, "{walked}");
+}
+
+#[test]
+fn too_many_requests_are_told_to_wait_and_read_only_is_read_only() {
+    let folder = Folder::new()
+        .with("POSTRIDER_HTTP__REQUESTS_PER_SECOND", "5")
+        .with("POSTRIDER_HTTP__READ_ONLY", "true");
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    let answers: Vec<_> = (0..40).map(|_| serving.http("GET", "/v1/consumers", &[], "")).collect();
+    let refused = answers.iter().find(|(status, ..)| *status == 429).expect("a limit");
+    assert!(refused.1.contains("retry-after: 1") && refused.2.contains("rate_limited"), "{refused:?}");
+    assert_eq!(serving.http("GET", "/v1/health/live", &[], "").0, 200, "health is not counted");
+    let (status, problem) = serving.post_event(&[], r#"{"type":"a.b","data":{}}"#);
+    assert_eq!((status, problem["code"].as_str()), (403, Some("read_only")));
+}

@@ -1,0 +1,195 @@
+//! The document and the server say the same: every answer has what its schema says, and nothing else. And lists go on page by page.
+
+use serde_json::{Value, json};
+
+use super::process::{Folder, Serving};
+
+fn letter(number: u32) -> Value {
+    let at = format!("2026-11-15T10:00:{number:02}Z");
+    json!({
+        "key": format!("key-{number}"), "event_id": format!("evt_{number}"), "event_type": "shop.order.placed",
+        "tenant": "acme", "aggregate_id": format!("order-{number}"), "ordering_key": null, "consumer": "billing",
+        "queue": "billing", "exchange": "postrider.events", "routing_key": "shop.order.placed",
+        "reason": "retries_exhausted", "error": "no account", "error_class": null, "attempts": 11,
+        "first_failed_at": at, "dead_at": at, "properties": { "message_id": format!("evt_{number}") },
+        "headers": {}, "body": "eyJ0b3RhbCI6MX0=",
+    })
+}
+
+/// A shop with a little of everything.
+fn shop() -> (Folder, Serving) {
+    let folder = Folder::new();
+    let queues = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n";
+    folder.write("postrider.toml", queues);
+    let letters: Vec<String> = (0..3).map(|number| letter(number).to_string()).collect();
+    folder.run_with(&["dlq", "import", "-"], &letters.join("\n")).assert(0, "3 dead letters");
+    for id in ["evt_a", "evt_b", "evt_c"] {
+        folder
+            .run(&["publish", "shop.order.placed", "--data", "{}", "--id", id, "--tenant", "acme"])
+            .assert(0, id);
+    }
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    (folder, serving)
+}
+
+fn get(serving: &Serving, path: &str) -> Value {
+    let (status, _, body) = serving.http("GET", path, &[], "");
+    assert_eq!(status, 200, "{path}: {body}");
+    serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error} in {body}"))
+}
+
+fn post(serving: &Serving, path: &str, body: &Value) -> (u16, Value) {
+    let (status, _, answer) = serving.http("POST", path, &[], &body.to_string());
+    (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
+}
+
+/// Where a value is not what a schema says.
+fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let found = document.pointer(name.trim_start_matches('#')).unwrap_or_else(|| panic!("no {name}"));
+        return differs(document, found, value, at);
+    }
+    if let Some(choices) = schema["anyOf"].as_array() {
+        let fits = choices.iter().any(|choice| differs(document, choice, value, at).is_empty());
+        return if fits { Vec::new() } else { vec![format!("{at}: {value} is none of them")] };
+    }
+    if let Some(words) = schema["enum"].as_array() {
+        return if words.contains(value) {
+            Vec::new()
+        } else {
+            vec![format!("{at}: {value} is no such word")]
+        };
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let mut allowed: Vec<&str> = match &schema["type"] {
+        Value::String(one) => vec![one],
+        Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
+        _ => return Vec::new(),
+    };
+    if allowed.contains(&"number") {
+        allowed.push("integer");
+    }
+    if !allowed.contains(&kind) {
+        return vec![format!("{at}: {value} is {kind}, not {allowed:?}")];
+    }
+    let mut found = Vec::new();
+    if let (Some(items), Some(values)) = (schema.get("items"), value.as_array()) {
+        found.extend(values.iter().flat_map(|value| differs(document, items, value, &format!("{at}[]"))));
+    }
+    if let (Some(properties), Some(members)) = (schema["properties"].as_object(), value.as_object()) {
+        for (name, member) in members {
+            match properties.get(name) {
+                Some(inner) => found.extend(differs(document, inner, member, &format!("{at}.{name}"))),
+                None => found.push(format!("{at}.{name} is not in the document")),
+            }
+        }
+        let required = schema["required"].as_array().cloned().unwrap_or_default();
+        let missing = required.iter().filter_map(Value::as_str).filter(|name| !members.contains_key(*name));
+        found.extend(missing.map(|name| format!("{at}.{name} is missing")));
+    }
+    found
+}
+
+#[test]
+fn every_answer_is_what_the_document_says() {
+    let (folder, serving) = shop();
+    let document = get(&serving, "/v1/openapi.json");
+    let generated = folder.run(&["generate", "openapi"]).assert(0, "").json();
+    assert_eq!(document, generated, "the command line prints what the server says");
+
+    let filter = json!({ "reason": "retries_exhausted" });
+    let (status, planned) =
+        post(&serving, "/v1/plans", &json!({ "kind": "discard_letters", "filter": filter, "limit": 1 }));
+    assert_eq!((status, &planned["plan"]["total"]), (200, &json!(1)), "{planned}");
+    let mut asked = planned["operation"].clone();
+    assert_eq!(post(&serving, "/v1/operations", &asked).0, 400, "an operation needs a reason");
+    asked["reason"] = json!("test data");
+    let (status, operation) = post(&serving, "/v1/operations", &asked);
+    assert_eq!(status, 202, "{operation}");
+    let id = operation["id"].as_str().unwrap();
+    assert_eq!(post(&serving, "/v1/tokens", &json!({ "role": "boss" })).0, 422);
+    let samples = get(&serving, "/v1/dlq/groups")["groups"][0]["samples"].clone();
+
+    let mut held = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let schema = &methods["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+        if schema["$ref"].is_null() {
+            continue;
+        }
+        let asked = match path.as_str() {
+            "/v1/events/{id}" | "/v1/events/{id}/timeline" => path.replace("{id}", "evt_a"),
+            "/v1/dlq/messages/{id}" => path.replace("{id}", samples[0].as_str().unwrap()),
+            "/v1/operations/{id}" => path.replace("{id}", id),
+            _ => path.replace("{name}", "billing"),
+        };
+        let answer = get(&serving, &asked);
+        let found = differs(&document, schema, &answer, path);
+        assert!(found.is_empty(), "{found:#?}");
+        held += 1;
+    }
+    assert!(held >= 14, "{held}");
+    for (name, answer) in [("Planned", &planned), ("Operation", &operation)] {
+        let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+        assert_eq!(differs(&document, &schema, answer, name), Vec::<String>::new());
+    }
+    let (status, problem) = post(&serving, "/v1/plans", &json!({ "kind": "replay_letters" }));
+    let schema = json!({ "$ref": "#/components/schemas/Problem" });
+    assert_eq!((status, differs(&document, &schema, &problem, "problem")), (422, Vec::new()));
+    for wrong in ["/v1/dlq/messages?colour=red", "/v1/operations/none", "/v1/events?limit=many"] {
+        let (status, head, _) = serving.http("GET", wrong, &[], "");
+        assert!(status == 422 && head.contains("application/problem+json"), "{wrong}: {head}");
+    }
+}
+
+#[test]
+fn lists_go_on_page_by_page_and_keep_to_the_tenant() {
+    let (folder, serving) = shop();
+    for (path, list) in [("/v1/events", "events"), ("/v1/dlq/messages", "messages")] {
+        let (mut seen, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = get(&serving, &format!("{path}?limit=1{cursor}"));
+            let rows = page[list].as_array().unwrap();
+            seen.extend(rows.iter().map(|row| row["id"].clone()));
+            let Some(next) = page["next"].as_str() else { break };
+            cursor = format!("&cursor={next}");
+        }
+        let mut once = seen.clone();
+        once.dedup();
+        assert_eq!((seen.len(), once.len()), (3, 3), "{path}: {seen:?}");
+    }
+    let timeline = get(&serving, "/v1/events/evt_a/timeline");
+    assert_eq!(timeline["steps"][0]["place"], "outbox", "{timeline}");
+
+    let bearer = |tenant: &str| {
+        let made = folder.run(&["token", "create", "--role", "operator", "--tenant", tenant]);
+        format!("Bearer {}", made.assert(0, "prt_").out.trim())
+    };
+    let (own, other) = (bearer("acme"), bearer("other"));
+    let ask = |bearer: &str, path: &str| {
+        let (status, _, body) = serving.http("GET", path, &[("authorization", bearer)], "");
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    for (path, list, count) in
+        [("/v1/events", "events", 3), ("/v1/dlq/messages", "messages", 3), ("/v1/dlq/groups", "groups", 1)]
+    {
+        assert_eq!(ask(&own, path).1[list].as_array().map(Vec::len), Some(count), "{path}");
+        assert_eq!(ask(&other, path).1[list].as_array().map(Vec::len), Some(0), "{path}");
+    }
+    for path in ["/v1/events/evt_a", "/v1/events/evt_a/timeline", "/v1/dlq/messages/1"] {
+        assert_eq!((ask(&own, path).0, ask(&other, path).0), (200, 404), "{path}");
+    }
+    let wanted =
+        json!({ "kind": "discard_letters", "filter": { "tenant": "acme" }, "all": true, "reason": "x" });
+    let (status, _, body) =
+        serving.http("POST", "/v1/operations", &[("authorization", &other)], &wanted.to_string());
+    assert_eq!(status, 403, "{body}");
+}
