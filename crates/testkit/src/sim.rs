@@ -20,6 +20,7 @@ mod flaw;
 mod operation;
 mod player;
 mod process;
+mod queues;
 mod random;
 mod store;
 mod world;

@@ -10,9 +10,9 @@ use postrider::clock::ManualClock;
 use postrider::topology::Topology;
 use tokio::sync::{Notify, oneshot};
 
-use super::broker::Queues;
 use super::database::Database;
 use super::flaw::Flaw;
+use super::queues::Queues;
 use super::random::Random;
 
 /// When every simulation begins.

