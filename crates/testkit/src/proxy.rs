@@ -171,19 +171,19 @@ async fn carry(
         }
     };
     counters.open.fetch_sub(1, Ordering::Relaxed);
-    if ended != Ended::ByItself {
+    if ended != Ended::Itself {
         count(&counters.severed, 1);
     }
-    if ended == Ended::ByReset {
+    if ended == Ended::Reset {
         let (_, _) = (client.set_zero_linger(), upstream.set_zero_linger());
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    ByItself,
-    ByWeather,
-    ByReset,
+    Itself,
+    Weather,
+    Reset,
 }
 
 /// One direction of a connection.
@@ -202,11 +202,11 @@ async fn pass(
         // An answer is missing in the middle of the stream: nobody can make sense of what would follow.
         let now = if deaf && now != Weather::SwallowReplies { Weather::Reset } else { now };
         match now {
-            Weather::Cut => return Ended::ByWeather,
-            Weather::Reset => return Ended::ByReset,
+            Weather::Cut => return Ended::Weather,
+            Weather::Reset => return Ended::Reset,
             Weather::HalfOpen => {
                 if weather.changed().await.is_err() {
-                    return Ended::ByItself;
+                    return Ended::Itself;
                 }
                 continue;
             }
@@ -217,11 +217,11 @@ async fn pass(
         let read = tokio::select! {
             changed = weather.changed() => match changed {
                 Ok(()) => continue,
-                Err(_) => return Ended::ByItself,
+                Err(_) => return Ended::Itself,
             },
             read = from.read(&mut buffer[..most]) => read,
         };
-        let Ok(read @ 1..) = read else { return Ended::ByItself };
+        let Ok(read @ 1..) = read else { return Ended::Itself };
         match now {
             Weather::Latency(delay) => clock.sleep(delay).await,
             Weather::Trickle(_) => clock.sleep(Duration::from_millis(10)).await,
@@ -233,7 +233,7 @@ async fn pass(
             continue;
         }
         if to.write_all(&buffer[..read]).await.is_err() {
-            return Ended::ByItself;
+            return Ended::Itself;
         }
         count(&counters.passed, read as u64);
         total += read as u64;
@@ -241,7 +241,7 @@ async fn pass(
             && answers
             && total >= limit
         {
-            return Ended::ByWeather;
+            return Ended::Weather;
         }
     }
 }

@@ -46,7 +46,7 @@ fn settings_in_any_state_are_used_or_refused() {
         match Config::load(&flags, &Environment::from([])) {
             Ok(_) => used += 1,
             Err(error) => {
-                assert!(!error.problem.is_empty() && !error.to_string().contains("MfKQ9r8GKYqr"), "{error}")
+                assert!(!error.problem.is_empty() && !error.to_string().contains("MfKQ9r8GKYqr"), "{error}");
             }
         }
     }

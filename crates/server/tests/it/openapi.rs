@@ -145,8 +145,8 @@ fn every_answer_is_what_the_document_says() {
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     assert_eq!((status, differs(&document, &schema, &problem, "problem")), (422, Vec::new()));
     for wrong in ["/v1/dlq/messages?colour=red", "/v1/operations/none", "/v1/events?limit=many"] {
-        let (status, head, _) = serving.http("GET", wrong, &[], "");
-        assert!(status == 422 && head.contains("application/problem+json"), "{wrong}: {head}");
+        let (status, headers, _) = serving.http("GET", wrong, &[], "");
+        assert!(status == 422 && headers.contains("application/problem+json"), "{wrong}: {headers}");
     }
 }
 

@@ -57,9 +57,9 @@ async fn main_or_error() -> Result<bool> {
     }
     let report = run(&options).await?;
     if json {
-        println!("{:#}", report.to_json())
+        println!("{:#}", report.to_json());
     } else {
-        print!("{report}")
+        print!("{report}");
     }
     Ok(report.is_clean())
 }

@@ -84,7 +84,7 @@ impl Load {
             let mut batch = Vec::new();
             for _ in 0..8 {
                 number += 1;
-                batch.push(self.event(writer, number, &mut job)?);
+                batch.push(Self::event(writer, number, &mut job)?);
             }
             self.commit(&batch).await?;
             let due = Duration::from_secs_f64(number as f64 * WRITERS as f64 / self.rate);
@@ -99,7 +99,7 @@ impl Load {
         while job.1 > 0 {
             number += 1;
             job.1 -= 1;
-            rest.push((order(writer, number, json!({ "number": number, "job": job.0 }))?, Kind::Order));
+            rest.push((order(writer, number, &json!({ "number": number, "job": job.0 }))?, Kind::Order));
         }
         if rest.is_empty() { Ok(()) } else { self.commit(&rest).await }
     }
@@ -123,7 +123,7 @@ impl Load {
         self.log().jobs.insert(id.to_owned());
     }
 
-    fn event(&self, writer: u64, number: u64, job: &mut (String, u32)) -> Result<(Event, Kind)> {
+    fn event(writer: u64, number: u64, job: &mut (String, u32)) -> Result<(Event, Kind)> {
         Ok(match number % 20 {
             1 | 11 => (named("chaos.solo.made", writer, number)?, Kind::Solo),
             2 | 12 => (named("chaos.hook.sent", writer, number)?, Kind::Hook),
@@ -136,7 +136,7 @@ impl Load {
                 (event.ordering(Ordering::Free).json(&pay)?, Kind::Salary)
             }
             7 if number % 200 == 7 => {
-                (order(writer, number, json!({ "number": number, "trouble": "rejected" }))?, Kind::Rejected)
+                (order(writer, number, &json!({ "number": number, "trouble": "rejected" }))?, Kind::Rejected)
             }
             left => {
                 let flaky = left == 9 && number.is_multiple_of(3);
@@ -145,7 +145,7 @@ impl Load {
                 job.1 -= u32::from(marks);
                 let id = marks.then_some(&job.0);
                 (
-                    order(writer, number, json!({ "number": number, "trouble": trouble, "job": id }))?,
+                    order(writer, number, &json!({ "number": number, "trouble": trouble, "job": id }))?,
                     Kind::Order,
                 )
             }
@@ -194,7 +194,7 @@ fn named(event_type: &str, writer: u64, number: u64) -> Result<Event> {
 }
 
 /// An order of one of the writer's keys.
-fn order(writer: u64, number: u64, payload: serde_json::Value) -> Result<Event> {
+fn order(writer: u64, number: u64, payload: &serde_json::Value) -> Result<Event> {
     let key = OrderingKey::new(format!("key-{writer}-{}", number % KEYS))?;
-    Ok(named("chaos.order.placed", writer, number)?.ordering(Ordering::Key(key)).json(&payload)?)
+    Ok(named("chaos.order.placed", writer, number)?.ordering(Ordering::Key(key)).json(payload)?)
 }

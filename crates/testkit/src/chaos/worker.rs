@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use postrider::consumer::ConsumerConfig;
 use postrider::dedup::{Accelerator, AcceleratorConfig};
+use postrider::envelope::OrderingKey;
 use postrider::handler::handler_fn;
 use postrider::postgres::{Postgres, PostgresTx};
 use postrider::progress::{JobId, Mark, Progress};
@@ -120,7 +121,7 @@ async fn apply(tx: &mut PostgresTx, event: &Incoming, progress: &Progress<Postgr
     sqlx::query(insert)
         .bind(event.consumer.as_str())
         .bind(event.envelope.id.as_str())
-        .bind(event.envelope.ordering_key.as_ref().map(|key| key.as_str()))
+        .bind(event.envelope.ordering_key.as_ref().map(OrderingKey::as_str))
         .bind(payload["number"].as_i64())
         .execute(tx.connection())
         .await

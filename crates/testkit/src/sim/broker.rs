@@ -53,7 +53,7 @@ impl SimBroker {
         let answer = self.0.call(Server::Broker, "publish", move |world| take_in(world, outgoing)).await;
         let lost = "the connection was lost".to_owned();
         let counts = flaw == Some(Flaw::OutageCounts);
-        answer.unwrap_or_else(|| if counts { Published::Refused(lost) } else { Published::Unknown(lost) })
+        answer.unwrap_or(if counts { Published::Refused(lost) } else { Published::Unknown(lost) })
     }
 }
 

@@ -21,12 +21,12 @@ impl Cache for SimCache {
     async fn first_sight(&self, entries: &[Entry]) -> Result<Vec<Found>, CacheError> {
         let entries = entries.to_vec();
         let looked = self.0.call(Server::Cache, "first sight", move |world| {
-            let look = |entry: Entry| match world.cache.get(&name(&entry.key)) {
-                Some(value) => Found::Value(value.clone()),
-                None => {
-                    world.cache.insert(name(&entry.key), entry.value);
-                    Found::Nothing
+            let look = |entry: Entry| {
+                if let Some(value) = world.cache.get(&name(&entry.key)) {
+                    return Found::Value(value.clone());
                 }
+                world.cache.insert(name(&entry.key), entry.value);
+                Found::Nothing
             };
             entries.into_iter().map(look).collect()
         });

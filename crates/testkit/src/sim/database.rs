@@ -22,6 +22,7 @@ pub(super) const JOB_ITEMS: u32 = 8;
 pub(super) const SLOTS: i16 = 4;
 
 /// A row of the outbox.
+#[expect(clippy::struct_field_names, reason = "a row, and what is known of it")]
 pub(super) struct Row {
     pub(super) row: OutboxRow,
     pub(super) status: OutboxStatus,

@@ -66,6 +66,9 @@ pub fn minimise(seed: u64, flaw: Option<Flaw>) -> (Vec<Planned>, Played) {
 }
 
 /// Plays a schedule with these faults instead of the seed's own.
+///
+/// # Panics
+/// Where no runtime can be made.
 #[expect(clippy::expect_used, reason = "without a runtime there is no simulation")]
 pub fn play_plan(seed: u64, flaw: Option<Flaw>, plan: &[Planned], recorded: bool) -> Played {
     thread_local! {
@@ -248,7 +251,9 @@ impl Player<'_> {
                 let kept = std::mem::take(&mut life.kept);
                 world.note(|| format!("{} goes on", process::name(process)));
                 drop(world);
-                kept.into_iter().for_each(|reply| reply());
+                for reply in kept {
+                    reply();
+                }
                 hands.advance(behind);
             }
         }
@@ -303,7 +308,7 @@ impl Player<'_> {
         // A subscription ends with the connection that lost the reply to it.
         let fate = if what == "subscribe" && fate == Fate::LostReply { Fate::LostRequest } else { fate };
         world.note(|| format!("{} {what} {fate:?}", process::name(process)));
-        let reply = (call.run)(&mut *world, fate);
+        let reply = (call.run)(&mut world, fate);
         if matches!(fault, Some(Fault::Crash { .. })) {
             world.kill(process);
             world.note(|| format!("{} dies", process::name(process)));
@@ -333,10 +338,10 @@ impl Player<'_> {
             }
         }
         let soonest = next.into_iter().filter(|at| *at > now).min().unwrap_or(now + Duration::from_secs(1));
-        let by = match world.calls.iter().any(|call| call.not_before <= now) {
-            true => (soonest - now).min(Duration::from_millis(1 + world.random.below(50))),
-            false => soonest - now,
-        };
+        let mut by = soonest.saturating_sub(now);
+        if world.calls.iter().any(|call| call.not_before <= now) {
+            by = by.min(Duration::from_millis(1 + world.random.below(50)));
+        }
         world.now += by;
         let moment = world.now;
         world.queues.expire(moment);
@@ -349,7 +354,9 @@ impl Player<'_> {
             }
         }
         drop(world);
-        moved.iter().for_each(|hands| hands.advance(by));
+        for hands in moved {
+            hands.advance(by);
+        }
     }
 
     /// Whether everything is committed, published, applied and settled.

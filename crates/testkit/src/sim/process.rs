@@ -32,7 +32,7 @@ use super::world::Port;
 pub(super) const CONSUMERS: [&str; 2] = ["free", "ordered"];
 /// Events of each of the client's three writers; the last has no keys.
 const EVENTS: u64 = 4;
-const WRITERS: u64 = 3;
+const WRITERS: usize = 3;
 
 /// What runs, by its number.
 pub(super) const CLIENT: usize = 0;
@@ -72,7 +72,7 @@ impl Stage {
 #[derive(Default)]
 pub(super) struct ClientLog {
     /// The next number of each writer.
-    next: [u64; WRITERS as usize],
+    next: [u64; WRITERS],
     /// Commits that were answered.
     pub(super) acked: Vec<EventId>,
 }
@@ -94,7 +94,7 @@ pub(super) fn start(process: usize, port: Port, stage: &Arc<Stage>, log: &Log) {
     let stop = CancellationToken::new();
     match process {
         CLIENT => {
-            for writer in 0..WRITERS {
+            for writer in 0..WRITERS as u64 {
                 tokio::spawn(write(writer, port.clone(), stage.clone(), log.clone()));
             }
         }
@@ -224,7 +224,7 @@ fn event(writer: u64, number: u64) -> Result<Event, Failure> {
     let event = Event::new("sim.item.made").and_then(|event| event.id(format!("{writer}-{number}")));
     let event = event.map_err(Failure::permanent)?;
     let event = event.json(&serde_json::json!({ "number": number })).map_err(Failure::permanent)?;
-    if writer + 1 == WRITERS {
+    if writer + 1 == WRITERS as u64 {
         return Ok(event);
     }
     let key = OrderingKey::new(format!("key-{writer}")).map_err(Failure::permanent)?;

@@ -39,6 +39,9 @@ pub(super) enum Fate {
 /// Wakes whoever waits for the answer.
 pub(super) type Reply = Box<dyn FnOnce() + Send>;
 
+/// What a call does to the world when its turn comes.
+pub(super) type Run = Box<dyn FnOnce(&mut World, Fate) -> Reply + Send>;
+
 /// A call on its way.
 pub(super) struct Call {
     pub(super) process: usize,
@@ -46,7 +49,7 @@ pub(super) struct Call {
     pub(super) what: &'static str,
     /// Not answered before.
     pub(super) not_before: Duration,
-    pub(super) run: Box<dyn FnOnce(&mut World, Fate) -> Reply + Send>,
+    pub(super) run: Run,
 }
 
 /// A process as the world knows it.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use postrider::Event;
 use postrider::envelope::{EventId, OrderingKey};
 use postrider::store::{
-    Ask, Backlog, Horizon, LogPosition, Outbox, OutboxRow, RelayId, RowId, RowResult, SlotLease, StoreError,
-    Verbatim, Wanted,
+    Ask, Backlog, DualPublishing, Horizon, LogPosition, Outbox, OutboxRow, RelayId, RowId, RowResult,
+    SlotLease, StoreError, Verbatim, Wanted,
 };
 
 use super::super::database::{SLOTS, Write};
@@ -42,6 +42,9 @@ pub(super) fn new_row(port: &Port, mut event: Event, position: i64) -> OutboxRow
         dead_letter: None,
     }
 }
+
+/// No migration runs in the simulation.
+impl DualPublishing for SimStore {}
 
 impl Outbox for SimStore {
     async fn append(&self, tx: &mut SimTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
