@@ -4,7 +4,7 @@
 //! sender and a ledger are processes of the real binary (`postrider serve`); two more processes run consumers whose effects go
 //! into a table without a unique key, so that a double shows. A client commits events past all proxies and writes down what
 //! was answered. Faults strike processes, servers and the network, and each says how it is known to have landed. Then
-//! everything heals, what is left has to drain, and [`judge`] compares the client's log with what came of it.
+//! everything heals, what is left has to drain, and `judge` compares the client's log with what came of it.
 
 mod faults;
 mod judge;
