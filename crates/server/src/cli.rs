@@ -59,7 +59,7 @@ pub(crate) struct Shared {
 pub(crate) enum Command {
     /// See it work: a small shop on the embedded default, no server needed
     Demo(demo::DemoArgs),
-    /// Run the relay, the collector of dead letters and the HTTP API
+    /// Run it: relay, dead letters, push, ledger, HTTP API and dashboard, or the roles that are named
     Serve(serve::ServeArgs),
     /// Check every connection, schema, queue and clock, and say what to do
     Doctor(doctor::DoctorArgs),
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Dlq(dlq::DlqArgs),
     /// List, watch and cancel operations: replays and other long work
     Ops(ops::OpsArgs),
-    /// Trace one event: where it went, queue by queue
+    /// Trace one event, queue by queue, or erase what a person's events say
     Event(event::EventArgs),
     /// See what waits in the outbox and what stands still, and let it go on
     Outbox(outbox::OutboxArgs),
@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Push(push::PushArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
-    /// Print completions for a shell, or the manual page
+    /// Print what goes with the binary: completions, manual page, OpenAPI, AsyncAPI, dashboards, alerts, schemas
     Generate(generate::GenerateArgs),
     /// Measure the figures of the README, as ratios to a raw limit of the same run
     Bench(bench::BenchArgs),
