@@ -114,7 +114,8 @@ impl Outbox for SimStore {
         let relay = relay.clone();
         self.call("mark", move |world| {
             let fenced = world.flaw != Some(Flaw::RowsNotKeys);
-            world.database.settle(&relay, results, fenced)
+            let now = world.time();
+            world.database.settle(&relay, results, fenced, now)
         })
         .await
     }
