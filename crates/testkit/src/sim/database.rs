@@ -324,7 +324,13 @@ impl Database {
     }
 
     /// Records what became of rows whose slot is still the relay's.
-    pub(super) fn settle(&mut self, relay: &RelayId, results: Vec<RowResult>, fenced: bool) -> usize {
+    pub(super) fn settle(
+        &mut self,
+        relay: &RelayId,
+        results: Vec<RowResult>,
+        fenced: bool,
+        now: Timestamp,
+    ) -> usize {
         let held = self.held_by(relay);
         let mut recorded = 0;
         for RowResult { row: id, result, .. } in results {
@@ -337,9 +343,11 @@ impl Database {
             recorded += 1;
             match result {
                 PublishResult::Published => row.status = OutboxStatus::Published,
-                PublishResult::Failed { retry_at, .. } => {
+                PublishResult::Failed { retry_after, .. } => {
+                    let retry_at = retry_after.and_then(|delay| now.checked_add(delay).ok());
                     row.row.attempts += 1;
-                    row.status = if retry_at.is_some() { OutboxStatus::Failed } else { OutboxStatus::Dead };
+                    row.status =
+                        if retry_after.is_some() { OutboxStatus::Failed } else { OutboxStatus::Dead };
                     row.due_at = retry_at.or(row.due_at);
                 }
             }

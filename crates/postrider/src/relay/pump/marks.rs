@@ -54,7 +54,7 @@ impl<S: Outbox> Pump<S> {
             self.flow.settled(row.position, failed, self.claims);
             let freed = match result {
                 PublishResult::Published => retried,
-                PublishResult::Failed { retry_at, .. } => replay && retry_at.is_none(),
+                PublishResult::Failed { retry_after, .. } => replay && retry_after.is_none(),
             };
             if let (true, Some(key)) = (freed, key) {
                 self.reading.again(row.position);

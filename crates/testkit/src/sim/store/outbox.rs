@@ -117,7 +117,8 @@ impl Outbox for SimStore {
         self.call("mark", move |world| {
             let fenced = world.flaw != Some(Flaw::RowsNotKeys);
             world.note_ids(results.iter().map(|row| format!("{} {:?}", row.row.position, row.result)));
-            world.database.settle(&relay, results, fenced)
+            let now = world.time();
+            world.database.settle(&relay, results, fenced, now)
         })
         .await
     }
