@@ -121,18 +121,13 @@ impl Raw for RabbitRaw {
         let (queue, options) = (self.queue.as_str().into(), BasicConsumeOptions::default());
         let mut deliveries =
             self.channel.basic_consume(queue, TAG.into(), options, FieldTable::default()).await?;
-        let (mut seen, mut acking) = (0, FuturesUnordered::new());
-        while seen < messages || !acking.is_empty() {
-            tokio::select! {
-                Some(acked) = acking.next(), if !acking.is_empty() => { acked?; }
-                delivery = deliveries.next(), if seen < messages => {
-                    let Some(delivery) = delivery else { anyhow::bail!("the broker ended the consumer") };
-                    let delivery = delivery?;
-                    seen += 1;
-                    if seen % ACKED_TOGETHER == 0 || seen == messages {
-                        acking.push(async move { delivery.ack(BasicAckOptions { multiple: true }).await });
-                    }
-                }
+        for seen in 1..=messages {
+            let Some(delivery) = deliveries.next().await else {
+                anyhow::bail!("the broker ended the consumer")
+            };
+            let delivery = delivery?;
+            if seen % ACKED_TOGETHER == 0 || seen == messages {
+                delivery.ack(BasicAckOptions { multiple: true }).await?;
             }
         }
         let took = clock.since(start);

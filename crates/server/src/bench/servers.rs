@@ -95,7 +95,8 @@ impl<'a> Servers<'a> {
                 Ok(figures)
             }
             Part::Delay => {
-                let mut figures = desk.delay(raw, load, sizes.rate, RelayMode::Poll).await?;
+                let mut figures = desk.delay_by_hand(raw, load, sizes.rate).await?;
+                figures.extend(desk.delay(raw, load, sizes.rate, RelayMode::Poll).await?);
                 figures.extend(desk.delay(raw, load, sizes.rate, RelayMode::Cdc).await?);
                 Ok(figures)
             }
