@@ -69,7 +69,7 @@ impl<S: Effects> Desk<'_, S> {
             eprintln!(
                 "round {round}: raw stages: insert {inserted:.0}/s, publish {published:.0}/s, consume {consumed:.0}/s"
             );
-            let pace = self.from_commit_to_effect(load).await?;
+            let pace = self.commit_to_effect(load).await?;
             pace.tell(round, "commit to effect", load.events);
             rates.push((pace.rate, inserted.min(published).min(consumed)));
             costs.push((pace.spent.per_million(load.events), raw_spent.per_million(load.events)));
@@ -89,7 +89,7 @@ impl<S: Effects> Desk<'_, S> {
         for round in 1..=load.rounds {
             let batched = self.plain_inserts(load, BATCH).await?;
             let one_by_one = self.plain_inserts(load, 1).await?;
-            let pace = self.from_commit_to_effect(load).await?;
+            let pace = self.commit_to_effect(load).await?;
             eprintln!(
                 "round {round}: rows in statements of {BATCH} {batched:.0}/s, one by one {one_by_one:.0}/s"
             );
@@ -109,7 +109,7 @@ impl<S: Effects> Desk<'_, S> {
         Ok(figures.into_iter().flatten().collect())
     }
 
-    async fn from_commit_to_effect(&self, load: Load) -> anyhow::Result<Pace> {
+    async fn commit_to_effect(&self, load: Load) -> anyhow::Result<Pace> {
         let before = self.processes.spent();
         let line = self.line(self.broker.clone(), S::effects(BATCH))?;
         let start = self.clock.monotonic();
