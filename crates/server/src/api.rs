@@ -15,7 +15,7 @@ mod idempotency;
 pub(crate) mod ledger;
 mod letters;
 pub(crate) mod metrics;
-pub(crate) mod migrations;
+mod migrations;
 pub(crate) mod openapi;
 mod operations;
 mod outbox;

@@ -3,6 +3,7 @@
 //! The functions here are written once for every store; [`Desk`] is the same with the store's type forgotten, for routes and
 //! pages. Each trait is one thing that people look at.
 
+pub(crate) mod buses;
 pub(crate) mod consumers;
 pub(crate) mod endpoints;
 pub(crate) mod events;
@@ -24,6 +25,7 @@ use postrider::{Clock, store::LogPage, store::LogQuery};
 use postrider_ledger::Ledger;
 
 use crate::api::Problem;
+use crate::at_work::AtWork;
 use crate::config::Config;
 use crate::wiring::WholeStore;
 
@@ -37,6 +39,7 @@ pub(crate) trait Desk:
     + events::Events
     + outbox::Outbox
     + consumers::Consumers
+    + buses::Buses
     + topology::Topologies
     + endpoints::Endpoints
     + jobs::JobList
@@ -59,6 +62,8 @@ pub(crate) struct StoreDesk<S> {
     pub(crate) ledger: Ledger<S>,
     /// RabbitMQ's topology; none with the embedded broker, which has whatever is declared.
     pub(crate) operator: Option<Operator>,
+    /// What runs in this process.
+    pub(crate) at_work: Arc<AtWork>,
 }
 
 /// Who did what.

@@ -30,7 +30,7 @@ struct Listed {
 }
 
 async fn list(State(front): State<Front>) -> Result<Json<Listed>, Problem> {
-    Ok(Json(Listed { consumers: front.desk.consumers().await? }))
+    Ok(Json(Listed { consumers: front.desk.consumers_closely().await? }))
 }
 
 #[derive(Default, Deserialize)]

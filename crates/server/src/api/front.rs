@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{
-    Api, Caller, Code, Problem, audit_log, consumers, letters, operations, outbox, stream, tokens, topology,
+    Api, Caller, Code, Problem, audit_log, consumers, letters, migrations, operations, outbox, stream,
+    tokens, topology,
 };
 use crate::desk::Desk;
 use crate::desk::pulse::Pulse;
@@ -38,6 +39,7 @@ pub(crate) fn routes(front: Front) -> Router<Api> {
         .merge(operations::routes())
         .merge(topology::routes())
         .merge(consumers::routes())
+        .merge(migrations::routes())
         .merge(audit_log::routes())
         .merge(tokens::routes())
         .merge(stream::routes())

@@ -21,6 +21,10 @@ pub(super) enum Action {
     TestPush,
     /// An endpoint gets a new secret.
     RotateSecret,
+    /// Both buses of a migration are compared.
+    Compare,
+    /// A migration takes a step.
+    Migrate,
     /// Tokens are made and taken back.
     ManageTokens,
 }
@@ -30,8 +34,10 @@ impl Action {
     pub(super) fn needs(self) -> (TokenRole, Tenants) {
         match self {
             Self::Operate | Self::Edit => (TokenRole::Operator, Tenants::Own),
-            Self::Unpark | Self::Control | Self::TestPush => (TokenRole::Operator, Tenants::All),
-            Self::RotateSecret | Self::ManageTokens => (TokenRole::Admin, Tenants::All),
+            Self::Unpark | Self::Control | Self::TestPush | Self::Compare => {
+                (TokenRole::Operator, Tenants::All)
+            }
+            Self::RotateSecret | Self::Migrate | Self::ManageTokens => (TokenRole::Admin, Tenants::All),
         }
     }
 }

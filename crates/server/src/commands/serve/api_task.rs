@@ -14,10 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections;
 use super::tls::{self, TlsListener};
-use crate::api::migrations::MigrationDesk;
 use crate::api::{
-    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, migrations, progress,
-    refuse_open_doors, subscriptions,
+    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, progress, refuse_open_doors,
+    subscriptions,
 };
 use crate::at_work::AtWork;
 use crate::commands::Context;
@@ -89,6 +88,7 @@ impl ApiTask {
             clock: context.clock.clone(),
             ledger: wiring::ledger(store, &config, &context.clock)?,
             operator: wiring::operator(context, config.own.layout.vhost.as_ref())?,
+            at_work: at_work.clone(),
         });
         let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
         let front = Front { desk, pulse, clock: context.clock.clone() };
@@ -102,12 +102,7 @@ impl ApiTask {
             let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
             let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
             let jobs = progress::routes(store.clone(), config.settings.progress.completed.clone());
-            let buses = migrations::routes(MigrationDesk {
-                store: store.clone(),
-                clock: context.clock.clone(),
-                configured: config.migration.clone(),
-            });
-            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs).merge(buses))
+            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs))
         } else {
             None
         };

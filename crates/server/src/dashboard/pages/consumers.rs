@@ -7,7 +7,7 @@ use postrider::store::HeldKey;
 use postrider::topology::ConsumerName;
 
 use super::super::actions::{Action, button, form};
-use super::super::parts::{ago, number, rate, short, state, table};
+use super::super::parts::{ago, number, rate, segment, short, state, table};
 use super::super::visit::Visit;
 use super::super::{Done, Page, chart, frame};
 use super::{Here, Who};
@@ -16,13 +16,14 @@ use crate::desk::consumers::{ConsumerRow, is_parked};
 pub(in crate::dashboard) async fn list(State(dashboard): Here, Extension(visit): Who) -> Page {
     visit.sees_all()?;
     let desk = &dashboard.front.desk;
-    let (consumers, held) = (desk.consumers().await?, desk.held(None).await?);
+    let (consumers, held) = (desk.consumers_closely().await?, desk.held(None).await?);
     let moment = dashboard.front.pulse.fresh().await;
     let most = consumers.iter().filter_map(|consumer| consumer.ready).max().unwrap_or(0).max(1);
     let speed = |name: &str| moment.rates.get(name).copied();
     let rows: Vec<Markup> =
         consumers.iter().map(|consumer| row(consumer, most, speed(&consumer.name), &visit)).collect();
-    let header = ["Consumer", "Queue", "State", "#Waiting", "#In retry", "#Held", "#Applied", "Control"];
+    let header =
+        ["Consumer", "Queue", "State", "#Waiting", "#In flight", "#In retry", "#Held", "#Rate", "Control"];
     let nothing = ("No consumer has started here", "those that start on this store are listed by themselves");
     Ok(frame::page(
         &visit,
@@ -47,15 +48,23 @@ fn row(consumer: &ConsumerRow, most: u64, speed: Option<f64>, visit: &Visit) -> 
             div class="quiet" { "by " (pause.by) ", " (ago(pause.since, visit.now)) @if !pause.reason.is_empty() { ": " (pause.reason) } }
         } }
         td class="n" { (count(consumer.ready)) (chart::meter(consumer.ready.unwrap_or(0), most, false)) }
+        td class="n" { @match consumer.in_flight {
+            Some(in_flight) => (number(in_flight)),
+            None => span class="quiet" title="it runs in other processes, and RabbitMQ's management API does not say" { "–" },
+        } }
         td class="n" { (count(consumer.waiting)) }
         td class="n" { (number(consumer.held)) }
-        td class="n" { @if let Some(speed) = speed { (rate(speed)) "/s" } @else { span class="quiet" title="by consumers of other processes, if at all" { "–" } } }
+        td class="n" { @match (speed, consumer.settled_per_second) {
+            (Some(speed), _) => { span title="applied here" { (rate(speed)) "/s" } }
+            (None, Some(speed)) => { span title="settled, wherever it runs, by RabbitMQ's statistics" { (rate(speed)) "/s" } }
+            (None, None) => { span class="quiet" title="by consumers of other processes, if at all" { "–" } }
+        } }
         td { (control(consumer, visit)) }
     } }
 }
 
 fn control(consumer: &ConsumerRow, visit: &Visit) -> Markup {
-    let to = |what: &str| format!("/dashboard/consumers/{}/{what}", consumer.name);
+    let to = |what: &str| format!("/dashboard/consumers/{}/{what}", segment(&consumer.name));
     html! {
         @if consumer.pause.is_some() {
             (form(visit, &to("resume"), "row", html! { (button(visit, Action::Control, "small main", "Resume")) }))
@@ -78,7 +87,7 @@ fn keys(held: &[HeldKey], visit: &Visit) -> Markup {
             td { a href=(super::event::address(key.head.as_str())) { code { (key.head) } } }
             td class="short mono" { (short(&key.error, 120)) }
             td { @if is_parked(key) {
-                (form(visit, &format!("/dashboard/consumers/{}/release", key.consumer), "row", html! {
+                (form(visit, &format!("/dashboard/consumers/{}/release", segment(key.consumer.as_str())), "row", html! {
                     input type="hidden" name="key" value=(key.key);
                     (button(visit, Action::Control, "small", "Go on without it"))
                 }))
