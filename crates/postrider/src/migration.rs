@@ -106,7 +106,6 @@ pub struct Course {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
     /// What goes where.
-    #[serde(flatten)]
     pub definition: Definition,
     /// Where it stands.
     pub phase: Phase,

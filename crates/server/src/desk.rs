@@ -26,7 +26,7 @@ use postrider_ledger::Ledger;
 
 use crate::api::Problem;
 use crate::at_work::AtWork;
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::wiring::WholeStore;
 
 /// What is found, or the problem as every face tells it.
@@ -58,6 +58,8 @@ pub(crate) struct StoreDesk<S> {
     pub(crate) store: S,
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) config: Arc<Config>,
+    /// The same, with what a reload changes.
+    pub(crate) live: Live,
     pub(crate) clock: Clock,
     pub(crate) ledger: Ledger<S>,
     /// RabbitMQ's topology; none with the embedded broker, which has whatever is declared.

@@ -18,6 +18,11 @@ use crate::topology::{ExchangeName, QueueName, RoutingKey};
 /// the order of a key holds however many relays run, and claiming a row writes nothing. A relay that lost its lease
 /// (paused, cut off) cannot mark what another took over.
 pub trait Outbox: DualPublishing {
+    /// What it is called in figures: its table.
+    fn outbox_name(&self) -> String {
+        "event_outbox".to_owned()
+    }
+
     /// Commits events with whatever else `tx` writes. Returns their ids, in order.
     ///
     /// An id that was committed before is [`Duplicate`](super::StoreErrorKind::Duplicate), and the transaction cannot go on.
@@ -112,6 +117,20 @@ pub struct Backlog {
     pub parked_keys: u64,
     /// When the oldest due row was written.
     pub oldest_due: Option<Timestamp>,
+}
+
+impl Backlog {
+    /// Shows it on the gauges of this outbox.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+    pub fn show(&self, outbox: &str, now: Timestamp) {
+        let waited = self.oldest_due.map_or(0.0, |at| now.duration_since(at).as_secs_f64().max(0.0));
+        metrics::gauge!("postrider_outbox_due", "outbox" => outbox.to_owned()).set(self.due as f64);
+        metrics::gauge!("postrider_outbox_later", "outbox" => outbox.to_owned()).set(self.later as f64);
+        metrics::gauge!("postrider_outbox_dead", "outbox" => outbox.to_owned()).set(self.dead as f64);
+        metrics::gauge!("postrider_outbox_parked_keys", "outbox" => outbox.to_owned())
+            .set(self.parked_keys as f64);
+        metrics::gauge!("postrider_outbox_oldest_due_seconds", "outbox" => outbox.to_owned()).set(waited);
+    }
 }
 
 /// A slot that a relay holds.

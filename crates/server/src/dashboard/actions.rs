@@ -85,3 +85,8 @@ pub(super) fn reason_field(hint: &str) -> Markup {
         }
     }
 }
+
+/// The same in the row of a table.
+pub(super) fn short_reason() -> Markup {
+    html! { input type="text" name="reason" required maxlength="500" placeholder="why" aria-label="Reason" autocomplete="off"; }
+}

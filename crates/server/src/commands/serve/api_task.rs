@@ -8,7 +8,9 @@ use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
 use postrider::dedup::{Accelerator, Deduplicator};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +22,7 @@ use crate::api::{
 };
 use crate::at_work::AtWork;
 use crate::commands::Context;
-use crate::config::{Config, Tls};
+use crate::config::{Config, Http, Live, Tls};
 use crate::dashboard::Dashboard;
 use crate::desk::StoreDesk;
 use crate::desk::pulse::Pulse;
@@ -31,10 +33,13 @@ use crate::wiring::{self, WholeStore};
 /// The running API.
 pub(crate) struct ApiTask {
     task: JoinHandle<()>,
+    api: Api,
+    /// The certificate, where we have one.
+    certified: Option<watch::Sender<Arc<ServerConfig>>>,
     /// Where the dashboard is, if there is one.
     pub(crate) dashboard: Option<String>,
     /// What health is told of this process.
-    pub(super) at_work: Arc<AtWork>,
+    pub(crate) at_work: Arc<AtWork>,
 }
 
 /// What is served at the address.
@@ -53,6 +58,8 @@ pub(crate) struct Behind<'a, S> {
     pub(crate) accelerator: Option<&'a Accelerator>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) config: Config,
+    /// The same, with what a reload changes.
+    pub(crate) live: Live,
     pub(crate) context: &'a Context,
 }
 
@@ -63,7 +70,7 @@ impl ApiTask {
         faces: Faces,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let Behind { store, broker, accelerator, metrics, config, context } = behind;
+        let Behind { store, broker, accelerator, metrics, config, live, context } = behind;
         let config = Arc::new(config);
         let (http, clock) = (config.settings.http.clone(), context.clock.clone());
         let backend: Arc<dyn ApiBackend> =
@@ -71,7 +78,7 @@ impl ApiTask {
         let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
         let certified = match http.tls {
-            Tls::Own => Some(tls::config(&http.cert_file, &http.key_file)?),
+            Tls::Own => Some(watch::Sender::new(tls::config(&http.cert_file, &http.key_file)?)),
             Tls::Off | Tls::Proxy => None,
         };
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
@@ -85,6 +92,7 @@ impl ApiTask {
             store: store.clone(),
             broker: broker.clone(),
             config: config.clone(),
+            live: live.clone(),
             clock: context.clock.clone(),
             ledger: wiring::ledger(store, &config, &context.clock)?,
             operator: wiring::operator(context, config.own.layout.vhost.as_ref())?,
@@ -93,8 +101,7 @@ impl ApiTask {
         let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
         let front = Front { desk, pulse, clock: context.clock.clone() };
         let more = if faces.api {
-            let desk =
-                PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
+            let desk = PushDesk { store: store.clone(), config: live.clone(), clock: context.clock.clone() };
             let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
             let (noted, ended) = (at_work.clone(), stop.clone());
             let desks =
@@ -111,17 +118,26 @@ impl ApiTask {
         } else {
             Router::new()
         };
-        let router = api.router(more, pages);
+        let router = api.clone().router(more, pages);
         let scheme = if certified.is_some() { "https" } else { "http" };
         let dashboard = faces.dashboard.then(|| format!("{scheme}://{listens_at}/dashboard"));
-        let task = if let Some(certified) = certified {
-            let listener = TlsListener::new(listener, certified)?;
+        let task = if let Some(certified) = &certified {
+            let listener = TlsListener::new(listener, certified.subscribe())?;
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         } else {
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
         eprintln!("listening on {scheme}://{listens_at}");
-        Ok(Self { task, dashboard, at_work })
+        Ok(Self { task, api, certified, dashboard, at_work })
+    }
+
+    /// Takes up what may change while it serves. A certificate is read again, from the same files or from others.
+    pub(super) fn reload(&self, http: &Http) -> anyhow::Result<()> {
+        if let Some(certified) = &self.certified {
+            certified.send_replace(tls::config(&http.cert_file, &http.key_file)?);
+        }
+        self.api.reload(http);
+        Ok(())
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use postrider::store::HeldKey;
 use postrider::topology::ConsumerName;
 
-use super::super::actions::{Action, button, form};
+use super::super::actions::{Action, button, form, short_reason};
 use super::super::parts::{ago, number, rate, segment, short, state, table};
 use super::super::visit::Visit;
 use super::super::{Done, Page, chart, frame};
@@ -67,10 +67,10 @@ fn control(consumer: &ConsumerRow, visit: &Visit) -> Markup {
     let to = |what: &str| format!("/dashboard/consumers/{}/{what}", segment(&consumer.name));
     html! {
         @if consumer.pause.is_some() {
-            (form(visit, &to("resume"), "row", html! { (button(visit, Action::Control, "small main", "Resume")) }))
+            (form(visit, &to("resume"), "row", html! { (short_reason()) (button(visit, Action::Control, "small main", "Resume")) }))
         } @else {
             (form(visit, &to("pause"), "row", html! {
-                input type="text" name="reason" required placeholder="why" aria-label="Reason";
+                (short_reason())
                 (button(visit, Action::Control, "small", "Pause"))
             }))
         }
@@ -89,6 +89,7 @@ fn keys(held: &[HeldKey], visit: &Visit) -> Markup {
             td { @if is_parked(key) {
                 (form(visit, &format!("/dashboard/consumers/{}/release", segment(key.consumer.as_str())), "row", html! {
                     input type="hidden" name="key" value=(key.key);
+                    (short_reason())
                     (button(visit, Action::Control, "small", "Go on without it"))
                 }))
             } @else { span class="quiet" { "tried again " (ago(key.due_at, visit.now)) } } }
@@ -115,7 +116,7 @@ pub(in crate::dashboard) async fn resume(
     Path(name): Path<ConsumerName>,
 ) -> Done {
     visit.may(Action::Control)?;
-    dashboard.front.desk.resume(&name, &visit.actor()).await?;
+    dashboard.front.desk.resume(&name, &visit.actor(), visit.reason()?).await?;
     Ok(Redirect::to("/dashboard/consumers"))
 }
 
@@ -125,6 +126,7 @@ pub(in crate::dashboard) async fn release(
     Path(name): Path<ConsumerName>,
 ) -> Done {
     visit.may(Action::Control)?;
-    dashboard.front.desk.release(&name, &visit.needs("key")?, &visit.actor()).await?;
+    let key = visit.needs("key")?;
+    dashboard.front.desk.release(&name, &key, &visit.actor(), visit.reason()?).await?;
     Ok(Redirect::to("/dashboard/consumers"))
 }

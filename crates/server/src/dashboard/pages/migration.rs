@@ -14,7 +14,7 @@ use postrider::migration::{
 use postrider::store::{Operation, OperationKind};
 
 use super::super::actions::{Action, button, form, reason_field};
-use super::super::parts::{ago, empty, number, pill, segment, state, table, time};
+use super::super::parts::{empty, number, pill, segment, span, state, table, time};
 use super::super::visit::Visit;
 use super::super::{Dashboard, Done, Page, frame};
 use super::{Here, Who};
@@ -93,16 +93,16 @@ fn past(standing: &Standing) -> Markup {
 fn of(standing: &Standing, errand: Option<&Operation>, visit: &Visit) -> Markup {
     html! {
         section class="card" {
-            header { h2 { (standing.definition.name) } span class="quiet" { "in this phase since " (ago(standing.phase_at, visit.now)) } }
+            header { h2 { (standing.definition.name) } span class="quiet" { "in this phase for " (span(visit.now.duration_since(standing.phase_at).as_secs())) } }
             (phases(standing.phase))
             (about(&standing.definition))
         }
         div id="standing" class="stack" data-refresh="2000" {
             (both(standing))
             (parity::proof(standing, errand, visit))
+            (compare_form(standing, visit))
+            (next_step(standing, visit))
         }
-        (compare_form(standing, visit))
-        (next_step(standing, visit))
     }
 }
 
@@ -158,7 +158,7 @@ fn both(standing: &Standing) -> Markup {
     };
     let obey = standing.obedient();
     html! {
-        div class="tiles" {
+        div class="tiles three" {
             (path("New bus", &standing.new, p99.new))
             (path("Old bus", &standing.legacy, p99.legacy))
             section class="tile plain" {

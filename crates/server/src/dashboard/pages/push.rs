@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use postrider::push::Attempt;
 use postrider::topology::ConsumerName;
 
-use super::super::actions::{Action, button, form};
+use super::super::actions::{Action, button, form, short_reason};
 use super::super::parts::{ago, number, pill, segment, short, state, table};
 use super::super::visit::Visit;
 use super::super::{Dashboard, Done, Page, frame};
@@ -83,14 +83,14 @@ fn controls(row: &Row, visit: &Visit) -> Markup {
     html! {
         (form(visit, &to("test"), "row", html! { (button(visit, Action::TestPush, "main", "Send a test event")) }))
         @if row.pause.is_some() {
-            (form(visit, &to("resume"), "row", html! { (button(visit, Action::Control, "", "Resume")) }))
+            (form(visit, &to("resume"), "row", html! { (short_reason()) (button(visit, Action::Control, "", "Resume")) }))
         } @else {
             (form(visit, &to("pause"), "row", html! {
-                input type="text" name="reason" required placeholder="why" aria-label="Reason";
+                (short_reason())
                 (button(visit, Action::Control, "", "Pause"))
             }))
         }
-        (form(visit, &to("rotate"), "row", html! { (button(visit, Action::RotateSecret, "danger", "New secret")) }))
+        (form(visit, &to("rotate"), "row", html! { (short_reason()) (button(visit, Action::RotateSecret, "danger", "New secret")) }))
     }
 }
 
@@ -134,7 +134,7 @@ pub(in crate::dashboard) async fn rotate(
     Path(name): Path<ConsumerName>,
 ) -> Page {
     visit.may(Action::RotateSecret)?;
-    let shown = dashboard.front.desk.rotate(&name, &visit.actor()).await?;
+    let shown = dashboard.front.desk.rotate(&name, &visit.actor(), visit.reason()?).await?;
     let secret = shown.secret.or(shown.public_key).unwrap_or_default();
     let news = html! {
         div class="card" role="status" {
@@ -162,6 +162,6 @@ pub(in crate::dashboard) async fn resume(
     Path(name): Path<ConsumerName>,
 ) -> Done {
     visit.may(Action::Control)?;
-    dashboard.front.desk.resume(&name, &visit.actor()).await?;
+    dashboard.front.desk.resume(&name, &visit.actor(), visit.reason()?).await?;
     Ok(Redirect::to(&format!("/dashboard/push/{}", segment(name.as_str()))))
 }

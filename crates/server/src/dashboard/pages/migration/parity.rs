@@ -57,7 +57,7 @@ fn report(parity: &Parity, visit: &Visit) -> Markup {
             dt { "Missing" } dd { (count(parity.missing)) }
             dt { "Extra" } dd { (count(parity.extra)) }
             dt { "Different" } dd { (count(parity.different)) }
-            dt { "Messages" } dd { (number(parity.new_messages)) " on the new bus, " (number(parity.legacy_messages)) " on the old one, " (number(parity.repeated)) " of them repeats, which at least once allows" }
+            dt { "Messages" } dd { (number(parity.new_messages)) " on the new bus, " (number(parity.legacy_messages)) " on the old one" @if parity.repeated > 0 { ", " (number(parity.repeated)) " of them repeats, which at least once allows" } }
         }
         @if let Some(note) = &parity.note { p class="note warn inset" { (note) } }
         @if !rows.is_empty() { (table(&["Event", "What", "Where", "Why"], &rows, ("", ""))) }
