@@ -89,7 +89,8 @@
           const fresh = page.getElementById(part.id);
           if (fresh) {
             replace(part, fresh.innerHTML);
-            if (!fresh.dataset.refresh) delete part.dataset.refresh;
+            if (fresh.dataset.refresh) part.dataset.refresh = fresh.dataset.refresh;
+            else delete part.dataset.refresh;
           }
         } catch { /* The server is away for a moment. */ }
       }

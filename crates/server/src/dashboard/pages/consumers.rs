@@ -30,7 +30,7 @@ pub(in crate::dashboard) async fn list(State(dashboard): Here, Extension(visit):
         "Queues and consumers",
         html! {
             (frame::top("Queues and consumers", "A pause is obeyed wherever the consumer runs, within a second or so. What is in hand is finished; the rest waits.", html! {}))
-            section class="card flush" { (table(&header, &rows, nothing)) }
+            section class="card flush" id="consumers" data-refresh="5000" { (table(&header, &rows, nothing)) }
             section class="card flush" {
                 header { h2 { "Keys that are held" } }
                 (keys(&held, &visit))

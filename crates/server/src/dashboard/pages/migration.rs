@@ -91,13 +91,15 @@ fn past(standing: &Standing) -> Markup {
 }
 
 fn of(standing: &Standing, errand: Option<&Operation>, visit: &Visit) -> Markup {
+    // Deliveries are counted each time: not oftener than somebody waits for something.
+    let moves = !standing.settled || errand.is_some_and(|errand| !errand.state.is_over());
     html! {
         section class="card" {
             header { h2 { (standing.definition.name) } span class="quiet" { "in this phase for " (span(visit.now.duration_since(standing.phase_at).as_secs())) } }
             (phases(standing.phase))
             (about(&standing.definition))
         }
-        div id="standing" class="stack" data-refresh="2000" {
+        div id="standing" class="stack" data-refresh=(if moves { "2000" } else { "10000" }) {
             (both(standing))
             (parity::proof(standing, errand, visit))
             (compare_form(standing, visit))

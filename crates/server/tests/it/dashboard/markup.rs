@@ -42,7 +42,7 @@ fn letter() -> Value {
         "aggregate_id": PLANTED, "ordering_key": PLANTED, "consumer": PLANTED, "queue": PLANTED, "exchange": PLANTED,
         "routing_key": PLANTED, "reason": PLANTED, "error": PLANTED, "error_class": PLANTED, "attempts": 11,
         "first_failed_at": at, "dead_at": at,
-        "properties": { "message_id": PLANTED, "content_type": PLANTED }, "headers": { PLANTED: PLANTED },
+        "properties": { "message_id": PLANTED, "content_type": PLANTED }, "headers": { PLANTED: { "text": PLANTED } },
         "body": "IjxpbWcvc3JjPXgvb25lcnJvcj1hbGVydCgxKT4i",
     })
 }
