@@ -112,10 +112,11 @@ impl Flow {
         }
     }
 
-    /// The store has recorded what became of a row; `claim` is the last claim that was asked for before.
-    pub(super) fn settled(&mut self, position: i64, key: Option<&OrderingKey>, claim: u64) {
+    /// The store has recorded what became of a row: `failed` is its key, if it failed, and `claim` the last claim that was asked
+    /// for before. The mark of an earlier row of the key says nothing of the failure behind it, so it unblocks nobody.
+    pub(super) fn settled(&mut self, position: i64, failed: Option<&OrderingKey>, claim: u64) {
         self.forget(position);
-        if let Some(last) = key.and_then(|key| self.blocked.get_mut(key)) {
+        if let Some(last) = failed.and_then(|key| self.blocked.get_mut(key)) {
             *last = claim;
         }
     }
@@ -229,6 +230,19 @@ mod tests {
         // One that was asked later has only what may go: the head itself, when its time has come.
         flow.take(3, vec![keyed(1, "a")]);
         assert_eq!(positions(&flow.next(10)), [1]);
+    }
+
+    #[test]
+    fn the_mark_of_an_earlier_row_does_not_unblock_a_key() {
+        let mut flow = flow(vec![keyed(1, "a"), keyed(2, "a"), keyed(3, "a")]);
+        let first = flow.next(10);
+        flow.confirmed(&first[0]);
+        let second = flow.next(10);
+        flow.failed(&second[0]);
+        // Only the first is marked, so the store does not know yet that the second failed.
+        flow.settled(1, None, 1);
+        flow.take(2, vec![keyed(3, "a")]);
+        assert!(flow.next(10).is_empty());
     }
 
     #[test]
