@@ -189,7 +189,7 @@ fn nothing_can_be_changed_in_read_only_mode() {
     let document: Value = serde_json::from_str(&serving.http("GET", "/v1/openapi.json", &[], "").2).unwrap();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys().filter(|method| *method != "get") {
-            let asked = path.replace("{id}", "01999999-0000-7000-8000-000000000000").replace("{entry}", "1");
+            let asked = path.replace(['{', '}'], "");
             let (status, _, answer) = serving.http(&method.to_uppercase(), &asked, &[], "{}");
             let plans = path == "/v1/plans";
             assert!(plans || (status == 403 && answer.contains("read_only")), "{method} {path}: {answer}");
