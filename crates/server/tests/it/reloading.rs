@@ -61,6 +61,7 @@ async fn a_reload_changes_limits_and_endpoints_while_everything_runs() {
     assert_eq!(publish(&serving), 202);
     configure(&folder, &after.url(), "read_only = true");
     serving.signal(Signal::HUP);
-    serving.wait_for("in force now: http.metrics_token, http.read_only, http.requests_per_second");
+    let told = serving.wait_for("in force now: http.metrics_token, http.read_only, http.requests_per_second");
+    assert!(!told.contains("push"), "what was only moved has not changed: {told}");
     assert_eq!(publish(&serving), 403);
 }
