@@ -121,7 +121,7 @@ impl Api {
         let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
         let (read_only, requests_per_second) = (new.read_only, new.requests_per_second);
         let metrics_token = new.metrics_token.clone();
-        *http = Arc::new(Http { read_only, requests_per_second, metrics_token, ..Http::clone(&http) });
+        *http = Arc::new(Http { metrics_token, requests_per_second, read_only, ..Http::clone(&http) });
     }
 
     /// Where `serve` notes what runs in this process.

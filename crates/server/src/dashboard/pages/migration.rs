@@ -279,13 +279,13 @@ fn taken(visit: &Visit) -> Result<Taken, Problem> {
     Ok(Taken { by: visit.actor(), reason: visit.reason()?.to_owned(), forced })
 }
 
-fn back() -> Done {
-    Ok(Redirect::to("/dashboard/migration"))
+fn back() -> Redirect {
+    Redirect::to("/dashboard/migration")
 }
 
 pub(in crate::dashboard) async fn start(State(dashboard): Here, Extension(visit): Who) -> Done {
     dashboard.front.desk.start_migration(&taken(&visit)?).await?;
-    back()
+    Ok(back())
 }
 
 pub(in crate::dashboard) async fn compare(
@@ -302,7 +302,7 @@ pub(in crate::dashboard) async fn compare(
     let how = Comparing { listen: Duration::from_secs(seconds), ..Comparing::default() };
     let step = Taken { by: visit.actor(), reason: String::new(), forced: false };
     dashboard.front.desk.compare_buses(&name, &how, &step).await?;
-    back()
+    Ok(back())
 }
 
 pub(in crate::dashboard) async fn cut_over(
@@ -311,7 +311,7 @@ pub(in crate::dashboard) async fn cut_over(
     Path(name): Path<MigrationName>,
 ) -> Done {
     dashboard.front.desk.cut_over(&name, &taken(&visit)?).await?;
-    back()
+    Ok(back())
 }
 
 pub(in crate::dashboard) async fn roll_back(
@@ -320,7 +320,7 @@ pub(in crate::dashboard) async fn roll_back(
     Path(name): Path<MigrationName>,
 ) -> Done {
     dashboard.front.desk.roll_back(&name, &taken(&visit)?).await?;
-    back()
+    Ok(back())
 }
 
 pub(in crate::dashboard) async fn finish(
@@ -329,5 +329,5 @@ pub(in crate::dashboard) async fn finish(
     Path(name): Path<MigrationName>,
 ) -> Done {
     dashboard.front.desk.finish_migration(&name, &taken(&visit)?).await?;
-    back()
+    Ok(back())
 }
