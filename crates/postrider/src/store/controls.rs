@@ -24,6 +24,7 @@ pub trait Controls: Store {
         &self,
         consumer: &ConsumerName,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The pause of one consumer, if it is paused. Asked about once a second by each consumer that runs.

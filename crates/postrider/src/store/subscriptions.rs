@@ -36,6 +36,7 @@ pub trait Subscriptions: Store {
         secret: &SigningSecret,
         old_until: Timestamp,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// What signs its requests now, the newest first. For who sends them, never to be shown.
