@@ -103,6 +103,10 @@ impl Outbox for Sqlite {
         settle.await
     }
 
+    fn is_in_commit_order(&self) -> bool {
+        true
+    }
+
     /// Writers take turns here, so what is visible is all there is.
     async fn horizon(&self) -> Result<Horizon, StoreError> {
         let position: i64 = sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM event_outbox")

@@ -55,6 +55,11 @@ pub trait Outbox: DualPublishing {
         ask: Ask,
     ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send;
 
+    /// Whether a row is never committed behind one of a higher position, because only one transaction writes at a time.
+    fn is_in_commit_order(&self) -> bool {
+        false
+    }
+
     /// How far the outbox is written, and who may still commit something before that point.
     fn horizon(&self) -> impl Future<Output = Result<Horizon, StoreError>> + Send;
 

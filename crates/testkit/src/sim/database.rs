@@ -1,6 +1,7 @@
 //! The simulated database: tables as plain data. What is committed stays; what is not was never there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,6 +69,20 @@ pub(super) enum Write {
     Item(EventId, Box<OutboxRow>),
     /// Items are taken off the operation's list by this runner.
     Take(String, Vec<String>),
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mark(consumer, event, _) => write!(f, "inbox {consumer}/{event}"),
+            Self::Answer(consumer, event, _) => write!(f, "answer {consumer}/{event}"),
+            Self::Effect(Effect { consumer, event, .. }) => write!(f, "effect {consumer}/{event}"),
+            Self::Append(position, row, _) => write!(f, "append {} at {position}", row.envelope.id),
+            Self::LetGo(consumer, event) => write!(f, "let go {consumer}/{event}"),
+            Self::Item(event, _) => write!(f, "item {event}"),
+            Self::Take(runner, items) => write!(f, "{runner} takes {}", items.join(" ")),
+        }
+    }
 }
 
 /// The one job: its numbers, by the real rules, and its items.
