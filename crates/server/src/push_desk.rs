@@ -185,6 +185,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         signing: Signing,
         old_stays: Duration,
         by: &str,
+        reason: &str,
     ) -> Result<Shown, DeskError> {
         self.refuse_configured(name)?;
         let now = self.clock.now();
@@ -193,7 +194,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         let secret = self
             .fresh(signing)
             .ok_or_else(|| DeskError::Invalid("there is nothing to rotate to".to_owned()))?;
-        if !self.store.rotate_secret(name, &secret, until, by).await? {
+        if !self.store.rotate_secret(name, &secret, until, by, reason).await? {
             return Err(DeskError::Unknown(name.clone()));
         }
         Ok(shown(name, Some(&secret), Some(until)))

@@ -16,10 +16,10 @@ impl Controls for Sqlite {
         self.writer().run(move |connection| pause(connection, name, by, reason, now).boxed()).await
     }
 
-    async fn resume(&self, consumer: &ConsumerName, by: &str) -> Result<bool, StoreError> {
+    async fn resume(&self, consumer: &ConsumerName, by: &str, reason: &str) -> Result<bool, StoreError> {
         let now = self.clock().now().as_microsecond();
-        let (name, by) = (consumer.to_string(), by.to_owned());
-        self.writer().run(move |connection| resume(connection, name, by, now).boxed()).await
+        let (name, by, reason) = (consumer.to_string(), by.to_owned(), reason.to_owned());
+        self.writer().run(move |connection| resume(connection, name, by, reason, now).boxed()).await
     }
 
     async fn pause_of(&self, consumer: &ConsumerName) -> Result<Option<Pause>, StoreError> {
@@ -61,12 +61,14 @@ async fn resume(
     connection: &mut SqliteConnection,
     name: String,
     by: String,
+    reason: String,
     now: i64,
 ) -> Result<bool, StoreError> {
     let delete = sqlx::query("DELETE FROM consumer_control WHERE consumer_name = ?").bind(&name);
     let changed = delete.execute(&mut *connection).await.map_err(from_sqlite)?.rows_affected() > 0;
     if changed {
-        log(connection, now, &by, "consumer.resume", &name, None).await?;
+        let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
+        log(connection, now, &by, "consumer.resume", &name, reason).await?;
     }
     Ok(changed)
 }

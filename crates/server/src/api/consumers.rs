@@ -53,8 +53,10 @@ async fn resume(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<ConsumerName>,
+    body: Bytes,
 ) -> Result<Json<Changed>, Problem> {
-    Ok(Json(Changed { changed: front.desk.resume(&name, &caller.name()).await? }))
+    let Why { reason } = read_or_default(&body)?;
+    Ok(Json(Changed { changed: front.desk.resume(&name, &caller.name(), &reason).await? }))
 }
 
 #[derive(Serialize)]

@@ -113,6 +113,7 @@ struct Rotate {
     signing: Signing,
     /// How long the old secret signs still.
     old_stays_ms: Option<u64>,
+    reason: String,
 }
 
 async fn rotate<S: Subscriptions + Controls>(
@@ -123,7 +124,7 @@ async fn rotate<S: Subscriptions + Controls>(
 ) -> Result<Json<Shown>, Problem> {
     let asked: Rotate = read_or_default(&body)?;
     let stays = asked.old_stays_ms.map_or(OLD_SECRET_STAYS, Duration::from_millis);
-    Ok(Json(desk.rotate(&name, asked.signing, stays, &caller.name()).await?))
+    Ok(Json(desk.rotate(&name, asked.signing, stays, &caller.name(), &asked.reason).await?))
 }
 
 async fn test<S: Subscriptions + Controls>(
@@ -160,9 +161,11 @@ async fn resume<S: Subscriptions + Controls>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     Path(name): Named,
+    body: Bytes,
 ) -> Result<Json<Changed>, Problem> {
+    let why: Why = read_or_default(&body)?;
     desk.find(&name).await?;
-    let changed = desk.store.resume(&name, &caller.name()).await?;
+    let changed = desk.store.resume(&name, &caller.name(), &why.reason).await?;
     Ok(Json(Changed { changed }))
 }
 

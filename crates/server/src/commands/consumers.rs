@@ -40,6 +40,9 @@ enum What {
     Resume {
         /// The consumer
         name: ConsumerName,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be resumed, and resume nothing
         #[arg(long)]
         dry_run: bool,
@@ -78,7 +81,7 @@ impl OnStore for Consumers<'_> {
             What::Ls => list(&wired, context).await,
             What::Held { name } => held(store, name.as_ref(), context).await,
             What::Pause { name, reason, dry_run } => pause(store, &name, &reason, dry_run, context).await,
-            What::Resume { name, dry_run } => resume(store, &name, dry_run, context).await,
+            What::Resume { name, reason, dry_run } => resume(store, &name, &reason, dry_run, context).await,
             What::Release { name, key, dry_run } => release(store, &name, &key, dry_run, context).await,
         }
     }
@@ -162,6 +165,7 @@ async fn pause<S: WholeStore>(
 async fn resume<S: WholeStore>(
     store: &S,
     name: &ConsumerName,
+    reason: &str,
     dry_run: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
@@ -172,7 +176,7 @@ async fn resume<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     // A name that nobody knows any more may still be paused.
-    if store.resume(name, &context.environment.user()).await? {
+    if store.resume(name, &context.environment.user(), reason).await? {
         context.output.note(&format!("{name} goes on"));
         return Ok(Exit::Ok);
     }

@@ -43,7 +43,7 @@ pub(crate) trait Consumers {
     /// Pauses one wherever it runs. False if it was paused before.
     async fn pause(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool>;
     /// Lets one go on. False if it was not paused.
-    async fn resume(&self, name: &ConsumerName, by: &str) -> Answer<bool>;
+    async fn resume(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool>;
     /// Lets the events behind a parked one go on without it.
     async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str) -> Answer<()>;
 }
@@ -63,9 +63,9 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
         Ok(self.store.pause(name, by, reason).await?)
     }
 
-    async fn resume(&self, name: &ConsumerName, by: &str) -> Answer<bool> {
+    async fn resume(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool> {
         // A name that nobody knows any more may still be paused.
-        let resumed = self.store.resume(name, by).await?;
+        let resumed = self.store.resume(name, by, reason).await?;
         if !resumed {
             self.expect(name).await?;
         }

@@ -38,7 +38,7 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
     }
 
     async fn rotate(&self, name: &ConsumerName, by: &str) -> Answer<Shown> {
-        Ok(self.push().rotate(name, Signing::default(), OLD_SECRET_STAYS, by).await?)
+        Ok(self.push().rotate(name, Signing::default(), OLD_SECRET_STAYS, by, "").await?)
     }
 }
 

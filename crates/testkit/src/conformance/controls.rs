@@ -17,13 +17,13 @@ fn told(pauses: &[Pause]) -> Vec<(&str, &str, &str)> {
 pub async fn a_pause_is_seen_until_it_is_taken_back<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;
     let (mail, ledger) = (name("mail"), name("größe"));
-    assert!(!store.resume(&mail, "ann").await.unwrap(), "it was not paused");
+    assert!(!store.resume(&mail, "ann", "").await.unwrap(), "it was not paused");
     assert!(store.pause(&mail, "ann", "the mail server moves").await.unwrap());
     assert!(store.pause(&ledger, "bob", "").await.unwrap());
     let expected = [("größe", "bob", ""), ("mail", "ann", "the mail server moves")];
     assert_eq!(told(&store.pauses().await.unwrap()), expected);
     assert_eq!(told(&[store.pause_of(&mail).await.unwrap().unwrap()]), [expected[1]]);
-    assert!(store.resume(&mail, "bob").await.unwrap());
+    assert!(store.resume(&mail, "bob", "it has moved").await.unwrap());
     assert_eq!(store.pause_of(&mail).await.unwrap(), None);
     assert_eq!(told(&store.pauses().await.unwrap()), [expected[0]]);
 }

@@ -78,14 +78,14 @@ where
     let store = fixture.store().await;
     let now = Clock::system().now();
     let later = now.checked_add(Duration::from_hours(1)).unwrap();
-    assert!(!store.rotate_secret(&name("a"), &secret(1), later, "ann").await.unwrap());
+    assert!(!store.rotate_secret(&name("a"), &secret(1), later, "ann", "").await.unwrap());
     store.create_subscription(&subscription("a"), Some(&secret(1)), "ann").await.unwrap();
     let before = store.subscriptions().await.unwrap().remove(0);
-    assert!(store.rotate_secret(&name("a"), &secret(2), later, "ann").await.unwrap());
+    assert!(store.rotate_secret(&name("a"), &secret(2), later, "ann", "").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [2, 1].map(|number| secret(number).reveal().to_owned()));
     let after = store.subscriptions().await.unwrap().remove(0);
     assert!(after.version > before.version && after.secrets == 2);
-    assert!(store.rotate_secret(&name("a"), &secret(3), now, "ann").await.unwrap());
+    assert!(store.rotate_secret(&name("a"), &secret(3), now, "ann", "").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [secret(3).reveal()]);
 }
 

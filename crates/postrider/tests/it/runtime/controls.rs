@@ -37,7 +37,7 @@ pub(super) async fn a_paused_consumer_takes_nothing_until_it_is_resumed<S: Effec
     let account = stage.account(&running, |account| account.waiting == 20 && account.holds()).await;
     assert_eq!((account.applied, stage.calls().len()), (1, 1));
 
-    assert!(stage.store.resume(&mail, "bob").await.unwrap());
+    assert!(stage.store.resume(&mail, "bob", "").await.unwrap());
     stage.account(&running, |account| account.applied == 21).await;
     assert_eq!(status.state(), ConsumerState::Running);
 }

@@ -162,6 +162,6 @@ pub(in crate::dashboard) async fn resume(
     Path(name): Path<ConsumerName>,
 ) -> Done {
     visit.may(Action::Control)?;
-    dashboard.front.desk.resume(&name, &visit.actor()).await?;
+    dashboard.front.desk.resume(&name, &visit.actor(), visit.field("reason").unwrap_or_default()).await?;
     Ok(Redirect::to(&format!("/dashboard/push/{name}")))
 }
