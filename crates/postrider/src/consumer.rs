@@ -273,15 +273,19 @@ impl<S: ConsumerStore> Consumer<S> {
         loop {
             let most = self.most_at_a_time();
             let deliveries = tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 () = self.status.held_up() => return Ok(()),
+                () = desk.left.cancelled() => return Ok(()),
                 deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
             for arrived in self.meet(deliveries, probe).await {
                 tokio::select! {
+                    biased;
                     // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                     () = stop.cancelled() => return Ok(()),
                     () = self.status.held_up() => return Ok(()),
+                    () = desk.left.cancelled() => return Ok(()),
                     () = desk.take(arrived) => {}
                 }
             }

@@ -4,6 +4,7 @@
 //! on what happened; every other server only helps.
 
 mod audit;
+mod backlog;
 mod claims;
 mod controls;
 mod crashes;

@@ -8,6 +8,7 @@ mod consumer;
 mod environment;
 mod layers;
 mod ledger;
+mod live;
 mod migration;
 mod observing;
 mod push;
@@ -20,6 +21,7 @@ mod triage;
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
+pub(crate) use live::Live;
 pub(crate) use observing::LogFormat;
 pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
@@ -152,10 +154,13 @@ impl Config {
     }
 
     /// The settings that differ between two readings, by name.
-    pub(crate) fn changed(&self, other: &Self) -> Vec<&str> {
+    fn changed<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let differs =
-            |(key, value): &(&String, &Secret)| other.values.get(*key).map(Secret::get) != Some(value.get());
-        self.values.iter().filter(differs).map(|(key, _)| key.as_str()).collect()
+            |key: &&String| self.values.get(*key).map(Secret::get) != other.values.get(*key).map(Secret::get);
+        let mut all: Vec<&String> = self.values.keys().chain(other.values.keys()).filter(differs).collect();
+        all.sort();
+        all.dedup();
+        all.into_iter().map(String::as_str).collect()
     }
 }
 

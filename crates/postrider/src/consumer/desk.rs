@@ -22,6 +22,8 @@ use crate::store::ConsumerStore;
 pub(super) struct Desk<S: ConsumerStore> {
     pub(super) consumer: Arc<Consumer<S>>,
     pub(super) stop: CancellationToken,
+    /// Something was left to the broker, which takes it back when the session ends: nothing more is taken on.
+    pub(super) left: CancellationToken,
     /// What waits behind the delivery in hand, lane by lane.
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
     /// The batches that are still being gathered, by the number of their handler.
@@ -44,6 +46,7 @@ impl<S: ConsumerStore> Desk<S> {
         Arc::new(Self {
             consumer,
             stop,
+            left: CancellationToken::new(),
             lanes: Mutex::default(),
             gathering: Mutex::default(),
             settled: Mutex::new(Some(settled)),
@@ -79,8 +82,7 @@ impl<S: ConsumerStore> Desk<S> {
             let most = self.most_in_hand(&arrived);
             let Some(first) = self.queue_behind(&lane, arrived) else { return };
             self.room(most).await;
-            lock(&self.lanes).insert(lane.clone(), VecDeque::from([first]));
-            self.begin(self.clone().run_lane(lane));
+            self.begin_lane(lane, first);
             return;
         }
         let Some((number, most)) = self.batchable(&arrived) else {
@@ -191,7 +193,7 @@ impl<S: ConsumerStore> Desk<S> {
         self.tasks.spawn(async move {
             tokio::select! {
                 () = desk.stop.cancelled() => {}
-                () = desk.consumer.status.held_up() => {}
+                () = desk.consumer.status.held_up() => desk.left.cancel(),
                 () = desk.consumer.clock.sleep(wait) => desk.begin_batch(number),
             }
         });
@@ -202,7 +204,7 @@ impl<S: ConsumerStore> Desk<S> {
         batch.map_or(Duration::ZERO, |limits| limits.max_wait)
     }
 
-    fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let slot = Slot::new(self.clone());
         self.tasks.spawn(async move {
             let _slot = slot;

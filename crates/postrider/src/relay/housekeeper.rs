@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Backlog, HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError, StoreErrorKind};
+use crate::store::{HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError, StoreErrorKind};
 
 /// How often the house is kept.
 const ROUNDS: Duration = Duration::from_mins(10);
@@ -38,7 +38,7 @@ impl<S: Outbox + Housekeeping> Housekeeper<S> {
                 }
             }
             match self.store.backlog().await {
-                Ok(backlog) => show(&backlog, &self.clock),
+                Ok(backlog) => backlog.show(&self.store.outbox_name(), self.clock.now()),
                 Err(error) => tracing::debug!(%error, "the backlog was not counted"),
             }
             tokio::select! {
@@ -71,14 +71,4 @@ fn tell(kept: Result<Option<Kept>, StoreError>) {
             metrics::counter!("postrider_outbox_housekeeping_failed_total").increment(1);
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
-fn show(backlog: &Backlog, clock: &Clock) {
-    let waited = backlog.oldest_due.map_or(0.0, |at| clock.now().duration_since(at).as_secs_f64().max(0.0));
-    metrics::gauge!("postrider_outbox_due").set(backlog.due as f64);
-    metrics::gauge!("postrider_outbox_later").set(backlog.later as f64);
-    metrics::gauge!("postrider_outbox_dead").set(backlog.dead as f64);
-    metrics::gauge!("postrider_outbox_parked_keys").set(backlog.parked_keys as f64);
-    metrics::gauge!("postrider_outbox_oldest_due_seconds").set(waited);
 }

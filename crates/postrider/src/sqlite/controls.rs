@@ -67,10 +67,14 @@ async fn resume(
     let delete = sqlx::query("DELETE FROM consumer_control WHERE consumer_name = ?").bind(&name);
     let changed = delete.execute(&mut *connection).await.map_err(from_sqlite)?.rows_affected() > 0;
     if changed {
-        let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
-        log(connection, now, &by, "consumer.resume", &name, reason).await?;
+        log(connection, now, &by, "consumer.resume", &name, said(&reason)).await?;
     }
     Ok(changed)
+}
+
+/// A reason, if one was given.
+pub(super) fn said(reason: &str) -> Option<&str> {
+    Some(reason).filter(|reason| !reason.is_empty())
 }
 
 /// Who changed what, in the transaction that changes it.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::Sqlite;
-use super::controls::log;
+use super::controls::{log, said};
 use super::error::from_sqlite;
 use super::outbox::time;
 use crate::envelope::EventId;
@@ -61,7 +61,7 @@ impl Subscriptions for Sqlite {
         reason: &str,
     ) -> Result<bool, StoreError> {
         let (change, secret, until) = (self.change(name, by), secret.clone(), old_until.as_microsecond());
-        let reason = (!reason.is_empty()).then(|| reason.to_owned());
+        let reason = reason.to_owned();
         self.writer().run(move |connection| rotate(connection, change, secret, until, reason).boxed()).await
     }
 
@@ -160,7 +160,7 @@ async fn rotate(
     change: Change,
     secret: SigningSecret,
     until: i64,
-    reason: Option<String>,
+    reason: String,
 ) -> Result<bool, StoreError> {
     let Change { name, by, now } = change;
     let update = "UPDATE push_subscription SET version = version + 1, updated_at = ? WHERE name = ?";
@@ -173,7 +173,7 @@ async fn rotate(
     let ending = sqlx::query(ending).bind(until).bind(&name);
     ending.execute(&mut *connection).await.map_err(from_sqlite)?;
     keep_secret(connection, &name, &secret, now).await?;
-    log(connection, now, &by, "push.rotate-secret", &name, reason.as_deref()).await?;
+    log(connection, now, &by, "push.rotate-secret", &name, said(&reason)).await?;
     Ok(true)
 }
 

@@ -18,6 +18,11 @@ use crate::topology::{ExchangeName, QueueName, RoutingKey};
 /// the order of a key holds however many relays run, and claiming a row writes nothing. A relay that lost its lease
 /// (paused, cut off) cannot mark what another took over.
 pub trait Outbox: DualPublishing {
+    /// What it is called in figures: its table.
+    fn outbox_name(&self) -> String {
+        "event_outbox".to_owned()
+    }
+
     /// Commits events with whatever else `tx` writes. Returns their ids, in order.
     ///
     /// An id that was committed before is [`Duplicate`](super::StoreErrorKind::Duplicate), and the transaction cannot go on.
@@ -54,6 +59,11 @@ pub trait Outbox: DualPublishing {
         relay: &RelayId,
         ask: Ask,
     ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send;
+
+    /// Whether a row is never committed behind one of a higher position, because only one transaction writes at a time.
+    fn is_in_commit_order(&self) -> bool {
+        false
+    }
 
     /// How far the outbox is written, and who may still commit something before that point.
     fn horizon(&self) -> impl Future<Output = Result<Horizon, StoreError>> + Send;
@@ -365,11 +375,11 @@ impl RowResult {
 pub enum PublishResult {
     /// It is confirmed.
     Published,
-    /// It failed by its own fault and is tried again after `retry_at`, or is dead when there is no such time.
+    /// It failed by its own fault and is tried again after a while, or is dead when there is none.
     Failed {
         /// What the broker said.
         error: String,
-        /// When to try again.
-        retry_at: Option<Timestamp>,
+        /// How long it waits, from when the store hears of it: the store's clock says when that is over, not the relay's.
+        retry_after: Option<Duration>,
     },
 }

@@ -71,7 +71,7 @@ pub(super) async fn require(
     let Some(role) = route.role else { return Ok(next.run(request).await) };
     let caller = caller(&api, peer, request.headers()).await?;
     caller.may(route.method, role, route.tenants)?;
-    if route.changes && api.http.read_only {
+    if route.changes && api.http().read_only {
         return Err(read_only());
     }
     if route.paced {
@@ -96,8 +96,8 @@ impl Api {
     /// Counts a request of a caller, or says that there were too many.
     pub(crate) fn paced(&self, caller: &Caller, peer: SocketAddr) -> Result<(), Problem> {
         let whose = caller.token.map_or(Whose::Peer(peer.ip()), Whose::Token);
-        self.pace.take(whose, self.clock.monotonic()).map_err(|wait| {
-            let limit = self.http.requests_per_second;
+        let limit = self.http().requests_per_second;
+        self.pace.take(whose, self.clock.monotonic(), limit).map_err(|wait| {
             let told = format!(
                 "more than {limit} requests a second (http.requests_per_second); try again in {} ms",
                 wait.as_millis().max(1)
@@ -115,7 +115,8 @@ pub(super) async fn require_metrics(
     next: Next,
 ) -> Result<Response, Problem> {
     let headers = request.headers();
-    if let Some(secret) = api.http.metrics_token.get() {
+    let http = api.http();
+    if let Some(secret) = http.metrics_token.get() {
         let own = headers.get("x-metrics-token").and_then(|value| value.to_str().ok());
         let matches = |given: &str| bool::from(given.as_bytes().ct_eq(secret.as_bytes()));
         if own.or_else(|| bearer(headers)).is_some_and(matches) {

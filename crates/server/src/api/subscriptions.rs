@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Api;
 use super::access::Caller;
+use super::front::{Changed, Path, Query, Why};
 use super::problem::{Code, Problem};
 use crate::config::{OLD_SECRET_STAYS, PushForm};
 use crate::push_desk::{DeskError, PushDesk, Row, Shown, Signing, Tested};
@@ -132,17 +133,6 @@ async fn test<S: Subscriptions + Controls>(
     Path(name): Named,
 ) -> Result<Json<Tested>, Problem> {
     Ok(Json(desk.test(&name).await?))
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Why {
-    reason: String,
-}
-
-#[derive(Serialize)]
-struct Changed {
-    changed: bool,
 }
 
 async fn pause<S: Subscriptions + Controls>(

@@ -52,6 +52,9 @@ enum What {
     Cancel {
         /// Its id
         id: Uuid,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be cancelled, and cancel nothing
         #[arg(long)]
         dry_run: bool,
@@ -92,7 +95,7 @@ impl OnStore for Ops<'_> {
                 find(store, id).await?;
                 run_here(id, &wired, context).await
             }
-            What::Cancel { id, dry_run } => cancel(store, id, dry_run, context).await,
+            What::Cancel { id, reason, dry_run } => cancel(store, id, &reason, dry_run, context).await,
         }
     }
 }
@@ -147,6 +150,7 @@ fn told(operation: &Operation) -> String {
 async fn cancel<S: Operations>(
     store: &S,
     id: Uuid,
+    reason: &str,
     dry_run: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
@@ -163,7 +167,7 @@ async fn cancel<S: Operations>(
         return Ok(Exit::Ok);
     }
     context.output.confirm(&format!("Cancel {id} with {rest} items to go?"))?;
-    if !store.cancel_operation(id, &context.environment.actor()).await? {
+    if !store.cancel_operation(id, &context.environment.actor(), reason).await? {
         return Err(usage(format!("operation {id} was over before it could be cancelled")));
     }
     let operation = find(store, id).await?;

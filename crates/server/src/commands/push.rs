@@ -1,6 +1,5 @@
 //! `postrider push`: subscriptions whose events are POSTed to endpoints.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -152,7 +151,7 @@ impl OnStore for ToEndpoints<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
         let context = self.context;
-        let config = Arc::new(context.config.clone());
+        let config = context.live.clone();
         let desk = PushDesk { store: wired.store, config, clock: context.clock.clone() };
         match self.args.what {
             What::Ls => list(&desk, context).await,

@@ -122,6 +122,7 @@ impl OnStore for Serve<'_> {
                 accelerator: accelerator.as_ref(),
                 metrics: measured,
                 config: context.config.clone(),
+                live: context.live.clone(),
                 context,
             };
             Some(ApiTask::start(behind, faces, stop.clone()).await?)
@@ -163,7 +164,7 @@ impl OnStore for Serve<'_> {
                     }
                 }
                 signal = signals.next() => match signal {
-                    Signal::Reload => signals::reload(context),
+                    Signal::Reload => signals::reload(context, api.as_ref()),
                     Signal::Stop => break,
                 },
             }

@@ -106,7 +106,7 @@ pub(crate) trait Operations {
     /// One of them.
     async fn operation(&self, id: Uuid) -> Answer<Option<Operation>>;
     /// Ends one before its time.
-    async fn cancel(&self, id: Uuid, by: &str) -> Answer<Operation>;
+    async fn cancel(&self, id: Uuid, by: &str, reason: &str) -> Answer<Operation>;
 }
 
 impl Asked {
@@ -234,8 +234,8 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
         Ok(self.store.operation(id).await?)
     }
 
-    async fn cancel(&self, id: Uuid, by: &str) -> Answer<Operation> {
-        let cancelled = self.store.cancel_operation(id, by).await?;
+    async fn cancel(&self, id: Uuid, by: &str, reason: &str) -> Answer<Operation> {
+        let cancelled = self.store.cancel_operation(id, by, reason).await?;
         let operation = self.operation(id).await?.ok_or_else(|| no_operation(id))?;
         if cancelled {
             return Ok(operation);

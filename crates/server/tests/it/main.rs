@@ -24,6 +24,7 @@ mod outbox_replay;
 mod process;
 mod progress;
 mod push;
+mod reloading;
 mod topology;
 mod topology_live;
 mod tracing;

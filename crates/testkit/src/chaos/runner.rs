@@ -14,11 +14,12 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::faults::{Fault, Striker};
+use super::faults::Fault;
 use super::judge;
 use super::load::Load;
 use super::report::Report;
 use super::stage::Stage;
+use super::striker::Striker;
 use super::worker;
 use crate::servers::{RabbitCluster, RabbitVersion};
 use crate::sim::{Flaw, Random, play};
@@ -81,6 +82,7 @@ pub async fn run(options: &Options) -> Result<Report> {
     let healed = clock.monotonic();
     let drained = drain(&striker).await.then(|| clock.since(healed));
     let duplicates = stage.duplicates();
+    eprintln!("judging, and playing the controls");
     let (judgement, events, unknown_commits) = {
         let log = std::mem::take(&mut *load.log());
         (judge::judge(&stage, &log).await?, log.committed.len() as u64, log.unknown)

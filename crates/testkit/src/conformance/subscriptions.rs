@@ -85,7 +85,7 @@ where
     assert_eq!(secrets(&store, "a").await, [2, 1].map(|number| secret(number).reveal().to_owned()));
     let after = store.subscriptions().await.unwrap().remove(0);
     assert!(after.version > before.version && after.secrets == 2);
-    assert!(store.rotate_secret(&name("a"), &secret(3), now, "ann", "").await.unwrap());
+    assert!(store.rotate_secret(&name("a"), &secret(3), now, "ann", "it leaked").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [secret(3).reveal()]);
 }
 
