@@ -83,8 +83,12 @@ impl PayloadHash {
 
 impl std::fmt::Display for PayloadHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let mut text = String::with_capacity(71);
+        text.push_str("sha256:");
+        text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
+        f.write_str(&text)
     }
 }
 

@@ -9,6 +9,7 @@ mod dashboard;
 mod demo;
 mod doctor;
 mod embedded;
+mod endpoints;
 mod erasing;
 mod grants;
 mod health;
