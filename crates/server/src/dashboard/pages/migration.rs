@@ -148,7 +148,7 @@ fn both(standing: &Standing) -> Markup {
         html! {
             section class="tile plain" {
                 div class="name" { (name) }
-                div class="figure" { (number(counts.confirmed)) small { "confirmed" } }
+                div class="figure" { (number(counts.confirmed)) " " small { "confirmed" } }
                 div class="under" { (number(counts.pending)) " pending, "
                     @if counts.failed > 0 { (pill("bad", &format!("{} failed", number(counts.failed)))) } @else { "none failed" } }
                 div class="under" { @match p99 {
@@ -165,7 +165,7 @@ fn both(standing: &Standing) -> Markup {
             (path("Old bus", &standing.legacy, p99.legacy))
             section class="tile plain" {
                 div class="name" { "Relays" }
-                div class="figure" { (obey) small { "of " (standing.relays.len()) " obey" } }
+                div class="figure" { (obey) " " small { "of " (standing.relays.len()) " obey" } }
                 div class="under" { @if standing.settled { (pill("good", "settled")) } @else { (pill("warn", "not settled yet")) } }
             }
         }
