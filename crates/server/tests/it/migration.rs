@@ -221,9 +221,9 @@ fn copies_that_take_too_long_are_turned_off_and_made_up_for() {
         published += 1;
         assert!(published < 500, "it was never too slow: {}", standing(&folder));
     }
+    until(&folder, "every relay obeying", |standing| standing["settled"] == true);
     publish(&folder);
     published += 1;
-    until(&folder, "the new bus going on", |standing| standing["settled"] == true);
     serving.wait_for_metric(&format!("postrider_relay_published_total {published}"));
     let copied = standing(&folder)["legacy"]["confirmed"].as_u64().unwrap();
     assert!(copied < published, "{copied} of {published}");
