@@ -9,7 +9,6 @@ use crate::chain::Hash;
 use crate::checkpoint::{Checkpoint, Key, Proof};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
-use crate::verify::hashes;
 
 /// The most entries of one checkpoint.
 const MOST: u64 = 100_000;
@@ -33,7 +32,7 @@ impl<B: Books> Ledger<B> {
         let (mut tx, head, _) = self.locked(tenant).await?;
         let first = self.books.checkpoints(tenant).await?.last().map_or(1, |newest| newest.last + 1);
         let last = head.number.min(first + MOST - 1);
-        let run = if first > last { Vec::new() } else { hashes(&self.books, tenant, first, last).await? };
+        let run = if first > last { Vec::new() } else { self.books.hashes(tenant, first, last).await? };
         let Some(checkpoint) = Checkpoint::sign(key, tenant, first, &run, self.clock.now()) else {
             return Ok(None);
         };
@@ -52,7 +51,7 @@ impl<B: Books> Ledger<B> {
         let all = self.books.checkpoints(tenant).await?;
         let covers = |checkpoint: &Checkpoint| (checkpoint.first..=checkpoint.last).contains(&entry);
         let Some(checkpoint) = all.into_iter().find(covers) else { return Ok(None) };
-        let run = hashes(&self.books, tenant, checkpoint.first, checkpoint.last).await?;
+        let run = self.books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
         let place = usize::try_from(entry - checkpoint.first).unwrap_or(usize::MAX);
         let proof = run.get(place).zip(Proof::of(&run, place));
         Ok(proof.map(|(hash, proof)| Proven { hash: *hash, proof, checkpoint }))
