@@ -2,7 +2,7 @@
 
 use postrider::Event;
 use postrider::envelope::{Ordering, TenantId};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::books::Books;
 use crate::chain::Hash;
@@ -22,6 +22,26 @@ pub struct Proven {
     pub proof: Proof,
     /// The checkpoint with that root.
     pub checkpoint: Checkpoint,
+}
+
+impl Proven {
+    /// Whether the way leads from the entry to the root, and the root is signed.
+    pub fn holds(&self, tenant: &TenantId) -> bool {
+        self.proof.root(&self.hash) == self.checkpoint.root && self.checkpoint.is_signed(tenant)
+    }
+
+    /// All that somebody else needs to check it.
+    pub fn document(&self, tenant: &TenantId, entry: u64) -> Value {
+        let path = self.proof.path.iter().map(|(left, hash)| json!({"left": left, "hash": hash}));
+        json!({
+            "tenant": tenant.as_str(),
+            "entry": entry.to_string(),
+            "hash": self.hash,
+            "path": path.collect::<Vec<_>>(),
+            "checkpoint": self.checkpoint,
+            "holds": self.holds(tenant),
+        })
+    }
 }
 
 impl<B: Books> Ledger<B> {
@@ -59,20 +79,9 @@ impl<B: Books> Ledger<B> {
 }
 
 fn told(tenant: &TenantId, checkpoint: &Checkpoint) -> Option<Event> {
-    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     let mut event = Event::new("fis.journal.checkpointed").ok()?.ordering(Ordering::Free);
     event.tenant.group = Some(tenant.clone());
-    event
-        .occurred_at(checkpoint.made_at)
-        .json(&json!({
-            "tenantId": tenant.as_str(),
-            "first": checkpoint.first.to_string(),
-            "last": checkpoint.last.to_string(),
-            "root": checkpoint.root.to_string(),
-            "head": checkpoint.head.to_string(),
-            "madeAt": checkpoint.made_at.to_string(),
-            "publicKey": hex(&checkpoint.public_key),
-            "signature": hex(&checkpoint.signature),
-        }))
-        .ok()
+    let mut payload = serde_json::to_value(checkpoint).ok()?;
+    payload["tenantId"] = json!(tenant.as_str());
+    event.occurred_at(checkpoint.made_at).json(&payload).ok()
 }

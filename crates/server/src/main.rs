@@ -16,6 +16,7 @@ mod logging;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod signing_key;
 mod telemetry;
 mod wiring;
 
