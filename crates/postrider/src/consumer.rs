@@ -271,6 +271,7 @@ impl<S: ConsumerStore> Consumer<S> {
             let deliveries = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = self.status.held_up() => return Ok(()),
+                () = desk.left.cancelled() => return Ok(()),
                 deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
             for arrived in self.meet(deliveries, probe).await {
@@ -278,6 +279,7 @@ impl<S: ConsumerStore> Consumer<S> {
                     // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                     () = stop.cancelled() => return Ok(()),
                     () = self.status.held_up() => return Ok(()),
+                    () = desk.left.cancelled() => return Ok(()),
                     () = desk.take(arrived) => {}
                 }
             }

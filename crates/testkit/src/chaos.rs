@@ -12,6 +12,7 @@ mod load;
 mod report;
 mod runner;
 mod stage;
+mod striker;
 pub mod worker;
 
 pub use judge::Judgement;

@@ -12,6 +12,7 @@
 //!
 //! Nothing here touches a server that the machine itself runs: ports are picked free, folders are new.
 
+mod disk;
 mod fleet;
 mod home;
 pub(crate) mod http;

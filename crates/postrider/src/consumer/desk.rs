@@ -22,6 +22,8 @@ use crate::store::ConsumerStore;
 pub(super) struct Desk<S: ConsumerStore> {
     pub(super) consumer: Arc<Consumer<S>>,
     pub(super) stop: CancellationToken,
+    /// Something was left to the broker, which takes it back when the session ends: nothing more is taken on.
+    pub(super) left: CancellationToken,
     /// What waits behind the delivery in hand, lane by lane.
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
     /// The batches that are still being gathered, by the number of their handler.
@@ -44,6 +46,7 @@ impl<S: ConsumerStore> Desk<S> {
         Arc::new(Self {
             consumer,
             stop,
+            left: CancellationToken::new(),
             lanes: Mutex::default(),
             gathering: Mutex::default(),
             settled: Mutex::new(Some(settled)),
@@ -191,7 +194,7 @@ impl<S: ConsumerStore> Desk<S> {
         self.tasks.spawn(async move {
             tokio::select! {
                 () = desk.stop.cancelled() => {}
-                () = desk.consumer.status.held_up() => {}
+                () = desk.consumer.status.held_up() => desk.left.cancel(),
                 () = desk.consumer.clock.sleep(wait) => desk.begin_batch(number),
             }
         });

@@ -62,7 +62,7 @@ impl<S: ConsumerStore> Desk<S> {
         }
     }
 
-    /// Works until the lane is empty. Told to stop, it leaves the rest to the broker.
+    /// Works until the lane is empty. Told to stop, or while the consumer is held up, it leaves the rest to the broker.
     pub(super) async fn run_lane(self: Arc<Self>, lane: Lane) {
         while let Some(run) = self.next_run(&lane) {
             self.in_order(run).await;
@@ -73,6 +73,10 @@ impl<S: ConsumerStore> Desk<S> {
         let mut lanes = lock(&self.lanes);
         let over = self.stop.is_cancelled() || self.consumer.status.is_held_up();
         let waiting = lanes.get_mut(lane)?;
+        if over && !waiting.is_empty() {
+            // Even if the consumer goes on in the next moment: what is dropped here comes back only with another session.
+            self.left.cancel();
+        }
         let Some(first) = waiting.pop_front().filter(|_| !over) else {
             lanes.remove(lane);
             return None;

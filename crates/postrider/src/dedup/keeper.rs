@@ -57,8 +57,7 @@ impl<S: InboxMemory + Claims> InboxKeeper<S> {
         while let Some(step) = self.store.forget(self.worker.as_str(), self.keep, STEP).await? {
             forgotten += step.marks;
             if !step.more {
-                let before = self.clock.now().saturating_sub(self.keep).unwrap_or(jiff::Timestamp::MIN);
-                while self.store.forget_claims(before, STEP).await? >= u64::from(STEP) {
+                while self.store.forget_claims(self.keep, STEP).await? >= u64::from(STEP) {
                     self.clock.sleep(REST).await;
                 }
                 break;

@@ -126,7 +126,7 @@ impl Postgres {
     async fn bury(&self, relay: &RelayId, rows: Vec<(RowId, Unreadable)>) -> Result<(), StoreError> {
         let results = rows.into_iter().map(|(row, error)| {
             tracing::error!(position = row.position, %error, "a row of the outbox cannot be read; it is dead now");
-            RowResult::new(row, PublishResult::Failed { error: error.to_string(), retry_at: None })
+            RowResult::new(row, PublishResult::Failed { error: error.to_string(), retry_after: None })
         });
         self.settle_rows(relay, results.collect()).await?;
         Ok(())

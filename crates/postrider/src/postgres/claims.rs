@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use jiff_sqlx::ToSqlx as _;
 use sqlx::Row as _;
 
 use super::Postgres;
@@ -31,7 +30,7 @@ const RELEASE: &str = "UPDATE postrider.claim SET lease_until = NULL, touched_at
      WHERE scope = $1 AND key = $2 AND token = $3 AND response IS NULL";
 
 const FORGET: &str = "DELETE FROM postrider.claim WHERE ctid = ANY(ARRAY( \
-     SELECT ctid FROM postrider.claim WHERE touched_at < $1 AND (lease_until IS NULL OR lease_until < now()) \
+     SELECT ctid FROM postrider.claim WHERE touched_at < now() - $1 AND (lease_until IS NULL OR lease_until < now()) \
      ORDER BY touched_at LIMIT $2))";
 
 impl Claims for Postgres {
@@ -84,8 +83,8 @@ impl Claims for Postgres {
         Ok(done.rows_affected() > 0)
     }
 
-    async fn forget_claims(&self, before: Timestamp, most: u32) -> Result<u64, StoreError> {
-        let delete = sqlx::query(FORGET).bind(before.to_sqlx()).bind(i64::from(most));
+    async fn forget_claims(&self, older_than: Duration, most: u32) -> Result<u64, StoreError> {
+        let delete = sqlx::query(FORGET).bind(older_than).bind(i64::from(most));
         Ok(self.limited("forgetting claims", delete.execute(self.pool())).await?.rows_affected())
     }
 }

@@ -11,7 +11,6 @@ pub(super) use tally::Tallies;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
 use sqlx::Row as _;
 
@@ -67,7 +66,7 @@ const ARCHIVE: &str = "INSERT INTO postrider.progress_job (job, group_id, announ
 
 /// Of these jobs nothing can change any more, so the items are needed only to tell a repeat from a mistake.
 const FORGET: &str = "WITH old AS (UPDATE postrider.progress_job SET kept_items = false WHERE no IN (SELECT no \
-     FROM postrider.progress_job WHERE kept_items AND finished_at < $1 ORDER BY finished_at LIMIT $2 \
+     FROM postrider.progress_job WHERE kept_items AND finished_at < now() - $1 ORDER BY finished_at LIMIT $2 \
      FOR UPDATE SKIP LOCKED) RETURNING no), \
      pages AS (DELETE FROM postrider.progress_page USING old WHERE job_no = old.no) \
      DELETE FROM postrider.progress_item USING old WHERE job_no = old.no";
@@ -183,8 +182,8 @@ impl Jobs for Postgres {
         Ok(new)
     }
 
-    async fn forget_items(&self, done_before: Timestamp, limit: u32) -> Result<u64, StoreError> {
-        let delete = sqlx::query(FORGET).bind(done_before.to_sqlx()).bind(i64::from(limit));
+    async fn forget_items(&self, done_for: Duration, limit: u32) -> Result<u64, StoreError> {
+        let delete = sqlx::query(FORGET).bind(done_for).bind(i64::from(limit));
         Ok(self.limited("forgetting items", delete.execute(self.pool())).await?.rows_affected())
     }
 

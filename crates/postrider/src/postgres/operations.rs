@@ -81,7 +81,7 @@ const CANCEL: &str = "WITH cancelled AS ( \
      INSERT INTO postrider.audit_log (actor, action, subject) \
      SELECT $2, 'operation.cancelled', 'operation/' || id FROM cancelled";
 
-const TURN: &str = "INSERT INTO postrider.schedule (name, last_at) VALUES ($1, $2) \
+const TURN: &str = "INSERT INTO postrider.schedule (name, last_at) SELECT $1, $2 WHERE $2 <= clock_timestamp() \
      ON CONFLICT (name) DO UPDATE SET last_at = EXCLUDED.last_at WHERE schedule.last_at < EXCLUDED.last_at";
 
 const RECORD: &str = "INSERT INTO postrider.audit_log (actor, action, subject, reason, detail) \

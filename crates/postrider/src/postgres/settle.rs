@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
 
 use super::Postgres;
@@ -64,6 +63,8 @@ pub(super) const FAILED: &str = "WITH failed AS ( \
      ) \
      SELECT count(*) FROM failed";
 
+/// A row that was tried is told from a new one by a time that is later than when it was written.
+const SHORTEST_DELAY: Duration = Duration::from_micros(1);
 /// The longest delay before a retry; also keeps every interval within PostgreSQL's.
 const LONGEST_DELAY: Duration = Duration::from_hours(365 * 24);
 
@@ -73,7 +74,6 @@ impl Postgres {
         relay: &RelayId,
         results: Vec<RowResult>,
     ) -> Result<usize, StoreError> {
-        let now = self.clock().now();
         let (mut published, mut both) = (Vec::new(), Vec::new());
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
         for RowResult { row, result, delivered } in results {
@@ -82,9 +82,9 @@ impl Postgres {
                     None => published.push(row),
                     Some(delivered) => both.push((row, delivered)),
                 },
-                PublishResult::Failed { error, retry_at } => {
+                PublishResult::Failed { error, retry_after } => {
                     tried.extend(delivered.map(|delivered| (row.position, delivered)));
-                    failed.push((row, error.replace('\0', "\u{fffd}"), retry_at.map(|at| delay(now, at))));
+                    failed.push((row, error.replace('\0', "\u{fffd}"), retry_after.map(interval)));
                 }
             }
         }
@@ -149,10 +149,10 @@ impl Postgres {
     }
 }
 
-/// `retry_at` was reckoned with our clock; what is meant is the delay from now, which the database adds to its own time.
-/// So a clock that is wrong by an hour does not make a retry late by an hour. In whole microseconds: an interval has no more.
-fn delay(now: Timestamp, retry_at: Timestamp) -> Duration {
-    let delay = Duration::try_from(retry_at.duration_since(now)).unwrap_or(Duration::ZERO).min(LONGEST_DELAY);
+/// The database adds it to its own time, so a relay's clock that is wrong by an hour makes no retry late by an hour. In whole
+/// microseconds: an interval has no more.
+fn interval(delay: Duration) -> Duration {
+    let delay = delay.clamp(SHORTEST_DELAY, LONGEST_DELAY);
     Duration::new(delay.as_secs(), delay.subsec_micros() * 1000)
 }
 

@@ -69,13 +69,10 @@ pub(super) fn judge(
         Some(_) => config.max_attempts.min(REPLAY_ATTEMPTS),
         None => config.max_attempts,
     };
-    let retry_at = (attempts < most).then(|| {
-        let delay = config.backoff.delay(attempts, clock.random());
-        clock.now().saturating_add(delay).unwrap_or(jiff::Timestamp::MAX)
-    });
-    let dead = retry_at.is_none();
+    let retry_after = (attempts < most).then(|| config.backoff.delay(attempts, clock.random()));
+    let dead = retry_after.is_none();
     tracing::warn!(event_id = %row.envelope.id, attempts, dead, %error, "publishing an event failed");
-    Ok(PublishResult::Failed { error, retry_at })
+    Ok(PublishResult::Failed { error, retry_after })
 }
 
 /// How attempts to publish ended, counted a batch at a time.

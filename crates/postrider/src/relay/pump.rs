@@ -26,7 +26,7 @@ use super::Relay;
 use super::both::Sent;
 use super::flow::Flow;
 use super::pause::Pause;
-use super::reading::Reading;
+use super::reading::{Reading, Seen};
 use crate::envelope::OrderingKey;
 use crate::migration::{Course, Delivered};
 use crate::store::{Horizon, Outbox, OutboxRow, PublishResult, RowId, SlotLease, StoreError, Wanted};
@@ -223,14 +223,23 @@ impl<S: Outbox> Pump<S> {
 
     fn claim(&mut self) {
         let now = self.now();
-        let wanted = self.reading.is_due(now) || self.streaming_wants_claim() || self.news && !self.is_live();
-        let (room, step) = self.room();
+        // While something is under way, more is worth waiting for.
+        let idle = self.publishing == 0 && !self.flow.is_ready();
+        let unsure = self.flow.unsure() > 0 && (idle || self.reading.is_unsure_due(now));
+        let wanted = unsure
+            || self.reading.is_due(now)
+            || self.streaming_wants_claim()
+            || self.news && !self.is_live();
+        let (mut room, step) = self.room();
+        if unsure {
+            room = room.max(step);
+        }
         if self.claiming || !wanted || room < step || self.pause.is_on() || !self.is_leased() {
             return;
         }
         self.claiming = true;
         self.claims += 1;
-        let mut ask = self.reading.ask(now, room, &self.flow);
+        let mut ask = self.reading.ask(now, room, unsure, &self.flow);
         ask.held = Some(self.held.iter().copied().collect());
         self.asked_of.clone_from(&self.held);
         self.asked_without = None;
@@ -247,7 +256,9 @@ impl<S: Outbox> Pump<S> {
     fn room(&self) -> (usize, usize) {
         let batch = self.relay.config.batch_size.max(1);
         let most = batch * (usize::from(self.relay.config.lanes.max(1)) + 2);
-        let rows = most.saturating_sub(self.flow.len()).min(2 * batch);
+        // What only waits to be sure of its order does not keep the others from flowing.
+        let in_flow = self.flow.len() - self.flow.unsure().min(most);
+        let rows = most.saturating_sub(in_flow).min(2 * batch);
         let fit = MOST_BYTES.saturating_sub(self.flow.bytes()) / self.size.max(1);
         (rows.min(fit), (batch / 2).clamp(1, fit.max(1)))
     }
@@ -256,7 +267,7 @@ impl<S: Outbox> Pump<S> {
         self.claiming = false;
         match rows {
             Ok(mut rows) => {
-                self.reading.found(&rows);
+                let seen = self.reading.found(self.now(), &rows);
                 // What was lost or taken over meanwhile is not ours to publish: what was before these rows is gone.
                 let kept: HashSet<_> =
                     self.asked_of.intersection(&self.held).map(|lease| lease.slot).collect();
@@ -268,7 +279,14 @@ impl<S: Outbox> Pump<S> {
                 if let Some(without) = self.asked_without.take() {
                     self.found_new(&mut rows, &without);
                 }
-                self.flow.take(self.claims, rows);
+                let (claim, low) = (self.claims, self.reading.low());
+                match seen {
+                    Seen::Ahead if !self.relay.store.is_in_commit_order() => {
+                        self.flow.take_unsure(claim, low, rows);
+                    }
+                    Seen::Ahead | Seen::Timed => self.flow.take(claim, low, rows),
+                    Seen::All(up_to) => self.flow.take_sure(claim, low, up_to, rows),
+                }
             }
             Err(error) => {
                 self.reading.failed();

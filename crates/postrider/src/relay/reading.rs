@@ -6,6 +6,9 @@
 //! reached it has ended. Looks begin there, past the remains of all that was published, even when a long transaction
 //! elsewhere keeps the database from clearing them away. As a net, everything is looked at once a minute.
 //!
+//! A row that was read ahead may have been written after one that appeared behind: if both have the same key, the other goes
+//! first. So rows with keys that were read ahead wait for a look from the low-water mark ([`Seen`]).
+//!
 //! Pure: it is told the time and what was found.
 
 use std::time::Duration;
@@ -15,8 +18,10 @@ use jiff::Timestamp;
 use super::flow::Flow;
 use crate::store::{Ask, Horizon, OutboxRow, Wanted};
 
-/// However busy it is, look for rows that were committed late this often.
+/// However busy it is, look for rows that were committed late this often; and so often while rows with keys wait for it, unless
+/// the look itself takes long.
 const LATE: Duration = Duration::from_millis(100);
+const UNSURE: Duration = Duration::from_millis(20);
 /// And for rows whose time has come.
 const TIMED: Duration = Duration::from_millis(250);
 /// And at everything.
@@ -33,6 +38,8 @@ pub(super) struct Reading {
     /// The last look found as much as it asked for.
     more: bool,
     looked_at: Option<Duration>,
+    /// How long the last look from the low-water mark took.
+    look_took: Duration,
     timed_at: Option<Duration>,
     net_at: Option<Duration>,
     /// The next mark, once its writers have ended.
@@ -45,6 +52,7 @@ pub(super) struct Reading {
 
 /// A claim that was asked and not answered yet.
 struct UnderWay {
+    at: Duration,
     limit: usize,
     from_low: bool,
     horizon: Option<(i64, Timestamp)>,
@@ -52,7 +60,28 @@ struct UnderWay {
     again: Option<i64>,
 }
 
+/// What the rows of a claim say of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Nothing: they have a time of their own.
+    Timed,
+    /// Nothing of what was read before.
+    Ahead,
+    /// Up to this position there is nothing else.
+    All(i64),
+}
+
 impl Reading {
+    /// All that can still appear is after this position.
+    pub(super) fn low(&self) -> i64 {
+        self.low
+    }
+
+    /// Whether it is time for a look from the low-water mark, because rows wait for it.
+    pub(super) fn is_unsure_due(&self, now: Duration) -> bool {
+        self.looked_at.is_none_or(|at| now >= at + UNSURE.max(4 * self.look_took))
+    }
+
     /// Whether there is anything to ask for though nothing was announced.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         let since = |at: Option<Duration>, interval| at.is_none_or(|at| now >= at + interval);
@@ -75,8 +104,8 @@ impl Reading {
         self.looked_at = None;
     }
 
-    /// What to ask for now.
-    pub(super) fn ask(&mut self, now: Duration, limit: usize, flow: &Flow) -> Ask {
+    /// What to ask for now; `sure` if rows wait for a look from the low-water mark.
+    pub(super) fn ask(&mut self, now: Duration, limit: usize, sure: bool, flow: &Flow) -> Ask {
         let ask =
             |wanted| Ask { limit, wanted, held: None, in_hand: flow.positions(), without: flow.crowded() };
         if self.timed_at.is_none_or(|at| now >= at + TIMED) {
@@ -88,31 +117,36 @@ impl Reading {
             self.net_at = Some(now);
             self.start_over();
         }
-        let from_low = !self.more || self.looked_at.is_none_or(|at| now >= at + LATE);
+        let from_low = sure || !self.more || self.looked_at.is_none_or(|at| now >= at + LATE);
         if from_low {
             self.looked_at = Some(now);
         }
-        self.under_way = Some(UnderWay { limit, from_low, horizon: self.horizon, again: None });
+        self.under_way = Some(UnderWay { at: now, limit, from_low, horizon: self.horizon, again: None });
         ask(Wanted::New { after: if from_low { self.low } else { self.ahead }, since: self.since })
     }
 
     /// What was found.
-    pub(super) fn found(&mut self, rows: &[OutboxRow]) {
+    pub(super) fn found(&mut self, now: Duration, rows: &[OutboxRow]) -> Seen {
         if let Some(limit) = self.timed_limit.take() {
             // There are more of them.
             if rows.len() >= limit {
                 self.timed_at = None;
             }
-            return;
+            return Seen::Timed;
         }
-        let Some(asked) = self.under_way.take() else { return };
+        let Some(asked) = self.under_way.take() else { return Seen::Ahead };
         let last = rows.last().map_or(0, |row| row.row.position);
+        let mut seen = Seen::Ahead;
         self.more = rows.len() >= asked.limit;
         self.ahead = self.ahead.max(last);
+        let read_to = if self.more { last } else { i64::MAX };
+        if asked.from_low {
+            self.look_took = now.saturating_sub(asked.at);
+            seen = Seen::All(read_to);
+        }
         if asked.from_low
             && let Some((position, at)) = asked.horizon
         {
-            let read_to = if self.more { last } else { i64::MAX };
             self.low = self.low.max(position.min(read_to));
             if !self.more {
                 self.since = at.checked_sub(OLDEST).ok();
@@ -121,6 +155,7 @@ impl Reading {
         if let Some(after) = asked.again {
             self.again(after);
         }
+        seen
     }
 
     /// The claim was not answered.
@@ -171,9 +206,9 @@ mod tests {
     /// The next ask for new rows, past those for timed ones.
     fn new(reading: &mut Reading, now: Duration) -> i64 {
         loop {
-            match reading.ask(now, 10, &Flow::default()).wanted {
+            match reading.ask(now, 10, false, &Flow::default()).wanted {
                 Wanted::New { after, .. } => return after,
-                _ => reading.found(&[]),
+                _ => _ = reading.found(SECOND, &[]),
             }
         }
     }
@@ -195,10 +230,10 @@ mod tests {
     fn a_full_claim_is_followed_by_the_next_rows() {
         let mut reading = Reading::default();
         assert_eq!(new(&mut reading, SECOND), 0);
-        reading.found(&rows(1..=10));
+        reading.found(SECOND, &rows(1..=10));
         assert!(reading.is_due(SECOND));
         assert_eq!(new(&mut reading, SECOND), 10);
-        reading.found(&rows(11..=12));
+        reading.found(SECOND, &rows(11..=12));
         assert!(!reading.is_due(SECOND), "now it waits to be told");
         assert_eq!(new(&mut reading, SECOND), 0, "and then looks for late commits too");
     }
@@ -207,16 +242,16 @@ mod tests {
     fn the_mark_rises_when_those_who_wrote_before_it_have_ended() {
         let mut reading = Reading::default();
         new(&mut reading, SECOND);
-        reading.found(&rows(1..=5));
+        reading.found(SECOND, &rows(1..=5));
         reading.see(horizon(5, &["slow"]));
         reading.see(horizon(9, &["slow", "other"]));
         new(&mut reading, SECOND);
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         assert_eq!(new(&mut reading, SECOND), 0, "slow may still commit position 3");
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         reading.see(horizon(12, &["third"]));
         assert_eq!(new(&mut reading, SECOND), 0, "one look from the bottom with that knowledge");
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         assert_eq!(new(&mut reading, SECOND), 5);
     }
 
@@ -226,9 +261,9 @@ mod tests {
         reading.see(horizon(100, &[]));
         reading.see(horizon(100, &[]));
         new(&mut reading, SECOND);
-        reading.found(&rows(1..=10));
+        reading.found(SECOND, &rows(1..=10));
         assert_eq!(new(&mut reading, SECOND * 2), 10);
-        reading.found(&rows(11..=12));
+        reading.found(SECOND, &rows(11..=12));
         assert_eq!(new(&mut reading, SECOND * 3), 100);
     }
 
@@ -239,7 +274,7 @@ mod tests {
         reading.see(horizon(100, &[]));
         new(&mut reading, SECOND);
         reading.again(7);
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         assert!(reading.is_due(SECOND));
         assert_eq!(new(&mut reading, SECOND), 7);
     }
@@ -247,14 +282,28 @@ mod tests {
     #[test]
     fn timed_rows_are_asked_for_now_and_then_and_at_once_while_there_are_more() {
         let mut reading = Reading::default();
-        let wanted = |reading: &mut Reading, now| reading.ask(now, 10, &Flow::default()).wanted;
+        let wanted = |reading: &mut Reading, now| reading.ask(now, 10, false, &Flow::default()).wanted;
         assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
-        reading.found(&rows(1..=10));
+        reading.found(SECOND, &rows(1..=10));
         assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
-        reading.found(&rows(11..=12));
+        reading.found(SECOND, &rows(11..=12));
         assert!(matches!(wanted(&mut reading, SECOND), Wanted::New { .. }));
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         assert_eq!(wanted(&mut reading, SECOND * 2), Wanted::Timed);
+    }
+
+    #[test]
+    fn rows_read_ahead_are_sure_after_a_look_from_the_bottom() {
+        let mut reading = Reading::default();
+        new(&mut reading, SECOND);
+        assert_eq!(reading.found(SECOND, &rows(1..=10)), Seen::All(10));
+        new(&mut reading, SECOND);
+        assert_eq!(reading.found(SECOND, &rows(11..=20)), Seen::Ahead);
+        assert!(!reading.is_unsure_due(SECOND + UNSURE / 2));
+        assert!(reading.is_unsure_due(SECOND + UNSURE));
+        let ask = reading.ask(SECOND, 10, true, &Flow::default());
+        assert_eq!(ask.wanted, Wanted::New { after: 0, since: None });
+        assert_eq!(reading.found(SECOND, &rows(21..=22)), Seen::All(i64::MAX));
     }
 
     #[test]
@@ -263,9 +312,9 @@ mod tests {
         reading.see(horizon(100, &[]));
         reading.see(horizon(100, &[]));
         new(&mut reading, SECOND);
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         assert_eq!(new(&mut reading, SECOND * 2), 100);
-        reading.found(&[]);
+        reading.found(SECOND, &[]);
         assert_eq!(new(&mut reading, SECOND * 70), 0);
     }
 }

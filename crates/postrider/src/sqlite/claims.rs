@@ -48,9 +48,10 @@ impl Claims for Sqlite {
         self.end(update, key, token, None).await
     }
 
-    async fn forget_claims(&self, before: Timestamp, most: u32) -> Result<u64, StoreError> {
-        let now = self.clock().now().as_microsecond();
-        let before = before.as_microsecond();
+    async fn forget_claims(&self, older_than: Duration, most: u32) -> Result<u64, StoreError> {
+        let now = self.clock().now();
+        let before = now.checked_sub(older_than).unwrap_or(Timestamp::MIN).as_microsecond();
+        let now = now.as_microsecond();
         let delete = "DELETE FROM claim WHERE (scope, \"key\") IN (SELECT scope, \"key\" FROM claim \
                       WHERE touched_at < ? AND (lease_until IS NULL OR lease_until < ?) ORDER BY touched_at LIMIT ?)";
         let forget = sqlx::query(delete).bind(before).bind(now).bind(most);

@@ -118,7 +118,8 @@ impl Jobs for Sqlite {
         self.writer().run(|connection| archive(connection, jobs).boxed()).await
     }
 
-    async fn forget_items(&self, done_before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn forget_items(&self, done_for: Duration, limit: u32) -> Result<u64, StoreError> {
+        let done_before = self.clock().now().checked_sub(done_for).unwrap_or(Timestamp::MIN);
         self.writer().run(move |connection| forget(connection, done_before, limit).boxed()).await
     }
 

@@ -193,6 +193,9 @@ impl Operations for Sqlite {
     }
 
     async fn take_turn(&self, tx: &mut SqliteTx, name: &str, at: Timestamp) -> Result<bool, StoreError> {
+        if at > self.clock().now() {
+            return Ok(false);
+        }
         let take = "INSERT INTO schedule (name, last_at) VALUES (?, ?) ON CONFLICT (name) \
                     DO UPDATE SET last_at = excluded.last_at WHERE schedule.last_at < excluded.last_at";
         let taken = tx.execute(sqlx::query(take).bind(name.to_owned()).bind(at.as_microsecond())).await?;

@@ -71,6 +71,7 @@ impl Outbox for Sqlite {
     }
 
     async fn settle(&self, relay: &RelayId, results: Vec<RowResult>) -> Result<usize, StoreError> {
+        let now = self.clock().now();
         let (mut published, mut failed) = (Vec::new(), Vec::new());
         let mut delivered = Vec::new();
         for RowResult { row, result, delivered: both } in results {
@@ -78,12 +79,14 @@ impl Outbox for Sqlite {
             delivered.extend(both.map(|both| (row.position, both, done)));
             match result {
                 PublishResult::Published => published.push(row.position),
-                PublishResult::Failed { error, retry_at } => {
+                PublishResult::Failed { error, retry_after } => {
+                    let retry_at =
+                        retry_after.map(|delay| now.saturating_add(delay).unwrap_or(Timestamp::MAX));
                     failed.push(json!([row.position, error, retry_at.map(Timestamp::as_microsecond)]));
                 }
             }
         }
-        let now = self.clock().now().as_microsecond();
+        let now = now.as_microsecond();
         let (shared, relay) = (self.shared.clone(), relay.clone());
         let settle = self.writer().run(|connection| {
             async move {
@@ -98,6 +101,10 @@ impl Outbox for Sqlite {
             .boxed()
         });
         settle.await
+    }
+
+    fn is_in_commit_order(&self) -> bool {
+        true
     }
 
     /// Writers take turns here, so what is visible is all there is.

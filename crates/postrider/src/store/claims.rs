@@ -39,10 +39,10 @@ pub trait Claims: Store {
         token: FencingToken,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Forgets what was last touched before a time, at most so many. Returns how many.
+    /// Forgets what was last touched longer ago than this, by the store's clock, at most so many. Returns how many.
     fn forget_claims(
         &self,
-        before: Timestamp,
+        older_than: Duration,
         most: u32,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }

@@ -3,8 +3,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::{Store, StoreError};
 use crate::progress::{Change, Job, JobFilter, JobId, Mark, Marked, NewJob, ProgressError};
 
@@ -51,11 +49,11 @@ pub trait Jobs: Store {
     /// Keeps finished jobs whose authority was another. What is here already stays as it is; returns how many were new.
     fn archive_jobs(&self, jobs: &[Job]) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Forgets the items, not the jobs, of those that were done before this time. A redelivery that is later still is refused,
+    /// Forgets the items, not the jobs, of those that are done for this long, by the store's clock. A redelivery that is later still is refused,
     /// because its job is DONE. Returns how many items were forgotten, at most about `limit`.
     fn forget_items(
         &self,
-        done_before: Timestamp,
+        done_for: Duration,
         limit: u32,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 

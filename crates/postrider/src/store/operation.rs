@@ -92,7 +92,8 @@ pub trait Operations: Store {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Takes a turn of something that is done by schedule, once among all processes: true for the first to ask with this
-    /// time, false for everybody after him, and for turns before the last that was taken.
+    /// time, false for everybody after him, for turns before the last that was taken, and for turns that have not come by the
+    /// store's clock: a process that is ahead must not take the turns of others.
     fn take_turn(
         &self,
         tx: &mut Self::Tx,

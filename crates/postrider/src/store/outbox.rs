@@ -55,6 +55,11 @@ pub trait Outbox: DualPublishing {
         ask: Ask,
     ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send;
 
+    /// Whether a row is never committed behind one of a higher position, because only one transaction writes at a time.
+    fn is_in_commit_order(&self) -> bool {
+        false
+    }
+
     /// How far the outbox is written, and who may still commit something before that point.
     fn horizon(&self) -> impl Future<Output = Result<Horizon, StoreError>> + Send;
 
@@ -365,11 +370,11 @@ impl RowResult {
 pub enum PublishResult {
     /// It is confirmed.
     Published,
-    /// It failed by its own fault and is tried again after `retry_at`, or is dead when there is no such time.
+    /// It failed by its own fault and is tried again after a while, or is dead when there is none.
     Failed {
         /// What the broker said.
         error: String,
-        /// When to try again.
-        retry_at: Option<Timestamp>,
+        /// How long it waits, from when the store hears of it: the store's clock says when that is over, not the relay's.
+        retry_after: Option<Duration>,
     },
 }

@@ -199,8 +199,8 @@ async fn time_is_the_clocks() {
     commit(&store, vec![event("later").available_at(at), event("now")]).await;
     let rows = claim(&store).await;
     assert_eq!(rows.len(), 1);
-    let retry_at = Some(clock.now() + Duration::from_secs(90));
-    settle(&store, &rows, &PublishResult::Failed { error: "returned".to_owned(), retry_at }).await;
+    let retry_after = Some(Duration::from_secs(90));
+    settle(&store, &rows, &PublishResult::Failed { error: "returned".to_owned(), retry_after }).await;
     assert!(due(&store).await.is_empty());
     hands.advance(Duration::from_mins(1));
     assert_eq!(due(&store).await, ["later"]);

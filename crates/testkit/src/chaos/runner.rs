@@ -14,11 +14,12 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::faults::{Fault, Striker};
+use super::faults::Fault;
 use super::judge;
 use super::load::Load;
 use super::report::Report;
 use super::stage::Stage;
+use super::striker::Striker;
 use super::worker;
 use crate::servers::{RabbitCluster, RabbitVersion};
 use crate::sim::{Flaw, Random, play};

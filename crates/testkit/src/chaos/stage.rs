@@ -20,6 +20,9 @@ use crate::proxy::Proxy;
 use crate::receiver::{Receiver, Reply};
 use crate::servers::{Postgres, RabbitCluster, RabbitVersion, Redis};
 
+/// Far more than a long run writes; only what is written takes memory.
+const DISK_MEGABYTES: u64 = 6_000;
+
 /// The books' tenant.
 pub(super) const TENANT: &str = "acme";
 
@@ -43,7 +46,7 @@ impl Stage {
         let program = bins.join("postrider");
         ensure!(program.exists(), "{} is missing: build the workspace first", program.display());
         let (postgres, redis, rabbitmq) =
-            tokio::try_join!(Postgres::start(), Redis::start(), RabbitCluster::start_version(version))?;
+            tokio::try_join!(small_postgres(), Redis::start(), RabbitCluster::start_version(version))?;
         let receiver = Receiver::start(|_, _| Reply::status(200)).await;
 
         let mut proxies = Vec::new();
@@ -151,6 +154,25 @@ impl Stage {
     }
 }
 
+/// On a disk that can be full, where that is allowed.
+async fn small_postgres() -> Result<Postgres> {
+    match Postgres::start_on_disk(DISK_MEGABYTES).await {
+        Ok(postgres) => Ok(postgres),
+        Err(error) => {
+            eprintln!("PostgreSQL's disk will not be full: {error:#}");
+            Postgres::start().await
+        }
+    }
+}
+
+/// A library that tells a program another time of day, and leaves alone the clock it measures with.
+fn false_clock() -> Result<PathBuf> {
+    let folders = fs::read_dir("/usr/lib")?.flatten().map(|folder| folder.path());
+    let libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
+    let mut found = libraries.filter(|library| library.exists());
+    found.next().context("libfaketime is not installed")
+}
+
 fn config(hook: &str) -> String {
     format!(
         r#"
@@ -210,8 +232,25 @@ impl Process {
         Self { name, program: program.to_owned(), words, child, duplicates: Arc::default(), log }
     }
 
+    /// Starts it with a clock that is this many seconds off. Returns its id.
+    pub(super) async fn start_off(&self, stage: &Stage, seconds: i64) -> Result<u32> {
+        let library = false_clock()?.display().to_string();
+        let off = format!("{seconds:+}s");
+        let off = [("LD_PRELOAD", &*library), ("FAKETIME", &*off), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+        self.start_with(stage, &off).await?;
+        let id = self.child.lock().await.as_ref().and_then(Child::id);
+        let id = id.context("it has ended by itself")?;
+        let loaded = fs::read_to_string(format!("/proc/{id}/maps"))?;
+        ensure!(loaded.contains("libfaketime"), "it did not take the false clock");
+        Ok(id)
+    }
+
     /// Starts it; what it says goes to a file of its name.
     pub(super) async fn start(&self, stage: &Stage) -> Result<()> {
+        self.start_with(stage, &[]).await
+    }
+
+    async fn start_with(&self, stage: &Stage, extra: &[(&str, &str)]) -> Result<()> {
         let mut log = self.log.lock().await;
         let file = match log.take() {
             Some(file) => file,
@@ -220,6 +259,7 @@ impl Process {
         let mut command = Command::new(&self.program);
         command.args(&self.words).current_dir(&stage.folder).kill_on_drop(true);
         command.envs(stage.environment.iter().map(|(name, value)| (*name, value)));
+        command.envs(extra.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file.try_clone()?);
         *log = Some(file);
         let mut started = command.spawn().with_context(|| format!("{} did not start", self.name))?;

@@ -98,7 +98,7 @@ impl<S: Backend> Desk<S> {
 }
 
 pub(super) fn dead_in_the_outbox() -> PublishResult {
-    PublishResult::Failed { error: "no queue wanted it".to_owned(), retry_at: None }
+    PublishResult::Failed { error: "no queue wanted it".to_owned(), retry_after: None }
 }
 
 /// Nothing at all.
@@ -130,9 +130,13 @@ pub async fn each_term_is_counted<F: StoreFixture>(fixture: &F) {
         names.into_iter().filter(|name| !["dead 1", "pending 1", "failed 1"].contains(name)).collect();
     desk.settle_some(&rows, &published, &PublishResult::Published).await;
     desk.settle_some(&rows, &["dead 1"], &dead_in_the_outbox()).await;
-    let retry_at = Some(desk.after(Duration::from_hours(1)));
-    desk.settle_some(&rows, &["failed 1"], &PublishResult::Failed { error: "returned".to_owned(), retry_at })
-        .await;
+    let retry_after = Some(Duration::from_hours(1));
+    desk.settle_some(
+        &rows,
+        &["failed 1"],
+        &PublishResult::Failed { error: "returned".to_owned(), retry_after },
+    )
+    .await;
     desk.apply("order-consumer", &names[..4]).await;
     desk.bury("orders", &names[4..6]).await;
 

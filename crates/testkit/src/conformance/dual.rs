@@ -173,8 +173,8 @@ pub async fn halves_that_arrived_are_known<F: StoreFixture>(fixture: &F) {
     desk.started().await;
     desk.commit([free("one")]).await;
     let rows = desk.expect_due(["one"]).await;
-    let retry_at = Some(desk.after(Duration::from_millis(50)));
-    let failed = PublishResult::Failed { error: "no queue".to_owned(), retry_at };
+    let retry_after = Some(Duration::from_millis(50));
+    let failed = PublishResult::Failed { error: "no queue".to_owned(), retry_after };
     desk.settle_both(&rows, &failed, &DeliveryResult::Confirmed).await;
     let position = rows[0].row.position;
     let known = desk.store.confirmed_halves(vec![position, position + 1]).await.unwrap();

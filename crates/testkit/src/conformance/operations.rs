@@ -172,6 +172,8 @@ pub async fn a_turn_is_taken_once<F: StoreFixture>(fixture: &F) {
     store.rollback(tx).await.unwrap();
     let mut tx = store.begin().await.unwrap();
     assert!(store.take_turn(&mut tx, "a", turn(3)).await.unwrap(), "a turn that was rolled back is free");
+    let far = jiff::Timestamp::MAX - jiff::SignedDuration::from_hours(24);
+    assert!(!store.take_turn(&mut tx, "a", far).await.unwrap(), "a turn that has not come is nobody's");
     store.rollback(tx).await.unwrap();
 }
 

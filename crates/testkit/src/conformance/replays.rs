@@ -67,7 +67,7 @@ pub async fn the_account_holds_through_every_step_of_a_replay<F: StoreFixture>(f
     assert_eq!(rows.len(), 2);
     desk.settle(
         &rows[..1],
-        &PublishResult::Failed { error: "busy".to_owned(), retry_at: Some(desk.clock.now()) },
+        &PublishResult::Failed { error: "busy".to_owned(), retry_after: Some(Duration::ZERO) },
     )
     .await;
     assert_eq!(counts().await, (2, 0, 0, 2, 0));

@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
-use super::{tree, wait};
+use super::{disk, tree, wait};
 
 const PRIVATE: &str = "postrider-private-";
 
@@ -84,6 +84,7 @@ pub(crate) fn demolish(folder: &Path) -> io::Result<()> {
     wait::until_gone(&servers);
     free_shared_memory(&folder.join("data"));
     free_shared_memory(&folder.join("postgres/data"));
+    disk::take_off(&folder.join("data"));
     fs::remove_dir_all(folder)
 }
 

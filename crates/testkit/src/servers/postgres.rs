@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use rustix::process::{Signal, geteuid};
 
+use super::disk::SmallDisk;
 use super::home::{self, Home};
 use super::ports::Port;
 use super::process::{self, Launch, Process};
@@ -18,6 +19,8 @@ use super::wait::Patience;
 /// PostgreSQL refuses to run as root; its package brings this user.
 const USER: &str = "postgres";
 const READY: Duration = Duration::from_mins(1);
+/// A server that does not answer at so many looks has ended, or will not recover by itself.
+const GIVES_UP: u32 = 20;
 
 /// A PostgreSQL server. Dropping it kills it and removes its data.
 #[derive(Debug)]
@@ -27,10 +30,20 @@ pub struct Postgres {
     data: PathBuf,
     port: Port,
     certificates: Option<Certificates>,
+    disk: Option<SmallDisk>,
     home: Home,
 }
 
 impl Postgres {
+    /// A private server whose data lie on a disk of this size, which can be [filled](Postgres::fill_disk). Root only.
+    pub async fn start_on_disk(megabytes: u64) -> Result<Self> {
+        let home = Home::private()?;
+        let disk = SmallDisk::over(&home.folder("data")?, megabytes)?;
+        let mut server = Self::start_in(home, false).await?;
+        server.disk = Some(disk);
+        Ok(server)
+    }
+
     /// A private server; ready when this returns.
     pub async fn start() -> Result<Self> {
         Self::start_in(Home::private()?, false).await
@@ -46,7 +59,7 @@ impl Postgres {
         let certificates = if tls { Some(Certificates::make(home.path()).await?) } else { None };
         let data = initialise(&home, certificates.as_ref()).await?;
         let process = Process::start(launch(&home, &data, &port, certificates.as_ref()))?;
-        let server = Self { process, data, port, certificates, home };
+        let server = Self { process, data, port, certificates, disk: None, home };
         server.wait_ready().await?;
         Ok(server)
     }
@@ -101,6 +114,28 @@ impl Postgres {
     pub async fn restart(&self) -> Result<()> {
         self.process.start_again()?;
         self.wait_ready().await
+    }
+
+    /// Makes its disk full: nothing more can be written. Returns how many kilobytes are.
+    pub fn fill_disk(&self) -> Result<u64> {
+        self.disk.as_ref().context("it does not run on a disk of its own")?.fill()
+    }
+
+    /// Gives it room again. A server that gave up meanwhile is started again.
+    pub async fn free_disk(&self) -> Result<()> {
+        self.disk.as_ref().context("it does not run on a disk of its own")?.free()?;
+        for _ in 0..GIVES_UP {
+            if self.answers().await {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        self.restart().await
+    }
+
+    /// What it has written to its log.
+    pub fn log(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.home.path().join("log"))?).into_owned())
     }
 
     async fn wait_ready(&self) -> Result<()> {

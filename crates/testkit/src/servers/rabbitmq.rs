@@ -195,6 +195,37 @@ impl RabbitCluster {
         self.0.nodes[i].resume()
     }
 
+    /// Parts node `i` from the others: from now on they refuse to talk to each other.
+    pub async fn part(&self, i: usize) -> Result<()> {
+        let others = self.others(i);
+        let part = format!(
+            "[begin erlang:set_cookie(N, parted), erlang:disconnect_node(N) end || N <- [{others}]], length(nodes())."
+        );
+        self.ctl(i, &["eval", &part]).await.map(drop)
+    }
+
+    /// Lets node `i` and the others talk again, and waits until it runs as one of them.
+    pub async fn rejoin(&self, i: usize) -> Result<()> {
+        let others = self.others(i);
+        let rejoin = format!(
+            "[begin erlang:set_cookie(N, erlang:get_cookie()), net_adm:ping(N) end || N <- [{others}]]."
+        );
+        self.ctl(i, &["eval", &rejoin]).await?;
+        self.wait_running(i).await?;
+        self.wait_members(i, Self::NODES).await
+    }
+
+    /// Whether node `i` hears of `other`.
+    pub async fn hears(&self, i: usize, other: usize) -> Result<bool> {
+        let ask = format!("lists:member('{}', nodes()).", self.node_name(other));
+        Ok(self.ctl(i, &["eval", &ask]).await?.trim() == "true")
+    }
+
+    fn others(&self, i: usize) -> String {
+        let others = (0..Self::NODES).filter(|other| *other != i);
+        others.map(|other| format!("'{}'", self.node_name(other))).collect::<Vec<_>>().join(", ")
+    }
+
     /// An orderly shutdown of node `i`, about 6 s.
     pub async fn stop(&self, i: usize) -> Result<()> {
         self.0.nodes[i].stop().await

@@ -13,7 +13,7 @@ use postrider::topology::{QueueName, Topology};
 use tokio::sync::Notify;
 
 use super::flaw::Flaw;
-use super::queues::Subscriber;
+use super::queues::{Subscriber, shown};
 use super::world::{Fate, Port, Server, World};
 
 /// One process's connection to the broker.
@@ -26,6 +26,14 @@ fn away() -> BrokerError {
 
 fn take_in(world: &mut World, outgoing: Outgoing) -> Published {
     let now = world.now;
+    world.note(|| {
+        format!(
+            "    {} to {:?} {}",
+            shown(&outgoing.message),
+            outgoing.exchange.as_str(),
+            outgoing.routing_key
+        )
+    });
     match world.queues.put(outgoing, now) {
         true => Published::Confirmed,
         false if world.flaw == Some(Flaw::NotMandatory) => Published::Confirmed,
@@ -181,7 +189,8 @@ impl Settler for SimSettler {
         let id = self.id;
         let settling = self.port.call(Server::Broker, "settle", move |world| {
             let now = world.now;
-            world.queues.settle(id, settled, now);
+            let done = world.queues.settle(id, settled, now);
+            world.note_ids(&done);
         });
         settling.await.ok_or_else(away)
     }

@@ -1,6 +1,7 @@
 //! The simulated database: tables as plain data. What is committed stays; what is not was never there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,6 +69,20 @@ pub(super) enum Write {
     Item(EventId, Box<OutboxRow>),
     /// Items are taken off the operation's list by this runner.
     Take(String, Vec<String>),
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mark(consumer, event, _) => write!(f, "inbox {consumer}/{event}"),
+            Self::Answer(consumer, event, _) => write!(f, "answer {consumer}/{event}"),
+            Self::Effect(Effect { consumer, event, .. }) => write!(f, "effect {consumer}/{event}"),
+            Self::Append(position, row, _) => write!(f, "append {} at {position}", row.envelope.id),
+            Self::LetGo(consumer, event) => write!(f, "let go {consumer}/{event}"),
+            Self::Item(event, _) => write!(f, "item {event}"),
+            Self::Take(runner, items) => write!(f, "{runner} takes {}", items.join(" ")),
+        }
+    }
 }
 
 /// The one job: its numbers, by the real rules, and its items.
@@ -309,7 +324,13 @@ impl Database {
     }
 
     /// Records what became of rows whose slot is still the relay's.
-    pub(super) fn settle(&mut self, relay: &RelayId, results: Vec<RowResult>, fenced: bool) -> usize {
+    pub(super) fn settle(
+        &mut self,
+        relay: &RelayId,
+        results: Vec<RowResult>,
+        fenced: bool,
+        now: Timestamp,
+    ) -> usize {
         let held = self.held_by(relay);
         let mut recorded = 0;
         for RowResult { row: id, result, .. } in results {
@@ -322,9 +343,11 @@ impl Database {
             recorded += 1;
             match result {
                 PublishResult::Published => row.status = OutboxStatus::Published,
-                PublishResult::Failed { retry_at, .. } => {
+                PublishResult::Failed { retry_after, .. } => {
+                    let retry_at = retry_after.and_then(|delay| now.checked_add(delay).ok());
                     row.row.attempts += 1;
-                    row.status = if retry_at.is_some() { OutboxStatus::Failed } else { OutboxStatus::Dead };
+                    row.status =
+                        if retry_after.is_some() { OutboxStatus::Failed } else { OutboxStatus::Dead };
                     row.due_at = retry_at.or(row.due_at);
                 }
             }

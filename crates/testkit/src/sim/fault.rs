@@ -52,7 +52,7 @@ pub enum Fault {
     CacheAway(u64),
     /// The bindings of a queue are gone.
     Unbound(u64),
-    /// The time of day of a process jumps, forward or back. By minutes: what a relay says is due later is due by its own clock.
+    /// The time of day of a process jumps, forward or back, by up to an hour.
     Jump {
         /// Whose.
         process: usize,
@@ -84,7 +84,7 @@ impl Fault {
             21 => Self::CacheAway(100 + random.below(5_000)),
             22 => Self::Unbound(100 + random.below(3_000)),
             _ => {
-                let millis = i64::try_from(random.below(600_000)).unwrap_or(0) - 300_000;
+                let millis = i64::try_from(random.below(7_200_000)).unwrap_or(0) - 3_600_000;
                 Self::Jump { process, millis }
             }
         }

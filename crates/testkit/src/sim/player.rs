@@ -268,7 +268,8 @@ impl Player<'_> {
         for (subscriber, process) in world.queues.offer() {
             let run = move |world: &mut World, fate| -> super::world::Reply {
                 if fate == Fate::Done {
-                    world.queues.deliver(subscriber);
+                    let delivered = world.queues.deliver(subscriber);
+                    world.note_ids(&delivered);
                 } else {
                     world.queues.not_delivered(subscriber);
                 }

@@ -18,6 +18,11 @@ pub(super) struct Stored {
     pub(super) since: Duration,
 }
 
+/// The name of a message in a history.
+pub(super) fn shown(message: &Message) -> &str {
+    message.properties.message_id.as_deref().unwrap_or("?")
+}
+
 /// What a subscriber has.
 pub(super) struct Subscriber {
     pub(super) queue: QueueName,
@@ -170,12 +175,13 @@ impl Queues {
     }
 
     /// Hands out what there is.
-    pub(super) fn deliver(&mut self, id: u64) {
+    pub(super) fn deliver(&mut self, id: u64) -> Vec<String> {
+        let mut delivered = Vec::new();
         let active = self.is_active(id);
-        let Some(subscriber) = self.subscribers.get_mut(&id) else { return };
+        let Some(subscriber) = self.subscribers.get_mut(&id) else { return delivered };
         subscriber.offered = false;
         if !active {
-            return;
+            return delivered;
         }
         let ready = self.ready.entry(subscriber.queue.clone()).or_default();
         while subscriber.unsettled.len() < subscriber.prefetch
@@ -183,10 +189,12 @@ impl Queues {
         {
             self.redelivered += u64::from(stored.redelivered);
             subscriber.tag += 1;
+            delivered.push(format!("{}/{}", subscriber.queue, shown(&stored.message)));
             subscriber.unsettled.insert(subscriber.tag, stored);
             subscriber.arrived.push_back(subscriber.tag);
         }
         subscriber.wake.notify_one();
+        delivered
     }
 
     /// The delivery that was on its way got lost.
@@ -196,14 +204,15 @@ impl Queues {
         }
     }
 
-    pub(super) fn settle(&mut self, id: u64, settled: Vec<(Receipt, Verdict)>, now: Duration) {
-        let mut rejected = Vec::new();
-        let Some(subscriber) = self.subscribers.get_mut(&id) else { return };
+    pub(super) fn settle(&mut self, id: u64, settled: Vec<(Receipt, Verdict)>, now: Duration) -> Vec<String> {
+        let (mut rejected, mut done) = (Vec::new(), Vec::new());
+        let Some(subscriber) = self.subscribers.get_mut(&id) else { return done };
         for (receipt, verdict) in settled {
             if receipt.epoch() != subscriber.epoch {
                 continue;
             }
             let Some(mut stored) = subscriber.unsettled.remove(&receipt.tag()) else { continue };
+            done.push(format!("{verdict:?} {}/{}", subscriber.queue, shown(&stored.message)));
             match verdict {
                 Verdict::Ack => {}
                 Verdict::Requeue => {
@@ -219,6 +228,7 @@ impl Queues {
             let routing_key = target.routing_key.unwrap_or(stored.routing_key);
             self.put(Outgoing { exchange: target.exchange, routing_key, message: stored.message }, now);
         }
+        done
     }
 
     /// Whether nothing is in any queue or in anybody's hands.

@@ -102,6 +102,7 @@ impl Store for SimStore {
             let now = world.time();
             let dual = world.flaw == Some(Flaw::DualWrite);
             let status = if dual { OutboxStatus::Published } else { OutboxStatus::Pending };
+            world.note_ids(writes.iter().map(Write::to_string));
             let committed = world.database.commit(id, writes, now, status);
             // A notification may be lost; polling is the net.
             if appends && !world.random.one_in(8) {

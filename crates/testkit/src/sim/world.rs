@@ -111,6 +111,14 @@ impl World {
         }
     }
 
+    /// What the last call was about.
+    pub(super) fn note_ids<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) {
+        self.note(|| {
+            let ids: Vec<_> = ids.into_iter().map(|id| id.as_ref().to_owned()).collect();
+            format!("    {}", ids.join(", "))
+        });
+    }
+
     pub(super) fn is_away(&self, server: Server) -> bool {
         self.now < self.away[server as usize]
     }

@@ -50,10 +50,11 @@ impl<S: Outbox> Pump<S> {
         self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
         metrics::counter!("postrider_relay_published_total").increment(published as u64);
         for Done { row, key, retried, replay, result, .. } in done {
-            self.flow.settled(row.position, key.as_ref(), self.claims);
+            let failed = key.as_ref().filter(|_| result != PublishResult::Published);
+            self.flow.settled(row.position, failed, self.claims);
             let freed = match result {
                 PublishResult::Published => retried,
-                PublishResult::Failed { retry_at, .. } => replay && retry_at.is_none(),
+                PublishResult::Failed { retry_after, .. } => replay && retry_after.is_none(),
             };
             if let (true, Some(key)) = (freed, key) {
                 self.reading.again(row.position);

@@ -204,7 +204,7 @@ impl<S: Outbox> Pump<S> {
             return;
         }
         self.measure(&rows);
-        self.flow.take(0, rows);
+        self.flow.take(0, i64::MAX, rows);
         for key in self.flow.crowded() {
             if !self.streaming.handover.has_left(&key) {
                 self.streaming.handover.drain(key);

@@ -83,7 +83,7 @@ async fn every_row_is_counted_in_one_place() {
     settle(&postgres, &a, &rows, &PublishResult::Published).await;
     append(&postgres, vec![event("pending", "order.placed"), event("dead row", "order.placed")]).await;
     let rows = claim(&postgres, &a).await;
-    let dead = PublishResult::Failed { error: "too large".to_owned(), retry_at: None };
+    let dead = PublishResult::Failed { error: "too large".to_owned(), retry_after: None };
     settle(&postgres, &a, &rows[1..], &dead).await;
 
     let scope = scope(2);

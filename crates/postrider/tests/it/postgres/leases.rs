@@ -30,7 +30,7 @@ async fn a_relay_that_lost_its_lease_cannot_mark() {
     assert!(claim(&postgres, &a).await.is_empty(), "an expired lease claims nothing");
     assert_eq!(postgres.lease(&b, LEASE).await.unwrap().len(), 64);
     assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 0);
-    let failed = PublishResult::Failed { error: "late".to_owned(), retry_at: None };
+    let failed = PublishResult::Failed { error: "late".to_owned(), retry_after: None };
     assert_eq!(settle(&postgres, &a, &rows, &failed).await, 0);
 
     let taken = claim(&postgres, &b).await;

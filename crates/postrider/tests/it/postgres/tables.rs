@@ -74,7 +74,7 @@ async fn an_existing_table_is_adopted_and_its_own_inserts_go_on() {
     assert!(key.as_str().ends_with("order/22222222-0000-7000-8000-000000000000"), "{key}");
     assert_eq!(rows[0].envelope.event_type.as_str(), "order.created");
 
-    let failed = PublishResult::Failed { error: "no queue".to_owned(), retry_at: None };
+    let failed = PublishResult::Failed { error: "no queue".to_owned(), retry_after: None };
     assert_eq!(settle(&adopted, &a, &rows[..1], &failed).await, 1);
     assert_eq!(adopted.parked(10).await.unwrap()[0].waiting, 2);
     assert!(claim(&adopted, &a).await.is_empty(), "the key is parked");

@@ -46,8 +46,7 @@ pub(super) fn start<S: WholeStore>(
     let (store, keep) = (store.clone(), config.settings.progress.keep_items());
     let forgetting = async move {
         loop {
-            let before = clock.now().checked_sub(keep).unwrap_or(jiff::Timestamp::MIN);
-            match store.forget_items(before, FORGET_JOBS).await {
+            match store.forget_items(keep, FORGET_JOBS).await {
                 Ok(0) => clock.sleep(FORGET_EVERY).await,
                 Ok(items) => tracing::info!(items, "items of jobs that are long done were forgotten"),
                 Err(error) => {

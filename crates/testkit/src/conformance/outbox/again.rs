@@ -53,7 +53,7 @@ pub async fn what_is_sent_again_holds_up_no_live_event<F: StoreFixture>(fixture:
     let desk = Desk::open(fixture).await;
     append(&desk, vec![again("again", Some("shop.order/42"))]).await;
     let rows = desk.expect_due(["again"]).await;
-    desk.settle(&rows, &PublishResult::Failed { error: "returned".to_owned(), retry_at: None }).await;
+    desk.settle(&rows, &PublishResult::Failed { error: "returned".to_owned(), retry_after: None }).await;
     desk.commit([keyed("live", "42")]).await;
     desk.expect_due(["live"]).await;
 }
@@ -67,8 +67,8 @@ pub async fn what_is_sent_again_keeps_its_order<F: StoreFixture>(fixture: &F) {
     assert!(rows[0].envelope.ordering_key.is_some());
     assert_eq!(rows[0].envelope.ordering_key, rows[1].envelope.ordering_key);
     assert_eq!(rows[2].envelope.ordering_key, None);
-    let retry_at = Some(desk.after(std::time::Duration::from_hours(1)));
-    desk.settle(&rows[..1], &PublishResult::Failed { error: "returned".to_owned(), retry_at }).await;
+    let retry_after = Some(std::time::Duration::from_hours(1));
+    desk.settle(&rows[..1], &PublishResult::Failed { error: "returned".to_owned(), retry_after }).await;
     assert_eq!(due(&desk.claim().await), ["free"]);
 }
 

@@ -105,7 +105,7 @@ pub async fn new_and_timed_rows_are_asked_for_apart<F: StoreFixture>(fixture: &F
     let before = desk.after(Duration::ZERO);
     desk.commit([free("one"), free("two"), keyed("three", "a")]).await;
     let rows = desk.expect_due(["one", "two", "three"]).await;
-    let failed = PublishResult::Failed { error: "no queue".into(), retry_at: Some(before) };
+    let failed = PublishResult::Failed { error: "no queue".into(), retry_after: Some(Duration::ZERO) };
     desk.settle(&rows[1..2], &failed).await;
     let claim = async |wanted| {
         let ask = Ask { wanted, ..Ask::everything(10) };

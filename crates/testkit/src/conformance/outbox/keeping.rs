@@ -10,7 +10,7 @@ use super::super::store::{Desk, StoreFixture, due, free, id, keyed};
 use super::super::until;
 
 fn dead() -> PublishResult {
-    PublishResult::Failed { error: "no queue wanted it".into(), retry_at: None }
+    PublishResult::Failed { error: "no queue wanted it".into(), retry_after: None }
 }
 
 /// A dead head, with everything behind it.

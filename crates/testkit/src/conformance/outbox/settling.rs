@@ -7,12 +7,12 @@ use postrider::store::{Ask, Outbox, PublishResult, RowResult};
 use super::super::store::{Desk, LEASE, StoreFixture, due, free, keyed, relay};
 use super::super::until;
 
-fn failed(retry_at: jiff::Timestamp) -> PublishResult {
-    PublishResult::Failed { error: "no queue wanted it".into(), retry_at: Some(retry_at) }
+fn failed(retry_after: Duration) -> PublishResult {
+    PublishResult::Failed { error: "no queue wanted it".into(), retry_after: Some(retry_after) }
 }
 
 fn dead() -> PublishResult {
-    PublishResult::Failed { error: "no queue wanted it, ten times".into(), retry_at: None }
+    PublishResult::Failed { error: "no queue wanted it, ten times".into(), retry_after: None }
 }
 
 /// They are not claimed again.
@@ -30,14 +30,14 @@ pub async fn failed_rows_hold_up_their_key_alone<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.commit([keyed("a1", "a"), keyed("b1", "b"), keyed("a2", "a"), free("free"), keyed("b2", "b")]).await;
     let rows = desk.expect_due(["a1", "b1", "a2", "free", "b2"]).await;
-    desk.settle(&rows[..1], &failed(desk.after(Duration::from_hours(1)))).await;
+    desk.settle(&rows[..1], &failed(Duration::from_hours(1))).await;
     desk.commit([keyed("a3", "a"), keyed("b3", "b")]).await;
     let rows = desk.expect_due(["b1", "free", "b2", "b3"]).await;
     desk.publish(&rows).await;
     assert!(desk.claim().await.is_empty());
 }
 
-/// At the time that was set, with the failure counted, before their followers.
+/// After the delay that was set, with the failure counted, before their followers.
 pub async fn failed_rows_are_due_again<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.commit([keyed("one", "order-1"), keyed("two", "order-1")]).await;
@@ -45,8 +45,9 @@ pub async fn failed_rows_are_due_again<F: StoreFixture>(fixture: &F) {
         let rows =
             until("the row to be due", async || Some(desk.claim().await).filter(|rows| !rows.is_empty()))
                 .await;
-        let retry_at = desk.after(Duration::from_millis(300));
-        desk.settle(&rows[..1], &failed(retry_at)).await;
+        let delay = Duration::from_millis(300);
+        let retry_at = desk.after(delay);
+        desk.settle(&rows[..1], &failed(delay)).await;
         let rows =
             until("the row to be due", async || Some(desk.claim().await).filter(|rows| !rows.is_empty()))
                 .await;
@@ -62,7 +63,7 @@ pub async fn a_key_flows_again_when_its_head_is_published<F: StoreFixture>(fixtu
     let desk = Desk::open(fixture).await;
     desk.commit([keyed("one", "order-1"), keyed("two", "order-1"), keyed("three", "order-1")]).await;
     let rows = desk.expect_due(["one", "two", "three"]).await;
-    desk.settle(&rows[..1], &failed(desk.after(Duration::from_millis(50)))).await;
+    desk.settle(&rows[..1], &failed(Duration::from_millis(50))).await;
     let head =
         until("the head to be due", async || Some(desk.claim().await).filter(|rows| !rows.is_empty())).await;
     desk.publish(&head[..1]).await;
@@ -85,7 +86,7 @@ pub async fn free_rows_hold_up_nobody<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.commit([free("failed"), free("dead"), free("one"), keyed("two", "order-1")]).await;
     let rows = desk.expect_due(["failed", "dead", "one", "two"]).await;
-    desk.settle(&rows[..1], &failed(desk.after(Duration::from_hours(1)))).await;
+    desk.settle(&rows[..1], &failed(Duration::from_hours(1))).await;
     desk.settle(&rows[1..2], &dead()).await;
     desk.commit([free("three")]).await;
     desk.expect_due(["one", "two", "three"]).await;
@@ -97,7 +98,7 @@ pub async fn a_blocked_key_does_not_starve_others<F: StoreFixture>(fixture: &F) 
     desk.commit((0..300).map(|n| keyed(&format!("blocked-{n:03}"), "blocked"))).await;
     desk.commit([keyed("one", "order-1"), free("two")]).await;
     let rows = until("all rows", async || Some(desk.claim().await).filter(|rows| rows.len() == 302)).await;
-    desk.settle(&rows[..1], &failed(desk.after(Duration::from_hours(1)))).await;
+    desk.settle(&rows[..1], &failed(Duration::from_hours(1))).await;
     let rows = desk.store.claim(&desk.relay, Ask::everything(5)).await.unwrap();
     assert_eq!(due(&rows), ["one", "two"]);
 }
@@ -117,7 +118,7 @@ pub async fn results_of_one_batch_may_differ<F: StoreFixture>(fixture: &F) {
     let results = rows.iter().enumerate().map(|(n, row)| {
         let result = match n % 3 {
             0 => PublishResult::Published,
-            1 => failed(desk.after(Duration::ZERO)),
+            1 => failed(Duration::ZERO),
             _ => dead(),
         };
         RowResult::new(row.row, result)

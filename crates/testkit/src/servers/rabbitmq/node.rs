@@ -266,6 +266,8 @@ fn configuration(group: &Group, amqp: &Port, management: &Port, secure: Option<&
         writeln!(text, "listeners.tcp.1 = 127.0.0.1:{amqp}")?;
     }
     if group.names.len() > 1 {
+        // Those who are fewer stop until they hear from the others, as clusters are run in production.
+        writeln!(text, "cluster_partition_handling = pause_minority")?;
         for (i, name) in group.names.iter().enumerate() {
             writeln!(text, "cluster_formation.classic_config.nodes.{} = {name}", i + 1)?;
         }

@@ -15,6 +15,7 @@ impl Held for SimStore {
     async fn hold(&self, consumer: &ConsumerName, events: Vec<HeldEvent>) -> Result<(), StoreError> {
         let consumer = consumer.clone();
         self.call("hold", move |world| {
+            world.note_ids(events.iter().map(|event| event.event_id.as_str()));
             for event in events {
                 let there = |row: &HeldRow| row.consumer == consumer && row.event.event_id == event.event_id;
                 if !world.database.held.iter().any(there) {
@@ -30,6 +31,7 @@ impl Held for SimStore {
     async fn hold_head(&self, consumer: &ConsumerName, event: HeldEvent) -> Result<(), StoreError> {
         let consumer = consumer.clone();
         self.call("hold head", move |world| {
+            world.note_ids([event.event_id.as_str()]);
             let due_at = world.now + event.delay;
             let held = &mut world.database.held;
             let there = |row: &HeldRow| row.consumer == consumer && row.event.event_id == event.event_id;
@@ -58,6 +60,7 @@ impl Held for SimStore {
                     heads.entry(row.event.key.clone()).or_insert(head);
                 }
             }
+            world.note_ids(heads.iter().map(|(key, head)| format!("{key}: {}", head.event_id)));
             heads
         })
         .await
@@ -87,6 +90,7 @@ impl Held for SimStore {
                     claimed.push(HeldEvent { delay: Duration::ZERO, ..row.event.clone() });
                 }
             }
+            world.note_ids(claimed.iter().map(|event| event.event_id.as_str()));
             claimed
         })
         .await

@@ -87,7 +87,7 @@ impl Outbox for SimStore {
         let relay = relay.clone();
         self.call("claim", move |world| {
             let (now, time) = (world.now, world.time());
-            match world.flaw {
+            let rows = match world.flaw {
                 Some(Flaw::RowsNotKeys) => world.database.claim_rows(&relay, &ask, (now, time)),
                 Some(Flaw::PollByPosition) if ask.wanted != Wanted::Timed => {
                     let last = world.database.polled_to;
@@ -97,7 +97,9 @@ impl Outbox for SimStore {
                     rows
                 }
                 _ => world.database.claim(&relay, &ask, time),
-            }
+            };
+            world.note_ids(rows.iter().map(|row| row.envelope.id.as_str()));
+            rows
         })
         .await
     }
@@ -114,7 +116,9 @@ impl Outbox for SimStore {
         let relay = relay.clone();
         self.call("mark", move |world| {
             let fenced = world.flaw != Some(Flaw::RowsNotKeys);
-            world.database.settle(&relay, results, fenced)
+            world.note_ids(results.iter().map(|row| format!("{} {:?}", row.row.position, row.result)));
+            let now = world.time();
+            world.database.settle(&relay, results, fenced, now)
         })
         .await
     }
