@@ -108,8 +108,8 @@ pub trait Books: Outbox {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Sealed>, StoreError>> + Send;
 
-    /// Shows every entry after a number up to another with its lines, in order, as the columns are: to who verifies them. Fails
-    /// where they cannot be told apart, and for a line without an entry.
+    /// Shows every entry after a number up to another with its lines, in order, as the columns are: to who verifies them. What
+    /// is missing is left out, and seen by the numbers.
     fn scan(
         &self,
         tenant: &TenantId,
