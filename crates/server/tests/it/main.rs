@@ -21,6 +21,7 @@ mod migration;
 mod networked;
 mod openapi;
 mod outbox_replay;
+mod outboxes;
 mod process;
 mod progress;
 mod push;
