@@ -17,6 +17,7 @@ mod outboxes;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod signing_key;
 mod telemetry;
 mod wiring;
 

@@ -144,7 +144,9 @@ impl Accelerator {
         let seen: Vec<_> =
             seen.map(|(sighting, found)| Seen::of(found, sighting.hash, sighting.stamp.lineage())).collect();
         let mut counts = BTreeMap::<_, u64>::new();
-        seen.iter().for_each(|seen| *counts.entry(seen.as_str()).or_default() += 1);
+        for seen in &seen {
+            *counts.entry(seen.as_str()).or_default() += 1;
+        }
         for (seen, count) in counts {
             metrics::counter!("postrider_dedup_seen_total", "seen" => seen).increment(count);
         }

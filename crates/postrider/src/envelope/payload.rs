@@ -83,13 +83,16 @@ impl PayloadHash {
 
 impl std::fmt::Display for PayloadHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        let mut text = String::with_capacity(71);
-        text.push_str("sha256:");
-        text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
-        f.write_str(&text)
+        f.write_str("sha256:")?;
+        f.write_str(&hex(&self.0))
     }
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |number: u8| char::from(DIGITS[usize::from(number & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 impl std::fmt::Debug for PayloadHash {

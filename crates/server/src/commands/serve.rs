@@ -3,6 +3,7 @@
 //! A crash at any point loses nothing: what was not marked is published again, what was not acked is delivered again.
 
 pub(crate) mod api_task;
+mod checkpoint_task;
 mod connections;
 mod gauges_task;
 mod ledger_task;

@@ -1,6 +1,7 @@
 //! `[ledger]`: where its events come from, and how it tells of its entries.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use postrider::InvalidText;
 use postrider::envelope::TenantId;
@@ -19,12 +20,18 @@ pub(crate) struct Ledger {
     pub(crate) announce_exchange: String,
     pub(crate) outbox: String,
     pub(crate) signing_key_file: PathBuf,
+    checkpoint_minutes: u32,
 }
 
 impl Ledger {
     /// Whose events are those that name nobody.
     pub(crate) fn tenant(&self) -> Result<Option<TenantId>, InvalidText> {
         if self.tenant.is_empty() { Ok(None) } else { TenantId::new(&self.tenant).map(Some) }
+    }
+
+    /// How often `serve` signs checkpoints; nothing if it does not.
+    pub(crate) fn checkpoint_every(&self) -> Option<Duration> {
+        (self.checkpoint_minutes > 0).then(|| Duration::from_mins(self.checkpoint_minutes.into()))
     }
 
     /// Whether everything it names is there. An error names the setting and what is wrong with it.

@@ -16,6 +16,7 @@ mod health;
 mod http;
 mod ledger;
 mod ledger_http;
+mod ledger_proof;
 mod ledger_serve;
 mod migration;
 mod networked;

@@ -62,7 +62,8 @@ pub(crate) fn take_off(path: &Path) {
 }
 
 fn run(command: &mut Command) -> Result<String> {
-    let ran = command.output().with_context(|| format!("{:?} cannot be run", command.get_program()))?;
+    let ran =
+        command.output().with_context(|| format!("{} cannot be run", command.get_program().display()))?;
     ensure!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr).trim());
     Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
 }

@@ -141,7 +141,7 @@ impl Postgres {
             if self.answers().await {
                 return Ok(());
             }
-            tokio::time::sleep(Duration::from_millis(250)).await;
+            postrider::Clock::system().sleep(Duration::from_millis(250)).await;
         }
         self.restart().await
     }
