@@ -1,6 +1,7 @@
 //! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
 
 mod operations;
+mod supervise;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::operations::{run_operations, run_replays};
+use self::supervise::supervise;
 use crate::audit::{self, Account, AuditError};
 use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
@@ -324,33 +326,6 @@ pub enum StartError {
     /// The broker failed.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-}
-
-/// Starts a task again when it ended with an error, for as long as nobody said stop.
-async fn supervise<F, R>(what: &str, run: F, clock: &Clock, stop: &CancellationToken)
-where
-    F: Fn() -> R,
-    R: Future<Output = Result<(), BrokerError>>,
-{
-    const FIRST: Duration = Duration::from_secs(1);
-    const LONGEST: Duration = Duration::from_secs(30);
-    let mut pause = FIRST;
-    loop {
-        let started = clock.monotonic();
-        let Err(error) = run().await else { return };
-        if stop.is_cancelled() {
-            return;
-        }
-        // What ran for a while and ended has a new reason: it is not made to wait for the old ones.
-        if clock.since(started) > LONGEST {
-            pause = FIRST;
-        }
-        tracing::error!(%error, "the {what} ended; it is started again in {pause:?}");
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = clock.sleep(pause) => pause = (pause * 2).min(LONGEST),
-        }
-    }
 }
 
 /// What runs.

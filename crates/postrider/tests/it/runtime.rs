@@ -8,6 +8,7 @@ mod ordering;
 mod pulling;
 mod pushing;
 mod retrying;
+mod rounds;
 mod scenarios;
 mod sharing;
 mod stage;
