@@ -36,8 +36,14 @@ impl AccountCode {
     }
 
     /// The account that this one lies below: `receivable` of `receivable:alice`.
-    pub fn parent(&self) -> Option<Self> {
-        self.0.rsplit_once(':').map(|(parent, _)| Self(parent.into()))
+    pub fn parent(&self) -> Option<&str> {
+        self.0.rsplit_once(':').map(|(parent, _)| parent)
+    }
+}
+
+impl std::borrow::Borrow<str> for AccountCode {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 
@@ -227,6 +233,6 @@ mod tests {
         for bad in ["", ":", "a:", ":a", "a b", "a\n", "\"a\"", "{x}"] {
             assert!(AccountCode::new(bad).is_err(), "{bad:?}");
         }
-        assert_eq!(AccountCode::new("a:b:c").unwrap().parent().unwrap().as_str(), "a:b");
+        assert_eq!(AccountCode::new("a:b:c").unwrap().parent(), Some("a:b"));
     }
 }

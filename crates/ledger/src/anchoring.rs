@@ -2,14 +2,13 @@
 
 use postrider::Event;
 use postrider::envelope::{Ordering, TenantId};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::books::Books;
 use crate::chain::Hash;
 use crate::checkpoint::{Checkpoint, Key, Proof};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
-use crate::verify::hashes;
 
 /// The most entries of one checkpoint.
 const MOST: u64 = 100_000;
@@ -25,6 +24,26 @@ pub struct Proven {
     pub checkpoint: Checkpoint,
 }
 
+impl Proven {
+    /// Whether the way leads from the entry to the root, and the root is signed.
+    pub fn holds(&self, tenant: &TenantId) -> bool {
+        self.proof.root(&self.hash) == self.checkpoint.root && self.checkpoint.is_signed(tenant)
+    }
+
+    /// All that somebody else needs to check it.
+    pub fn document(&self, tenant: &TenantId, entry: u64) -> Value {
+        let path = self.proof.path.iter().map(|(left, hash)| json!({"left": left, "hash": hash}));
+        json!({
+            "tenant": tenant.as_str(),
+            "entry": entry.to_string(),
+            "hash": self.hash,
+            "path": path.collect::<Vec<_>>(),
+            "checkpoint": self.checkpoint,
+            "holds": self.holds(tenant),
+        })
+    }
+}
+
 impl<B: Books> Ledger<B> {
     /// Signs the entries since the last checkpoint, and tells of it on the journal's exchange. Nothing if there are none.
     ///
@@ -33,7 +52,7 @@ impl<B: Books> Ledger<B> {
         let (mut tx, head, _) = self.locked(tenant).await?;
         let first = self.books.checkpoints(tenant).await?.last().map_or(1, |newest| newest.last + 1);
         let last = head.number.min(first + MOST - 1);
-        let run = if first > last { Vec::new() } else { hashes(&self.books, tenant, first, last).await? };
+        let run = if first > last { Vec::new() } else { self.books.hashes(tenant, first, last).await? };
         let Some(checkpoint) = Checkpoint::sign(key, tenant, first, &run, self.clock.now()) else {
             return Ok(None);
         };
@@ -52,7 +71,7 @@ impl<B: Books> Ledger<B> {
         let all = self.books.checkpoints(tenant).await?;
         let covers = |checkpoint: &Checkpoint| (checkpoint.first..=checkpoint.last).contains(&entry);
         let Some(checkpoint) = all.into_iter().find(covers) else { return Ok(None) };
-        let run = hashes(&self.books, tenant, checkpoint.first, checkpoint.last).await?;
+        let run = self.books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
         let place = usize::try_from(entry - checkpoint.first).unwrap_or(usize::MAX);
         let proof = run.get(place).zip(Proof::of(&run, place));
         Ok(proof.map(|(hash, proof)| Proven { hash: *hash, proof, checkpoint }))
@@ -60,20 +79,9 @@ impl<B: Books> Ledger<B> {
 }
 
 fn told(tenant: &TenantId, checkpoint: &Checkpoint) -> Option<Event> {
-    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     let mut event = Event::new("fis.journal.checkpointed").ok()?.ordering(Ordering::Free);
     event.tenant.group = Some(tenant.clone());
-    event
-        .occurred_at(checkpoint.made_at)
-        .json(&json!({
-            "tenantId": tenant.as_str(),
-            "first": checkpoint.first.to_string(),
-            "last": checkpoint.last.to_string(),
-            "root": checkpoint.root.to_string(),
-            "head": checkpoint.head.to_string(),
-            "madeAt": checkpoint.made_at.to_string(),
-            "publicKey": hex(&checkpoint.public_key),
-            "signature": hex(&checkpoint.signature),
-        }))
-        .ok()
+    let mut payload = serde_json::to_value(checkpoint).ok()?;
+    payload["tenantId"] = json!(tenant.as_str());
+    event.occurred_at(checkpoint.made_at).json(&payload).ok()
 }

@@ -17,9 +17,13 @@ use crate::account::{Account, AccountCode};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart, DayRate};
 use crate::checkpoint::Checkpoint;
-use crate::entry::Sealed;
+use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::Period;
+use crate::stored::{EntryRow, LineRow};
+
+/// Entries read at a time where they are scanned.
+const SCANNED: usize = 2_000;
 
 /// The books of all tenants in one database.
 pub trait Books: Outbox {
@@ -103,6 +107,38 @@ pub trait Books: Outbox {
         after: u64,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Sealed>, StoreError>> + Send;
+
+    /// Shows every entry after a number up to another with its lines, in order, as the columns are: to who verifies them. What
+    /// is missing is left out, and seen by the numbers.
+    fn scan(
+        &self,
+        tenant: &TenantId,
+        after: u64,
+        last: u64,
+        mut show: impl FnMut(&EntryRow<'_>, &[LineRow<'_>]) + Send,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async move {
+            let mut at = after;
+            while at < last {
+                let entries = self.entries(tenant, at, SCANNED).await?;
+                let Some(newest) = entries.last() else { break };
+                at = newest.number;
+                for entry in entries.iter().take_while(|entry| entry.number <= last) {
+                    let lines: Vec<LineRow<'_>> = entry.lines.iter().map(Line::row).collect();
+                    show(&entry.row(), &lines);
+                }
+            }
+            Ok(())
+        }
+    }
+
+    /// The stored hashes of a run of entries, in order.
+    fn hashes(
+        &self,
+        tenant: &TenantId,
+        first: u64,
+        last: u64,
+    ) -> impl Future<Output = Result<Vec<Hash>, StoreError>> + Send;
 
     /// Entries with a line on an account, the next after a number, in order.
     fn entries_of(

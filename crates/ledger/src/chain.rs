@@ -36,6 +36,7 @@ use jiff::civil::{Date, date};
 use sha2::{Digest as _, Sha256};
 
 use crate::entry::{Line, Sealed};
+use crate::stored::{EntryRow, LineRow};
 
 /// The layout above.
 const VERSION: u8 = 1;
@@ -68,7 +69,7 @@ impl Hash {
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&postrider::envelope::hex(&self.0))
     }
 }
 
@@ -86,44 +87,62 @@ impl serde::Serialize for Hash {
 
 /// The hash of an entry that follows `before`. The entry's own `hash` is not read.
 pub fn hash(before: &Hash, entry: &Sealed) -> Hash {
-    let mut bytes = Vec::with_capacity(256 + 96 * entry.lines.len());
-    write(&mut bytes, before, entry);
-    Hash(Sha256::digest(&bytes).into())
+    let lines: Vec<LineRow<'_>> = entry.lines.iter().map(Line::row).collect();
+    let mut bytes = Vec::with_capacity(256 + 96 * lines.len());
+    hash_columns(&mut bytes, before, entry.tenant.as_str(), &entry.row(), &lines)
 }
 
-fn write(out: &mut Vec<u8>, before: &Hash, entry: &Sealed) {
-    out.push(VERSION);
-    out.extend(before.0);
-    text(out, entry.tenant.as_str());
-    out.extend(entry.number.to_be_bytes());
-    out.push(entry.kind.number());
-    out.extend(days(entry.effective_on).to_be_bytes());
-    out.extend(entry.posted_at.as_microsecond().to_be_bytes());
-    text(out, entry.source.event.as_str());
-    out.extend(entry.source.payload_hash.as_bytes());
-    text(out, &entry.source.rule);
-    text(out, &entry.description);
-    text(out, &entry.metadata);
-    out.extend(entry.refers_to.unwrap_or(0).to_be_bytes());
-    out.extend(length(entry.lines.len()));
-    for line in &entry.lines {
-        write_line(out, line);
+/// The same of the columns that a store has. `bytes` is overwritten: whoever hashes many entries brings one along.
+pub(crate) fn hash_columns(
+    bytes: &mut Vec<u8>,
+    before: &Hash,
+    tenant: &str,
+    entry: &EntryRow<'_>,
+    lines: &[LineRow<'_>],
+) -> Hash {
+    bytes.clear();
+    write(bytes, before, tenant, entry);
+    bytes.extend_from_slice(&length(lines.len()));
+    for line in lines {
+        write_line(bytes, line);
     }
+    Hash(Sha256::digest(&*bytes).into())
 }
 
-fn write_line(out: &mut Vec<u8>, line: &Line) {
-    text(out, line.account.as_str());
-    out.push(line.side.number());
-    out.extend(line.amount.to_be_bytes());
-    text(out, line.currency.code());
-    out.extend(line.base_amount.to_be_bytes());
-    text(out, line.rate.as_ref().map_or("", |rate| &rate.rate));
-    text(out, line.rate.as_ref().map_or("", |rate| &rate.source));
+fn write(out: &mut Vec<u8>, before: &Hash, tenant: &str, entry: &EntryRow<'_>) {
+    out.push(VERSION);
+    out.extend_from_slice(&before.0);
+    text(out, tenant);
+    out.extend_from_slice(&entry.number.to_be_bytes());
+    out.push(byte(entry.kind));
+    out.extend_from_slice(&entry.effective_on.to_be_bytes());
+    out.extend_from_slice(&entry.posted_at.to_be_bytes());
+    text(out, entry.source_event);
+    out.extend_from_slice(entry.payload_hash);
+    text(out, entry.rule);
+    text(out, entry.description);
+    text(out, entry.metadata);
+    out.extend_from_slice(&entry.refers_to.unwrap_or(0).to_be_bytes());
+}
+
+fn write_line(out: &mut Vec<u8>, line: &LineRow<'_>) {
+    text(out, line.account);
+    out.push(byte(line.side));
+    out.extend_from_slice(&line.amount.to_be_bytes());
+    text(out, line.currency);
+    out.extend_from_slice(&line.base_amount.to_be_bytes());
+    text(out, line.rate.unwrap_or(""));
+    text(out, line.rate_source.unwrap_or(""));
+}
+
+/// What no ledger writes becomes 0, which no kind and no side is.
+fn byte(number: i16) -> u8 {
+    u8::try_from(number).unwrap_or(0)
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
-    out.extend(length(text.len()));
-    out.extend(text.as_bytes());
+    out.extend_from_slice(&length(text.len()));
+    out.extend_from_slice(text.as_bytes());
 }
 
 fn length(of: usize) -> [u8; 4] {

@@ -111,14 +111,30 @@ impl Chart {
             };
         }
         let unknown = || Refusal::UnknownAccount(code.clone());
-        let parent = code.parent().and_then(|parent| self.accounts.get(&parent)).ok_or_else(unknown)?;
+        let parent = code.parent().and_then(|parent| self.accounts.get(parent)).ok_or_else(unknown)?;
         if !parent.opens_children {
             return Err(unknown());
         }
         if !parent.active {
             return Err(Refusal::InactiveAccount(parent.code.clone()));
         }
-        Ok(Found::Child(Box::new(parent.child(code.clone()))))
+        Ok(Found::ChildOf(parent))
+    }
+
+    /// The rates that count, by currency and day.
+    pub fn rates(&self) -> Vec<DayRate> {
+        let (source, base) = (&self.book.rate_source, self.book.base_currency);
+        let of = |quote: Currency, (day, rate): (&Date, &Decimal)| DayRate {
+            source: source.clone(),
+            base,
+            quote,
+            day: *day,
+            rate: *rate,
+        };
+        let all = self.rates.iter().flat_map(|(quote, days)| days.iter().map(|day| of(*quote, day)));
+        let mut all: Vec<DayRate> = all.collect();
+        all.sort_by_key(|rate| (rate.quote, rate.day));
+        all
     }
 
     /// The newest rate into the base currency of that day, or of the week before it.
@@ -132,19 +148,26 @@ impl Chart {
 }
 
 /// An account that an entry may use.
+#[derive(Clone, Copy)]
 pub enum Found<'a> {
     /// It is in the chart.
     There(&'a Account),
-    /// It is opened by its first entry.
-    Child(Box<Account>),
+    /// It is opened below this one by its first entry.
+    ChildOf(&'a Account),
 }
 
 impl Found<'_> {
-    /// The account.
-    pub fn account(&self) -> &Account {
+    /// The one currency it takes; any when absent.
+    pub fn currency(&self) -> Option<Currency> {
+        let (Self::There(account) | Self::ChildOf(account)) = self;
+        account.currency
+    }
+
+    /// The account, as it is or as it is opened under this code.
+    pub fn account(&self, code: &AccountCode) -> Account {
         match self {
-            Self::There(account) => account,
-            Self::Child(account) => account,
+            Self::There(account) => Account::clone(account),
+            Self::ChildOf(parent) => parent.child(code.clone()),
         }
     }
 }

@@ -10,7 +10,8 @@
 
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use jiff::Timestamp;
-use postrider::envelope::TenantId;
+use postrider::envelope::{TenantId, hex};
+use serde::ser::SerializeStruct as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::chain::Hash;
@@ -47,6 +48,21 @@ pub struct Checkpoint {
     pub public_key: [u8; 32],
     /// The signature.
     pub signature: [u8; 64],
+}
+
+/// The same members wherever it is shown or told; numbers are texts.
+impl serde::Serialize for Checkpoint {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut shown = serializer.serialize_struct("Checkpoint", 7)?;
+        shown.serialize_field("first", &self.first.to_string())?;
+        shown.serialize_field("last", &self.last.to_string())?;
+        shown.serialize_field("root", &self.root)?;
+        shown.serialize_field("head", &self.head)?;
+        shown.serialize_field("madeAt", &self.made_at)?;
+        shown.serialize_field("publicKey", &hex(&self.public_key))?;
+        shown.serialize_field("signature", &hex(&self.signature))?;
+        shown.end()
+    }
 }
 
 impl Checkpoint {

@@ -38,7 +38,7 @@ pub mod report;
 pub mod rules;
 pub mod sequencer;
 pub mod sqlite;
-mod stored;
+pub mod stored;
 pub mod verify;
 
 pub use anchoring::Proven;

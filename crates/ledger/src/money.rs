@@ -38,7 +38,9 @@ impl Currency {
     pub fn new(code: &str) -> Result<Self, UnknownCurrency> {
         let unknown = || UnknownCurrency(code.chars().take(16).collect());
         let letters: [u8; 3] = code.as_bytes().try_into().map_err(|_| unknown())?;
-        let found = DIGITS.iter().find(|(codes, _)| codes.split(' ').any(|known| known == code));
+        // Every code is three letters and a space.
+        let is_in = |codes: &str| codes.as_bytes().chunks(4).any(|known| known.starts_with(&letters));
+        let found = DIGITS.iter().rev().find(|(codes, _)| is_in(codes));
         let (_, digits) = found.ok_or_else(unknown)?;
         Ok(Self { code: letters, digits: u8::try_from(*digits).unwrap_or(2) })
     }

@@ -155,7 +155,7 @@ fn note_children(balanced: &Balanced, standing: &Standing<'_>, opened: &mut Hash
             continue;
         }
         if let Ok(found) = standing.chart.account(code) {
-            opened.insert(code.clone(), found.account().clone());
+            opened.insert(code.clone(), found.account(code));
         }
     }
 }

@@ -6,6 +6,7 @@
 mod changing;
 mod posting;
 mod reading;
+mod scanning;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -17,9 +18,11 @@ use postrider::store::StoreError;
 
 use crate::account::AccountCode;
 use crate::books::{Balance, Books, Change, Head, Known, Page, Referred};
+use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::entry::Sealed;
+use crate::stored::{EntryRow, LineRow};
 
 /// Names the tenant of a transaction. The other settings keep plans that were made on empty tables from reading whole ones.
 const SCOPE: &str = "SELECT set_config('postrider.tenant', $1, true), set_config('enable_seqscan', 'off', true), \
@@ -112,6 +115,22 @@ impl Books for Postgres {
     async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {
         let mut tx = reading(self, tenant).await?;
         reading::entries(self, tx.connection(), tenant, after, limit).await
+    }
+
+    async fn scan(
+        &self,
+        tenant: &TenantId,
+        after: u64,
+        last: u64,
+        show: impl FnMut(&EntryRow<'_>, &[LineRow<'_>]) + Send,
+    ) -> Result<(), StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        scanning::scan(self, tx.connection(), tenant, after, last, show).await
+    }
+
+    async fn hashes(&self, tenant: &TenantId, first: u64, last: u64) -> Result<Vec<Hash>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::hashes(self, tx.connection(), tenant, first, last).await
     }
 
     async fn entries_of(

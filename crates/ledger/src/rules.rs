@@ -3,36 +3,37 @@
 //! A tenant's rules are one TOML document; every change is a new version, and each entry says by which version of which rule
 //! it was made. The first rule whose pattern and condition match an event is the one that counts.
 
+mod drafting;
 mod expression;
 pub mod ready;
 mod template;
 mod translate;
 mod value;
 
+pub use drafting::day;
 pub use expression::{BadExpression, Expression, Facts};
 pub use template::Template;
 pub use value::{NoValue, Value};
 
 use std::collections::BTreeMap;
 
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
+use postrider::Envelope;
 use postrider::envelope::PayloadHash;
 use postrider::topology::topic_matches;
-use postrider::{Envelope, EventId};
 use serde::Deserialize;
 
-use crate::account::{AccountCode, Side};
-use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
+use self::drafting::Asked;
+use crate::account::Side;
+use crate::entry::{Draft, EntryKind};
 use crate::json::Json;
-use crate::money::{Amount, Currency, MAX_AMOUNT};
+use crate::money::Currency;
 use crate::refusal::Refusal;
 
 /// The rules of a tenant, ready for use.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     version: u32,
+    document: String,
     rules: Vec<Rule>,
 }
 
@@ -130,7 +131,12 @@ impl Rules {
                 return Err(BadRules::Rule { rule: rule.name.clone(), why: "stands twice".to_owned() });
             }
         }
-        Ok(Self { version, rules })
+        Ok(Self { version, document: text.to_owned(), rules })
+    }
+
+    /// As they were written.
+    pub fn document(&self) -> &str {
+        &self.document
     }
 
     /// Which version of the tenant's rules these are.
@@ -151,14 +157,13 @@ impl Rules {
     /// The draft that an event becomes, in the tenant's base currency unless the rule names another.
     pub fn map(&self, envelope: &Envelope, hash: PayloadHash, base: Currency) -> Result<Draft, Refusal> {
         let payload = Json::parse(envelope.payload.bytes()).map_err(Refusal::Malformed)?;
-        let occurred_at = envelope.occurred_at.to_string();
         let facts = Facts {
             payload: &payload,
             id: envelope.id.as_str(),
             event_type: envelope.event_type.as_str(),
             tenant: envelope.tenant.group.as_ref().map_or("", |tenant| tenant.as_str()),
             aggregate_id: envelope.aggregate_id.as_ref().map(AsRef::as_ref),
-            occurred_at: &occurred_at,
+            occurred_at: envelope.occurred_at,
         };
         for rule in self.rules.iter().filter(|rule| topic_matches(&rule.pattern, facts.event_type)) {
             let asked = Asked { rule, facts: &facts, version: self.version };
@@ -229,141 +234,6 @@ impl LineText {
     fn rest(&self) -> bool {
         [&self.debit, &self.credit].into_iter().flatten().any(|amount| amount == REST)
     }
-}
-
-/// One rule on one event.
-struct Asked<'a> {
-    rule: &'a Rule,
-    facts: &'a Facts<'a>,
-    version: u32,
-}
-
-impl Asked<'_> {
-    fn applies(&self) -> Result<bool, Refusal> {
-        self.rule.when.as_ref().map_or(Ok(true), |when| when.holds(self.facts).map_err(self.failed("when")))
-    }
-
-    fn draft(
-        &self,
-        event: &EventId,
-        hash: PayloadHash,
-        at: Timestamp,
-        base: Currency,
-    ) -> Result<Draft, Refusal> {
-        let rule = self.rule;
-        let effective_on = match &rule.effective_on {
-            None => at.to_zoned(TimeZone::UTC).date(),
-            Some(expression) => {
-                let value = expression.value(self.facts).map_err(self.failed("effective_on"))?;
-                day(value.text().map_err(self.failed("effective_on"))?)?
-            }
-        };
-        let mut metadata = Metadata::new();
-        for (key, expression) in &rule.metadata {
-            let value = expression.value(self.facts).and_then(|value| value.to_text().map(Into::into));
-            metadata.insert(key.clone(), value.map_err(self.failed("metadata"))?);
-        }
-        let source = Source {
-            event: event.clone(),
-            payload_hash: hash,
-            rule: format!("{}@{}", rule.name, self.version),
-        };
-        Ok(Draft {
-            source,
-            kind: rule.kind,
-            effective_on,
-            description: rule.description.text(self.facts).map_err(self.failed("description"))?,
-            metadata,
-            refers_to: None,
-            lines: self.lines(self.currency(rule.currency.as_ref(), base)?)?,
-        })
-    }
-
-    fn lines(&self, currency: Currency) -> Result<Vec<DraftLine>, Refusal> {
-        let (mut lines, mut rest) = (Vec::with_capacity(self.rule.lines.len()), None);
-        for (number, line) in (1..).zip(&self.rule.lines) {
-            let part = |what: &str| format!("{what} of line {number}");
-            if let Some(when) = &line.when
-                && !when.holds(self.facts).map_err(self.failed(&part("when")))?
-            {
-                continue;
-            }
-            let code = line.account.text(self.facts).map_err(self.failed(&part("account")))?;
-            let account = AccountCode::new(&code).map_err(|bad| Refusal::BadAccount(bad.0))?;
-            let currency = self.currency(line.currency.as_ref(), currency)?;
-            let Some(expression) = &line.amount else {
-                rest = Some((lines.len(), account, line.side, currency));
-                continue;
-            };
-            let value = expression.value(self.facts).and_then(|value| value.to_decimal());
-            let amount = currency.minor(value.map_err(self.no_amount(&part("amount")))?)?;
-            lines.push(DraftLine { account, side: line.side, amount, currency, base: None });
-        }
-        if let Some((at, account, side, currency)) = rest
-            && let Some(amount) = left_over(&lines, side, currency)?
-        {
-            lines.insert(at, DraftLine { account, side, amount, currency, base: None });
-        }
-        Ok(lines)
-    }
-
-    fn currency(&self, expression: Option<&Expression>, otherwise: Currency) -> Result<Currency, Refusal> {
-        let Some(expression) = expression else { return Ok(otherwise) };
-        let value = expression.value(self.facts).map_err(self.failed("currency"))?;
-        let code = value.text().map_err(self.failed("currency"))?;
-        Currency::new(code).map_err(|unknown| Refusal::UnknownCurrency(unknown.0))
-    }
-
-    fn failed(&self, part: &str) -> impl Fn(NoValue) -> Refusal {
-        let (rule, part) = (self.rule.name.clone(), part.to_owned());
-        move |why| Refusal::RuleFailed { rule: rule.clone(), part: part.clone(), why: why.to_string() }
-    }
-
-    fn no_amount(&self, part: &str) -> impl Fn(NoValue) -> Refusal {
-        let (rule, part) = (self.rule.name.clone(), part.to_owned());
-        move |why| match &why {
-            NoValue::Missing(_) => {
-                Refusal::MissingAmount { rule: rule.clone(), part: part.clone(), why: why.to_string() }
-            }
-            NoValue::Wrong(why) => {
-                Refusal::RuleFailed { rule: rule.clone(), part: part.clone(), why: why.clone() }
-            }
-        }
-    }
-}
-
-/// What a line on this side has to be for the entry to balance; nothing if it does already.
-fn left_over(lines: &[DraftLine], side: Side, currency: Currency) -> Result<Option<Amount>, Refusal> {
-    let same = lines.iter().filter(|line| line.currency == currency);
-    let sum: i128 = same.map(|line| line.side.sign() * i128::from(line.amount.minor())).sum();
-    let rest = -sum * side.sign();
-    if rest == 0 {
-        return Ok(None);
-    }
-    let shown = currency.show(rest);
-    if rest < 0 {
-        return Err(Refusal::AmountNotPositive { amount: shown });
-    }
-    let fits = i64::try_from(rest).ok().filter(|rest| *rest <= MAX_AMOUNT).and_then(Amount::new);
-    fits.map(Some).ok_or(Refusal::AmountTooLarge { amount: shown })
-}
-
-/// A day, or the day of a time in the offset that it was written with.
-pub fn day(text: &str) -> Result<Date, Refusal> {
-    if let Ok(zoned) = text.parse::<Zoned>() {
-        return Ok(zoned.date());
-    }
-    let bad = || Refusal::BadDate(text.chars().take(40).collect());
-    // `2026-02-28…`: the calendar day stands first in every way of writing a time.
-    let date: Date = text.get(..10).and_then(|day| day.parse().ok()).ok_or_else(bad)?;
-    if text.len() > 10 && text.parse::<Timestamp>().is_err() && text.parse::<jiff::civil::DateTime>().is_err()
-    {
-        return Err(bad());
-    }
-    if !(1900..=2999).contains(&date.year()) {
-        return Err(bad());
-    }
-    Ok(date)
 }
 
 #[cfg(test)]

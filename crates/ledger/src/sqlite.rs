@@ -13,6 +13,7 @@ use postrider::store::StoreError;
 
 use crate::account::AccountCode;
 use crate::books::{Balance, Books, Change, Head, Known, Page, Referred};
+use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::entry::Sealed;
@@ -90,6 +91,10 @@ impl Books for Sqlite {
 
     async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {
         reading::entries(self, &mut *reader(self).await?, tenant, after, limit).await
+    }
+
+    async fn hashes(&self, tenant: &TenantId, first: u64, last: u64) -> Result<Vec<Hash>, StoreError> {
+        reading::hashes(self, &mut *reader(self).await?, tenant, first, last).await
     }
 
     async fn entries_of(

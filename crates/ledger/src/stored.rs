@@ -1,4 +1,5 @@
-//! From the columns of a store back to an entry. What cannot be read is named, because somebody changed it.
+//! An entry as a store keeps it: the columns, and the way from them to an entry and back. What cannot be read is named, because
+//! somebody changed it.
 
 use std::fmt::Display;
 
@@ -12,30 +13,89 @@ use crate::chain::{self, Hash};
 use crate::entry::{EntryKind, Line, Rate, Sealed, Source};
 use crate::money::Currency;
 
-/// The columns of an entry.
-pub(crate) struct EntryRow<'a> {
-    pub(crate) number: i64,
-    pub(crate) kind: i16,
-    pub(crate) effective_on: i32,
-    pub(crate) posted_at: Timestamp,
-    pub(crate) source_event: &'a str,
-    pub(crate) payload_hash: &'a [u8],
-    pub(crate) rule: &'a str,
-    pub(crate) description: &'a str,
-    pub(crate) metadata: &'a str,
-    pub(crate) refers_to: Option<i64>,
-    pub(crate) hash: &'a [u8],
+/// The columns of an entry, borrowed. Nothing about them is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct EntryRow<'a> {
+    /// Its number.
+    pub number: i64,
+    /// The number of its kind.
+    pub kind: i16,
+    /// Days since 1970-01-01.
+    pub effective_on: i32,
+    /// Microseconds since 1970-01-01T00:00:00Z.
+    pub posted_at: i64,
+    /// The event it comes from.
+    pub source_event: &'a str,
+    /// What that said.
+    pub payload_hash: &'a [u8],
+    /// The rule that made it.
+    pub rule: &'a str,
+    /// For people.
+    pub description: &'a str,
+    /// JSON.
+    pub metadata: &'a str,
+    /// The entry it reverses, settles or voids.
+    pub refers_to: Option<i64>,
+    /// Its hash.
+    pub hash: &'a [u8],
 }
 
-/// The columns of a line.
-pub(crate) struct LineRow<'a> {
-    pub(crate) account: &'a str,
-    pub(crate) side: i16,
-    pub(crate) amount: i64,
-    pub(crate) currency: &'a str,
-    pub(crate) base_amount: i64,
-    pub(crate) rate: Option<&'a str>,
-    pub(crate) rate_source: Option<&'a str>,
+/// The columns of a line, borrowed. Nothing about them is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct LineRow<'a> {
+    /// Which account.
+    pub account: &'a str,
+    /// The number of its side.
+    pub side: i16,
+    /// Minor units.
+    pub amount: i64,
+    /// Of what.
+    pub currency: &'a str,
+    /// Minor units of the base currency.
+    pub base_amount: i64,
+    /// The rate between the two.
+    pub rate: Option<&'a str>,
+    /// Whose rate.
+    pub rate_source: Option<&'a str>,
+}
+
+impl Sealed {
+    /// Its columns.
+    pub(crate) fn row(&self) -> EntryRow<'_> {
+        EntryRow {
+            number: signed(self.number),
+            kind: self.kind.number().into(),
+            effective_on: chain::days(self.effective_on),
+            posted_at: self.posted_at.as_microsecond(),
+            source_event: self.source.event.as_str(),
+            payload_hash: self.source.payload_hash.as_bytes(),
+            rule: &self.source.rule,
+            description: &self.description,
+            metadata: &self.metadata,
+            refers_to: self.refers_to.map(signed),
+            hash: &self.hash.0,
+        }
+    }
+}
+
+impl Line {
+    /// Its columns.
+    pub(crate) fn row(&self) -> LineRow<'_> {
+        LineRow {
+            account: self.account.as_str(),
+            side: self.side.number().into(),
+            amount: self.amount,
+            currency: self.currency.code(),
+            base_amount: self.base_amount,
+            rate: self.rate.as_ref().map(|rate| rate.rate.as_str()),
+            rate_source: self.rate.as_ref().map(|rate| rate.source.as_str()),
+        }
+    }
+}
+
+/// Numbers grow from 1 by one: 64 bits signed are enough for ever.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Something in the books that no ledger wrote.
@@ -54,7 +114,7 @@ impl EntryRow<'_> {
         Ok(Sealed {
             tenant: tenant.clone(),
             number: number(self.number)?,
-            posted_at: self.posted_at,
+            posted_at: Timestamp::from_microsecond(self.posted_at).map_err(|error| bad(&error))?,
             kind: EntryKind::from_number(self.kind).ok_or_else(|| bad(&"kind"))?,
             effective_on: chain::day(self.effective_on).ok_or_else(|| bad(&"effective_on"))?,
             source: Source {

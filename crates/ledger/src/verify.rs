@@ -6,6 +6,9 @@
 //! the ones before only the stored hash. What is wrong is named.
 
 mod run;
+mod tally;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use postrider::envelope::TenantId;
 use postrider::store::StoreError;
@@ -15,8 +18,8 @@ use tokio::task::JoinSet;
 use crate::books::{Balance, Books, Head, Sums};
 use crate::chain::Hash;
 use crate::checkpoint::root;
-pub(crate) use run::hashes;
-use run::{Key, RunResult};
+use run::RunResult;
+use tally::Key;
 
 /// Entries in a run.
 const RUN: u64 = 20_000;
@@ -165,15 +168,13 @@ fn compare(total: &RunResult, kept: &[Balance], days: &[Balance]) -> Vec<Problem
         }
     };
     let by_key = |balances: &[Balance]| {
-        let pairs =
-            balances.iter().map(|balance| ((balance.account.clone(), balance.currency), balance.sums));
-        pairs.collect::<std::collections::BTreeMap<Key, Sums>>()
+        let key = |balance: &Balance| (balance.account.to_string(), balance.currency.to_string());
+        balances.iter().map(|balance| (key(balance), balance.sums)).collect::<BTreeMap<Key, Sums>>()
     };
     let (kept, days) = (by_key(kept), by_key(days));
-    let keys: std::collections::BTreeSet<&Key> =
-        kept.keys().chain(days.keys()).chain(total.sums.keys()).collect();
-    for key in keys {
-        let should = total.sums.get(key);
+    let keys: BTreeSet<Key> = kept.keys().chain(days.keys()).cloned().chain(total.tally.keys()).collect();
+    for key in &keys {
+        let should = total.tally.get(key);
         differ("balance", key, kept.get(key), should);
         let posted = should.map(|sums| Sums { pending_debits: 0, pending_credits: 0, ..*sums });
         differ("total of all days", key, days.get(key), posted.as_ref());
@@ -216,7 +217,7 @@ async fn check_checkpoints<B: Books>(
             problems.push(Problem::new("entries_missing", Some(checkpoint.last), text));
             continue;
         }
-        let hashes = hashes(books, tenant, checkpoint.first, checkpoint.last).await?;
+        let hashes = books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
         if hashes.last() != Some(&checkpoint.head) || root(&hashes) != checkpoint.root {
             let text = format!("{name} stands for other entries than these");
             problems.push(Problem::new("checkpoint_differs", Some(checkpoint.last), text));

@@ -15,7 +15,7 @@ pub use attributes::Attributes;
 pub(crate) use erased::note as erased_note;
 pub use event::{Event, MAX_PAYLOAD_BYTES, Ordering};
 pub use id::{AggregateId, EventId, EventType, OrderingKey, TenantId};
-pub use payload::{Payload, PayloadHash};
+pub use payload::{Payload, PayloadHash, hex};
 pub use wire::WireFormat;
 
 use jiff::Timestamp;

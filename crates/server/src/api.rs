@@ -12,6 +12,7 @@ mod front;
 mod guard;
 mod health;
 mod idempotency;
+mod known;
 pub(crate) mod ledger;
 mod letters;
 pub(crate) mod metrics;
@@ -68,6 +69,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: PrometheusHandle,
     pub(crate) slots: Semaphore,
     pace: Pace,
+    known: known::Known,
     /// Looks at the servers for health, seldom.
     checkup: health::Checkup,
     /// What runs in this process.
@@ -105,6 +107,7 @@ impl Api {
             metrics,
             slots,
             pace: Pace::default(),
+            known: known::Known::default(),
             checkup,
             at_work,
             listens_at,

@@ -11,6 +11,7 @@ mod ledger;
 mod live;
 mod migration;
 mod observing;
+mod outboxes;
 mod push;
 mod retry;
 mod secret;
@@ -23,9 +24,10 @@ pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
 pub(crate) use live::Live;
 pub(crate) use observing::LogFormat;
+pub(crate) use outboxes::OutboxChoice;
 pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
-pub(crate) use sections::{ArchiveChoice, Http, Limits, OutboxTable, PartitionChoice, Settings, Tls};
+pub(crate) use sections::{ArchiveChoice, Http, Limits, PartitionChoice, Settings, Tls};
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
@@ -56,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) redis: Option<Server>,
     /// The topology they describe.
     pub(crate) own: OwnTopology,
+    /// The outboxes, the default one first.
+    pub(crate) outboxes: Vec<OutboxChoice>,
     /// The rules that replay dead letters by schedule.
     pub(crate) rules: Vec<postrider::triage::Rule>,
     /// The push subscriptions.
@@ -119,6 +123,7 @@ impl Config {
         };
         own.fits_the_inbox(&settings).map_err(wrong)?;
         settings.ledger.fits(&own.layout, &settings.outbox.table).map_err(wrong)?;
+        let outboxes = outboxes::all(&settings, &own.layout).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;
         let allowed = postrider::push::Allowed::new(&settings.egress.allow);
@@ -130,7 +135,19 @@ impl Config {
         }
         let migration = settings.migration.definition(&own.layout).map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, management, redis, own, rules, push, migration, allowed, values })
+        Ok(Self {
+            settings,
+            backends,
+            management,
+            redis,
+            own,
+            outboxes,
+            rules,
+            push,
+            migration,
+            allowed,
+            values,
+        })
     }
 
     /// The topology, and the queue that one more push subscription has of its own.

@@ -13,9 +13,11 @@ mod desk;
 mod event_input;
 mod exit;
 mod logging;
+mod outboxes;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod signing_key;
 mod telemetry;
 mod wiring;
 

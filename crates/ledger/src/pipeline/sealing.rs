@@ -96,7 +96,7 @@ impl Sealer {
 
     fn add_up(&mut self, entry: &Sealed, released: &[Line]) {
         for line in &entry.lines {
-            let sums = effect(line, entry.kind.effect());
+            let sums = effect(line.side, line.amount, line.base_amount, entry.kind.effect());
             add(self.changes.entry((line.account.clone(), line.currency)).or_default(), &sums);
             if entry.kind.effect() == Effect::Post {
                 let key = (line.account.clone(), line.currency);
@@ -104,7 +104,7 @@ impl Sealer {
             }
         }
         for line in released {
-            let promised = effect(line, Effect::Promise);
+            let promised = effect(line.side, line.amount, line.base_amount, Effect::Promise);
             let ended = Sums {
                 pending_debits: -promised.pending_debits,
                 pending_credits: -promised.pending_credits,
@@ -116,15 +116,13 @@ impl Sealer {
 }
 
 /// What one line does to the balance of its account.
-pub fn effect(line: &Line, effect: Effect) -> Sums {
+pub fn effect(side: Side, amount: i64, base_amount: i64, effect: Effect) -> Sums {
     let nothing = Sums::default();
-    match (effect, line.side) {
-        (Effect::Post, Side::Debit) => Sums { debits: line.amount, base_debits: line.base_amount, ..nothing },
-        (Effect::Post, Side::Credit) => {
-            Sums { credits: line.amount, base_credits: line.base_amount, ..nothing }
-        }
-        (Effect::Promise, Side::Debit) => Sums { pending_debits: line.amount, ..nothing },
-        (Effect::Promise, Side::Credit) => Sums { pending_credits: line.amount, ..nothing },
+    match (effect, side) {
+        (Effect::Post, Side::Debit) => Sums { debits: amount, base_debits: base_amount, ..nothing },
+        (Effect::Post, Side::Credit) => Sums { credits: amount, base_credits: base_amount, ..nothing },
+        (Effect::Promise, Side::Debit) => Sums { pending_debits: amount, ..nothing },
+        (Effect::Promise, Side::Credit) => Sums { pending_credits: amount, ..nothing },
         (Effect::None, _) => nothing,
     }
 }

@@ -34,7 +34,7 @@ pub fn check(draft: &Draft, chart: &Chart) -> Result<(), Refusal> {
             continue;
         }
         let found = chart.account(&line.account)?;
-        if let Some(takes) = found.account().currency
+        if let Some(takes) = found.currency()
             && takes != line.currency
         {
             let (account, given) = (line.account.clone(), line.currency);

@@ -8,13 +8,14 @@ use postrider::postgres::Postgres;
 use postrider::store::StoreError;
 use sqlx::PgConnection;
 
-use super::posting::{account_columns, signed};
+use super::posting::account_columns;
 use crate::account::Account;
 use crate::books::Change;
 use crate::chain::days;
 use crate::chart::{Book, DayRate};
 use crate::checkpoint::Checkpoint;
 use crate::period::Period;
+use crate::stored::signed;
 
 /// An account that is opened by its first entry, perhaps by two processes one after the other.
 pub(super) const IF_ABSENT: &str = "INSERT INTO postrider.ledger_account (tenant, code, name, type, normal_side, currency, \

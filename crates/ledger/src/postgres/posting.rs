@@ -11,15 +11,16 @@ use crate::account::Account;
 use crate::books::{Balance, Head, Known, Page, Receipt};
 use crate::chain::{Hash, days};
 use crate::entry::{Line, Rate, Sealed};
-use crate::stored::unreadable;
+use crate::stored::{signed, unreadable};
 
 const LOCK: &str =
     "SELECT head_number, head_hash, version FROM postrider.ledger_book WHERE tenant = $1 FOR UPDATE";
 
-/// One probe of the unique index an event.
+/// One probe of the unique index an event. OFFSET 0 keeps the tenant out of the probe, because with it PostgreSQL may prefer the index
+/// of the numbers, and read all of the tenant's entries.
 const KNOWN: &str = "SELECT event.id, entry.payload_hash, entry.number, entry.hash FROM UNNEST($2::text[]) AS event (id) \
-     CROSS JOIN LATERAL (SELECT payload_hash, number, hash FROM postrider.ledger_entry \
-     WHERE tenant = $1 AND source_event = event.id) AS entry";
+     CROSS JOIN LATERAL (SELECT tenant, payload_hash, number, hash FROM postrider.ledger_entry \
+     WHERE source_event = event.id OFFSET 0) AS entry WHERE entry.tenant = $1";
 
 const ENTRIES: &str = "INSERT INTO postrider.ledger_entry (tenant, number, kind, effective_on, posted_at, source_event, \
      payload_hash, rule, description, metadata, refers_to, hash) \
@@ -200,11 +201,6 @@ async fn add_days(connection: &mut PgConnection, tenant: &TenantId, page: &Page)
         .execute(connection)
         .await?;
     Ok(())
-}
-
-/// Numbers grow from 1 by one: 64 bits signed are enough for ever.
-pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Accounts are few; they are written as they come.

@@ -7,7 +7,6 @@ use postrider::store::StoreError;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
-use super::posting::signed;
 use crate::account::{Account, AccountCode, AccountType, Side};
 use crate::books::{Balance, Head, Referred, Sums};
 use crate::chain::{self, Hash, days};
@@ -17,7 +16,7 @@ use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::{BackDated, Period, PeriodState};
 use crate::rules::Rules;
-use crate::stored::{EntryRow, LineRow, join, unreadable};
+use crate::stored::{EntryRow, LineRow, join, signed, unreadable};
 
 const ENTRY: &str = "number, kind, effective_on - date '1970-01-01', posted_at, source_event, payload_hash, rule, description, \
      metadata, refers_to, hash";
@@ -151,6 +150,20 @@ pub(super) async fn entries(
     with_lines(store, connection, tenant, &rows).await
 }
 
+pub(super) async fn hashes(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+    first: u64,
+    last: u64,
+) -> Result<Vec<Hash>, StoreError> {
+    let select = "SELECT hash FROM postrider.ledger_entry WHERE tenant = $1 AND number BETWEEN $2 AND $3 ORDER BY number";
+    let rows = sqlx::query(select).bind(tenant.as_str()).bind(signed(first)).bind(signed(last));
+    let rows = rows.fetch_all(connection).await.map_err(|cause| store.error("reading hashes", cause))?;
+    let bad = || unreadable(tenant, format!("one of the entries {first} to {last}"), "hash");
+    rows.iter().map(|row| Hash::from_bytes(row.get(0)).ok_or_else(bad)).collect()
+}
+
 pub(super) async fn entries_of(
     store: &Postgres,
     connection: &mut PgConnection,
@@ -219,7 +232,7 @@ fn read_entry(tenant: &TenantId, row: &PgRow) -> Result<Sealed, StoreError> {
         number: row.get(0),
         kind: row.get(1),
         effective_on: row.get(2),
-        posted_at: row.get::<jiff_sqlx::Timestamp, _>(3).to_jiff(),
+        posted_at: row.get::<jiff_sqlx::Timestamp, _>(3).to_jiff().as_microsecond(),
         source_event: row.get(4),
         payload_hash: row.get(5),
         rule: row.get(6),

@@ -47,7 +47,7 @@ pub struct Facts<'a> {
     /// What it happened to.
     pub aggregate_id: Option<&'a str>,
     /// When.
-    pub occurred_at: &'a str,
+    pub occurred_at: jiff::Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -167,7 +167,7 @@ impl Variable {
             Self::Id => text(facts.id),
             Self::Type => text(facts.event_type),
             Self::Tenant => text(facts.tenant),
-            Self::OccurredAt => text(facts.occurred_at),
+            Self::OccurredAt => Ok(Value::Text(facts.occurred_at.to_string().into())),
             Self::AggregateId => {
                 facts.aggregate_id.map_or_else(|| Err(NoValue::Missing("aggregate_id".to_owned())), text)
             }
@@ -271,7 +271,7 @@ mod tests {
             event_type: "a.b",
             tenant: "acme",
             aggregate_id: None,
-            occurred_at: "2026-11-15T12:00:00Z",
+            occurred_at: "2026-11-15T12:00:00Z".parse().unwrap(),
         };
         let value = expression.value(&facts).map_err(|error| error.to_string())?;
         value.to_text().map(Cow::into_owned).map_err(|error| error.to_string())

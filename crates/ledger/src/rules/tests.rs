@@ -5,6 +5,8 @@ use postrider::{Clock, Event, Payload};
 use proptest::prelude::*;
 
 use super::*;
+use crate::entry::DraftLine;
+use crate::money::MAX_AMOUNT;
 
 fn envelope(event_type: &str, payload: &str) -> Envelope {
     let event = Event::new(event_type).unwrap().id("evt_1").unwrap().tenant("acme").unwrap();

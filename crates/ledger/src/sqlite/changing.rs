@@ -6,13 +6,13 @@ use postrider::sqlite::Sqlite;
 use postrider::store::StoreError;
 use sqlx::{QueryBuilder, SqliteConnection};
 
-use super::posting::signed;
 use crate::account::{Account, AccountCode};
 use crate::books::Change;
 use crate::chain::days;
 use crate::chart::{Book, DayRate};
 use crate::checkpoint::Checkpoint;
 use crate::period::Period;
+use crate::stored::signed;
 
 /// Rows a statement.
 const ROWS: usize = 2000;

@@ -9,7 +9,7 @@ use sqlx::{QueryBuilder, Row as _, SqliteConnection};
 use crate::books::{Balance, Known, Page, Receipt};
 use crate::chain::{Hash, days};
 use crate::entry::Sealed;
-use crate::stored::unreadable;
+use crate::stored::{signed, unreadable};
 
 /// Rows a statement: SQLite takes 32,766 values at most, and no table has more than twelve columns.
 const ROWS: usize = 2000;
@@ -190,9 +190,4 @@ async fn add_days(
         upsert.build().execute(&mut *connection).await?;
     }
     Ok(())
-}
-
-/// Numbers grow from 1 by one: 64 bits signed are enough for ever.
-pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -8,7 +8,6 @@ use postrider::store::StoreError;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
-use super::posting::signed;
 use crate::account::{Account, AccountCode, AccountType, Side};
 use crate::books::{Balance, Head, Referred, Sums};
 use crate::chain::{self, Hash, days};
@@ -18,7 +17,7 @@ use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::{BackDated, Period, PeriodState};
 use crate::rules::Rules;
-use crate::stored::{EntryRow, LineRow, join, unreadable};
+use crate::stored::{EntryRow, LineRow, join, signed, unreadable};
 
 const ENTRY: &str = "number, kind, effective_on, posted_at, source_event, payload_hash, rule, description, \
      metadata, refers_to, hash";
@@ -151,6 +150,21 @@ pub(super) async fn entries(
     with_lines(store, connection, tenant, &rows).await
 }
 
+pub(super) async fn hashes(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    first: u64,
+    last: u64,
+) -> Result<Vec<Hash>, StoreError> {
+    let select =
+        "SELECT hash FROM ledger_entry WHERE tenant = ?1 AND number BETWEEN ?2 AND ?3 ORDER BY number";
+    let rows = sqlx::query(select).bind(tenant.as_str()).bind(signed(first)).bind(signed(last));
+    let rows = rows.fetch_all(connection).await.map_err(|cause| store.error(cause))?;
+    let bad = || unreadable(tenant, format!("one of the entries {first} to {last}"), "hash");
+    rows.iter().map(|row| Hash::from_bytes(row.get(0)).ok_or_else(bad)).collect()
+}
+
 pub(super) async fn entries_of(
     store: &Sqlite,
     connection: &mut SqliteConnection,
@@ -216,7 +230,7 @@ fn read_entry(tenant: &TenantId, row: &SqliteRow) -> Result<Sealed, StoreError> 
         number: row.get(0),
         kind: row.get(1),
         effective_on: row.get(2),
-        posted_at: time(tenant, row.get(3))?,
+        posted_at: row.get(3),
         source_event: row.get(4),
         payload_hash: row.get(5),
         rule: row.get(6),

@@ -1,40 +1,35 @@
 //! One run of entries, checked by itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use postrider::envelope::TenantId;
-use postrider::store::StoreError;
 
 use super::Problem;
-use crate::account::AccountCode;
+use super::tally::{Key, Tally};
+use crate::account::Side;
 use crate::books::{Books, Sums};
-use crate::chain::{self, Hash};
-use crate::entry::{Effect, EntryKind, Line, Sealed};
-use crate::money::Currency;
+use crate::chain::{Hash, hash_columns};
+use crate::entry::{Effect, EntryKind};
 use crate::pipeline::sealing::effect;
-
-/// Entries read at a time.
-const PAGE: usize = 2_000;
-
-pub(super) type Key = (AccountCode, Currency);
+use crate::stored::{EntryRow, LineRow};
 
 /// What a run came to.
 #[derive(Default)]
 pub(super) struct RunResult {
     pub(super) entries: u64,
-    pub(super) sums: BTreeMap<Key, Sums>,
+    pub(super) tally: Tally,
     /// The last entry that was read.
     pub(super) last: Option<(u64, Hash)>,
     pub(super) problems: Vec<Problem>,
-    promised: HashMap<u64, Vec<Line>>,
+    promised: HashMap<u64, Vec<(Key, Sums)>>,
     ended: Vec<u64>,
 }
 
 impl RunResult {
     pub(super) fn add(&mut self, other: Self) {
         self.entries += other.entries;
-        for (key, sums) in other.sums {
-            add(self.sums.entry(key).or_default(), &sums, &mut self.problems);
+        for ((account, currency), sums) in other.tally {
+            add(self.tally.of(&account, &currency), &sums, &mut self.problems);
         }
         self.last = self.last.max(other.last);
         self.problems.extend(other.problems);
@@ -50,31 +45,17 @@ impl RunResult {
                 self.problems.push(Problem::new("reference_differs", Some(number), text));
                 continue;
             };
-            for line in lines {
-                let promised = effect(line, Effect::Promise);
-                let sums = self.sums.entry((line.account.clone(), line.currency)).or_default();
+            for ((account, currency), promised) in lines {
+                let sums = self.tally.of(account, currency);
                 sums.pending_debits -= promised.pending_debits;
                 sums.pending_credits -= promised.pending_credits;
             }
         }
     }
 
-    fn take(&mut self, entry: Sealed) {
-        self.entries += 1;
-        self.last = Some((entry.number, entry.hash));
-        let effects = entry.kind.effect();
-        for line in &entry.lines {
-            let sums = effect(line, effects);
-            match self.sums.get_mut(&(line.account.clone(), line.currency)) {
-                Some(there) => add(there, &sums, &mut self.problems),
-                None => drop(self.sums.insert((line.account.clone(), line.currency), sums)),
-            }
-        }
-        match entry.kind {
-            EntryKind::Settlement | EntryKind::Void => self.ended.extend(entry.refers_to),
-            EntryKind::Pending => drop(self.promised.insert(entry.number, entry.lines)),
-            _ => {}
-        }
+    fn missing(&mut self, from: u64, to: u64) {
+        let text = format!("the entries from {from} to {to} are missing");
+        self.problems.push(Problem::new("entries_missing", Some(from), text));
     }
 }
 
@@ -91,107 +72,102 @@ fn add(sums: &mut Sums, more: &Sums, problems: &mut Vec<Problem>) {
 
 /// Checks the entries after `start` up to `last`, against the stored hash of `start`.
 pub(super) async fn check<B: Books>(books: &B, tenant: &TenantId, start: u64, last: u64) -> RunResult {
-    let mut result = RunResult::default();
-    let mut before = match hash_of(books, tenant, start).await {
-        Ok(hash) => hash,
-        Err(error) => {
-            result.problems.push(Problem::new("unreadable", Some(start), error.to_string()));
-            None
+    let mut run = Run { tenant, at: start, before: None, bytes: Vec::new(), result: RunResult::default() };
+    let unreadable = |error: &dyn std::fmt::Display| Problem::new("unreadable", None, error.to_string());
+    match if start == 0 { Ok(vec![Hash::ZERO]) } else { books.hashes(tenant, start, start).await } {
+        Ok(hashes) => run.before = hashes.first().copied(),
+        Err(error) => run.result.problems.push(unreadable(&error)),
+    }
+    let scanned = books.scan(tenant, start, last, |entry, lines| run.take(entry, lines)).await;
+    match scanned {
+        Err(error) => run.result.problems.push(unreadable(&error)),
+        Ok(()) if run.at < last => run.result.missing(run.at + 1, last),
+        Ok(()) => {}
+    }
+    run.result
+}
+
+/// On the way from one entry to the next.
+struct Run<'a> {
+    tenant: &'a TenantId,
+    /// The number of the newest entry that was seen.
+    at: u64,
+    /// Its stored hash; none where it is missing.
+    before: Option<Hash>,
+    bytes: Vec<u8>,
+    result: RunResult,
+}
+
+impl Run<'_> {
+    fn take(&mut self, entry: &EntryRow<'_>, lines: &[LineRow<'_>]) {
+        let number = entry.number.unsigned_abs();
+        if number != self.at + 1 {
+            self.result.missing(self.at + 1, number - 1);
+            self.before = None;
         }
-    };
-    let mut at = start;
-    while at < last {
-        let page = usize::try_from(last - at).unwrap_or(PAGE).min(PAGE);
-        let entries = match books.entries(tenant, at, page).await {
-            Ok(entries) => entries,
-            Err(error) => {
-                result.problems.push(Problem::new("unreadable", None, error.to_string()));
-                return result;
-            }
+        let stored = Hash::from_bytes(entry.hash);
+        if let Some(before) = &self.before
+            && Some(hash_columns(&mut self.bytes, before, self.tenant.as_str(), entry, lines)) != stored
+        {
+            let text = format!(
+                "entry {number} (event {}) does not have the hash that is stored for it: it, one of its lines, its hash or the \
+                 hash of entry {} was changed",
+                entry.source_event, self.at
+            );
+            self.result.problems.push(Problem::new("hash_differs", Some(number), text));
+        }
+        (self.at, self.before) = (number, stored);
+        self.result.entries += 1;
+        self.result.last = stored.map(|hash| (number, hash)).or(self.result.last);
+        self.balance(number, entry, lines);
+        self.add_up(number, entry, lines);
+    }
+
+    /// Whether debits equal credits, in every currency and in base.
+    fn balance(&mut self, number: u64, entry: &EntryRow<'_>, lines: &[LineRow<'_>]) {
+        let sign = |line: &LineRow<'_>| Side::from_number(line.side).map_or(0, Side::sign);
+        let base: i128 = lines.iter().map(|line| sign(line) * i128::from(line.base_amount)).sum();
+        let of = |currency: &str| -> i128 {
+            let same = lines.iter().filter(|line| line.currency == currency);
+            same.map(|line| sign(line) * i128::from(line.amount)).sum()
         };
-        if entries.is_empty() {
-            let text = format!("the entries from {} to {last} are missing", at + 1);
-            result.problems.push(Problem::new("entries_missing", Some(at + 1), text));
-            return result;
+        // Most entries have one currency: it is added up once.
+        let first = lines.first().map_or("", |line| line.currency);
+        let differs =
+            of(first) != 0 || lines.iter().any(|line| line.currency != first && of(line.currency) != 0);
+        if base != 0 || differs {
+            let text = format!("the debits and credits of entry {number} differ");
+            self.result.problems.push(Problem::new("unbalanced", Some(number), text));
         }
-        for entry in entries {
-            if entry.number > last {
-                if at < last {
-                    let text = format!("the entries from {} to {last} are missing", at + 1);
-                    result.problems.push(Problem::new("entries_missing", Some(at + 1), text));
-                }
-                return result;
+        let is_seal = EntryKind::from_number(entry.kind) == Some(EntryKind::Seal);
+        if !is_seal && lines.len() < 2 {
+            let text = format!("entry {number} has {} lines", lines.len());
+            self.result.problems.push(Problem::new("lines_missing", Some(number), text));
+        }
+    }
+
+    fn add_up(&mut self, number: u64, entry: &EntryRow<'_>, lines: &[LineRow<'_>]) {
+        // What no ledger writes has another hash, and was named already.
+        let Some(kind) = EntryKind::from_number(entry.kind) else { return };
+        let sums = |line: &LineRow<'_>, of: Effect| {
+            Side::from_number(line.side).map(|side| effect(side, line.amount, line.base_amount, of))
+        };
+        for line in lines {
+            if let Some(sums) = sums(line, kind.effect()) {
+                add(self.result.tally.of(line.account, line.currency), &sums, &mut self.result.problems);
             }
-            if entry.number != at + 1 {
-                let text = format!("the entries from {} to {} are missing", at + 1, entry.number - 1);
-                result.problems.push(Problem::new("entries_missing", Some(at + 1), text));
-                before = None;
+        }
+        match kind {
+            EntryKind::Settlement | EntryKind::Void => {
+                self.result.ended.extend(entry.refers_to.and_then(|number| u64::try_from(number).ok()));
             }
-            at = entry.number;
-            check_entry(before.as_ref(), &entry, &mut result.problems);
-            before = Some(entry.hash);
-            result.take(entry);
+            EntryKind::Pending => {
+                let key = |line: &LineRow<'_>| (line.account.to_owned(), line.currency.to_owned());
+                let promises =
+                    lines.iter().filter_map(|line| Some((key(line), sums(line, Effect::Promise)?)));
+                self.result.promised.insert(number, promises.collect());
+            }
+            _ => {}
         }
     }
-    result
-}
-
-fn check_entry(before: Option<&Hash>, entry: &Sealed, problems: &mut Vec<Problem>) {
-    let number = entry.number;
-    if let Some(before) = before
-        && chain::hash(before, entry) != entry.hash
-    {
-        let text = format!(
-            "entry {number} (event {}) does not have the hash that is stored for it: it, one of its lines, its hash or the hash of \
-             entry {} was changed",
-            entry.source.event,
-            number - 1
-        );
-        problems.push(Problem::new("hash_differs", Some(number), text));
-    }
-    let mut base = 0_i128;
-    let mut sums: Vec<(Currency, i128)> = Vec::with_capacity(2);
-    for line in &entry.lines {
-        let sign = line.side.sign();
-        base += sign * i128::from(line.base_amount);
-        match sums.iter_mut().find(|(currency, _)| *currency == line.currency) {
-            Some((_, sum)) => *sum += sign * i128::from(line.amount),
-            None => sums.push((line.currency, sign * i128::from(line.amount))),
-        }
-    }
-    if base != 0 || sums.iter().any(|(_, sum)| *sum != 0) {
-        let text = format!("the debits and credits of entry {number} differ");
-        problems.push(Problem::new("unbalanced", Some(number), text));
-    }
-    if entry.kind != EntryKind::Seal && entry.lines.len() < 2 {
-        let text = format!("entry {number} has {} lines", entry.lines.len());
-        problems.push(Problem::new("lines_missing", Some(number), text));
-    }
-}
-
-/// The stored hash of an entry; zeros before the first.
-async fn hash_of<B: Books>(books: &B, tenant: &TenantId, number: u64) -> Result<Option<Hash>, StoreError> {
-    if number == 0 {
-        return Ok(Some(Hash::ZERO));
-    }
-    let found = books.entries(tenant, number - 1, 1).await?;
-    Ok(found.first().filter(|entry| entry.number == number).map(|entry| entry.hash))
-}
-
-/// The stored hashes of a run of entries.
-pub(crate) async fn hashes<B: Books>(
-    books: &B,
-    tenant: &TenantId,
-    first: u64,
-    last: u64,
-) -> Result<Vec<Hash>, StoreError> {
-    let (mut hashes, mut at) = (Vec::new(), first.saturating_sub(1));
-    while at < last {
-        let page = usize::try_from(last - at).unwrap_or(PAGE).min(PAGE);
-        let entries = books.entries(tenant, at, page).await?;
-        let Some(newest) = entries.last() else { break };
-        at = newest.number;
-        hashes.extend(entries.iter().map(|entry| entry.hash));
-    }
-    Ok(hashes)
 }

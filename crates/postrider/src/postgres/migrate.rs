@@ -66,6 +66,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "replay",
         sql: include_str!("../../../../migrations/postgres/0014_replay.sql"),
     },
+    Migration {
+        version: 20,
+        name: "ledger_source",
+        sql: include_str!("../../../../migrations/postgres/0020_ledger_source.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -39,8 +39,9 @@ const SECRETS: &str = "SELECT secret FROM postrider.push_secret \
 const RECORD: &str = "WITH recorded AS ( \
          INSERT INTO postrider.push_attempt (consumer_name, event_id, attempt, at, took_ms, status, error, answer) \
          SELECT $1, * FROM UNNEST($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::int[], $7::text[], $8::text[])) \
-     DELETE FROM postrider.push_attempt WHERE consumer_name = $1 AND no <= ( \
-         SELECT no FROM postrider.push_attempt WHERE consumer_name = $1 ORDER BY no DESC OFFSET $9 LIMIT 1)";
+     DELETE FROM postrider.push_attempt old WHERE consumer_name = $1 AND no <= ( \
+         SELECT no FROM postrider.push_attempt kept \
+         WHERE consumer_name = $1 AND (kept.error IS NULL) = (old.error IS NULL) ORDER BY no DESC OFFSET $9 LIMIT 1)";
 
 const ATTEMPTS: &str = "SELECT event_id, attempt, at, took_ms, status, error, answer FROM postrider.push_attempt \
      WHERE consumer_name = $1 AND ($2::text IS NULL OR event_id = $2) ORDER BY no DESC LIMIT $3";

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 use jiff::Timestamp;
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::Sqlite;
 use super::controls::{log, said};
@@ -207,10 +207,15 @@ async fn record(
             .bind(attempt.answer);
         insert.execute(&mut *connection).await.map_err(from_sqlite)?;
     }
-    let forget = "DELETE FROM push_attempt WHERE consumer_name = ?1 AND \"no\" <= ( \
-                  SELECT \"no\" FROM push_attempt WHERE consumer_name = ?1 ORDER BY \"no\" DESC LIMIT 1 OFFSET ?2)";
-    let forget = sqlx::query(forget).bind(&consumer).bind(KEPT_ATTEMPTS);
-    forget.execute(connection).await.map(|_| ()).map_err(from_sqlite)
+    for kind in ["error IS NULL", "error IS NOT NULL"] {
+        let forget = format!(
+            "DELETE FROM push_attempt WHERE consumer_name = ?1 AND {kind} AND \"no\" <= ( \
+             SELECT \"no\" FROM push_attempt WHERE consumer_name = ?1 AND {kind} ORDER BY \"no\" DESC LIMIT 1 OFFSET ?2)"
+        );
+        let forget = sqlx::query(AssertSqlSafe(forget)).bind(&consumer).bind(KEPT_ATTEMPTS);
+        forget.execute(&mut *connection).await.map_err(from_sqlite)?;
+    }
+    Ok(())
 }
 
 fn unreadable(what: &str) -> StoreError {

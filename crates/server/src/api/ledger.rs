@@ -2,11 +2,13 @@
 //!
 //! Amounts and the numbers of entries are texts. What the ledger refuses is a problem with the refusal's own code.
 
+mod keeping;
+mod leaving;
 mod writing;
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, Path, Query, RawPathParams, Request, State};
+use axum::extract::{Extension, RawPathParams, Request, State};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -24,6 +26,7 @@ use serde_json::Value;
 
 use super::Api;
 use super::access::Caller;
+use super::front::{Path, Query};
 use super::problem::{Code, Problem};
 
 /// The most rows of a list.
@@ -37,13 +40,21 @@ type Which = Path<(TenantId, u64)>;
 pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
     Router::new()
         .route("/ledger", get(tenants::<B>))
-        .route("/ledger/{tenant}/accounts", get(accounts::<B>))
+        .route("/ledger/{tenant}", get(keeping::book::<B>))
+        .route("/ledger/{tenant}/accounts", get(accounts::<B>).post(keeping::set_accounts::<B>))
         .route("/ledger/{tenant}/accounts/{account}/statement", get(statement::<B>))
         .route("/ledger/{tenant}/entries", get(entries::<B>).post(writing::add::<B>))
         .route("/ledger/{tenant}/entries/{entry}", get(entry::<B>))
         .route("/ledger/{tenant}/entries/{entry}/reversals", post(writing::reverse::<B>))
         .route("/ledger/{tenant}/entries/{entry}/settlements", post(writing::settle::<B>))
         .route("/ledger/{tenant}/entries/{entry}/voids", post(writing::void::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/proof", get(leaving::proof::<B>))
+        .route("/ledger/{tenant}/rules", get(keeping::rules::<B>).post(keeping::set_rules::<B>))
+        .route("/ledger/{tenant}/rates", get(keeping::rates::<B>).post(keeping::set_rates::<B>))
+        .route("/ledger/{tenant}/periods", get(keeping::periods::<B>).post(keeping::set_period::<B>))
+        .route("/ledger/{tenant}/years/{year}/close", post(keeping::close_year::<B>))
+        .route("/ledger/{tenant}/checkpoints", get(leaving::checkpoints::<B>))
+        .route("/ledger/{tenant}/export", get(leaving::export::<B>))
         .route("/ledger/{tenant}/balances", get(balances::<B>))
         .route("/ledger/{tenant}/trial-balance", get(trial_balance::<B>))
         .route("/ledger/{tenant}/balance-sheet", get(balance_sheet::<B>))
@@ -183,6 +194,13 @@ async fn income_statement<B: Books>(
     Ok(Json(ledger.income_statement(&tenant, from, to).await?))
 }
 
+/// So many of the newest movements.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Newest {
+    limit: Option<usize>,
+}
+
 #[derive(Serialize)]
 struct Movements {
     movements: Vec<Movement>,
@@ -191,8 +209,10 @@ struct Movements {
 async fn statement<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, account)): Path<(TenantId, AccountCode)>,
+    Query(Newest { limit }): Query<Newest>,
 ) -> Result<Json<Movements>, Problem> {
-    Ok(Json(Movements { movements: ledger.statement(&tenant, &account, MOST).await? }))
+    let limit = limit.unwrap_or(MOST).clamp(1, MOST);
+    Ok(Json(Movements { movements: ledger.statement(&tenant, &account, limit).await? }))
 }
 
 #[derive(Deserialize)]

@@ -111,7 +111,7 @@ fn status(route: &Route) -> &'static str {
 fn answer(route: &Route) -> Value {
     let kind = match route.path {
         "/stream" => "text/event-stream",
-        "/metrics" => "text/plain",
+        "/metrics" | "/ledger/{tenant}/export" => "text/plain",
         "/topology/diagram.svg" => "image/svg+xml",
         _ => "application/json",
     };

@@ -231,15 +231,20 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/migrations/{name}/rollback", Admin, "Go back to both buses").takes("Step").gives("Migration"),
     post("/migrations/{name}/finish", Admin, "Remove the old bus").takes("Step").gives("Started"),
     get("/ledger", Viewer, "Who keeps books").own().gives("Tenants"),
-    get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own().gives("AccountPage"),
-    get("/ledger/{tenant}/accounts/{account}/statement", Viewer, "The movements of an account")
+    get("/ledger/{tenant}", Viewer, "The settings of a tenant's books").own().gives("Book"),
+    get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own().gives("Accounts"),
+    get("/ledger/{tenant}/accounts/{account}/statement", Viewer, "The newest movements of an account")
         .own()
+        .asks(&["limit"])
         .gives("Movements"),
     get("/ledger/{tenant}/entries", Viewer, "Journal entries")
         .own()
         .asks(&["after", "limit"])
         .gives("EntryPage"),
     get("/ledger/{tenant}/entries/{entry}", Viewer, "One journal entry").own().gives("Entry"),
+    get("/ledger/{tenant}/entries/{entry}/proof", Viewer, "That an entry is in a signed checkpoint")
+        .own()
+        .gives("Proof"),
     get("/ledger/{tenant}/balances", Viewer, "The balance of every account")
         .own()
         .asks(&["at"])
@@ -251,15 +256,22 @@ pub(crate) const ROUTES: &[Route] = &[
     get("/ledger/{tenant}/balance-sheet", Viewer, "What one has, owes and owns")
         .own()
         .asks(&["at"])
-        .gives("Report"),
+        .gives("Statement"),
     get("/ledger/{tenant}/income-statement", Viewer, "What came in and went out")
         .own()
         .asks(&["from", "to"])
-        .gives("Report"),
+        .gives("Statement"),
     get("/ledger/{tenant}/verify", Viewer, "Whether the books are as they were written")
         .own()
         .asks(&["after"])
         .gives("Verified"),
+    get("/ledger/{tenant}/rules", Viewer, "The rules that make entries of events").own().gives("Rules"),
+    get("/ledger/{tenant}/rates", Viewer, "What foreign amounts are worth").own().gives("Rates"),
+    get("/ledger/{tenant}/periods", Viewer, "Which days take entries").own().gives("Periods"),
+    get("/ledger/{tenant}/checkpoints", Viewer, "The signed roots of the chain").own().gives("Checkpoints"),
+    get("/ledger/{tenant}/export", Viewer, "The journal as csv, jsonl, hledger or beancount")
+        .own()
+        .asks(&["format"]),
     post("/ledger/{tenant}/entries", Operator, "Post an entry by hand")
         .own()
         .takes("NewEntry")
@@ -276,6 +288,22 @@ pub(crate) const ROUTES: &[Route] = &[
         .own()
         .takes("AboutEntry")
         .gives("Receipt"),
+    post("/ledger/{tenant}/accounts", Operator, "Add accounts, or rename, open and close them")
+        .own()
+        .takes("Accounts")
+        .gives("Accounts"),
+    post("/ledger/{tenant}/rates", Operator, "Add rates, or mend them").own().takes("Rates").gives("Rates"),
+    post("/ledger/{tenant}/rules", Admin, "Make these the next version of the rules")
+        .own()
+        .takes("NewRules")
+        .gives("Rules"),
+    post("/ledger/{tenant}/periods", Admin, "Open, close or lock a period")
+        .own()
+        .takes("NewPeriod")
+        .gives("Period"),
+    post("/ledger/{tenant}/years/{year}/close", Admin, "Carry a year's result to retained earnings")
+        .own()
+        .gives("Receipts"),
 ];
 
 /// The route of a method and a path as the router knows it, `/v1` included.

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::Context;
 use crate::exit::{Exit, usage};
+use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// How often progress is looked at.
@@ -76,28 +77,48 @@ pub(crate) struct Ops<'a> {
 
 impl OnStore for Ops<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
-        let (store, context) = (&wired.store, self.context);
-        store.check().await?;
+        let context = self.context;
+        wired.store.check().await?;
+        let open = outboxes::open(&wired.store, &context.config, &context.clock)?;
+        let stores: Vec<S> = outboxes::databases(open).into_iter().map(|outbox| outbox.store).collect();
         match self.args.what {
             What::Ls { limit } => {
-                let rows = store.operations(None, limit).await?;
+                let mut rows = Vec::new();
+                for store in &stores {
+                    rows.extend(store.operations(None, limit).await?);
+                }
+                rows.sort_by_key(|operation| std::cmp::Reverse((operation.created_at, operation.id)));
+                rows.truncate(limit);
                 let header = ["ID", "KIND", "STATE", "DONE", "SKIPPED", "TOTAL", "BY", "CREATED"];
                 context.output.rows(&header, &rows, row)?;
                 Ok(Exit::Ok)
             }
             What::Get { id } => {
-                let operation = find(store, id).await?;
+                let operation = find(place(&stores, id).await?, id).await?;
                 context.output.one(&operation, &told(&operation))?;
                 Ok(Exit::Ok)
             }
-            What::Watch { id } => watch(store, id, context).await,
+            What::Watch { id } => watch(place(&stores, id).await?, id, context).await,
             What::Resume { id } => {
+                let store = place(&stores, id).await?;
                 find(store, id).await?;
-                run_here(id, &wired, context).await
+                run_here(id, store, context).await
             }
-            What::Cancel { id, reason, dry_run } => cancel(store, id, &reason, dry_run, context).await,
+            What::Cancel { id, reason, dry_run } => {
+                cancel(place(&stores, id).await?, id, &reason, dry_run, context).await
+            }
         }
     }
+}
+
+/// The database that has an operation: that of its outbox, or the first. Those that are away are left out.
+async fn place<S: Operations>(stores: &[S], id: Uuid) -> anyhow::Result<&S> {
+    for store in stores {
+        if matches!(store.operation(id).await, Ok(Some(_))) {
+            return Ok(store);
+        }
+    }
+    stores.first().ok_or_else(|| usage("there is no database"))
 }
 
 async fn find<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Operation> {
@@ -177,12 +198,7 @@ async fn cancel<S: Operations>(
 
 /// Runs an operation in this process and shows how it goes. Where another process was faster it is only watched. Ctrl-C
 /// detaches: the operation waits for whoever serves.
-pub(crate) async fn run_here<S: WholeStore>(
-    id: Uuid,
-    wired: &Wired<S>,
-    context: &Context,
-) -> anyhow::Result<Exit> {
-    let store = &wired.store;
+pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let operation = find(store, id).await?;
     let runner = Runner::new(store.clone(), context.clock.clone(), RunnerConfig::default());
     let (letters, events) = (LetterWork::new(context.clock.clone()), EventWork::new(context.clock.clone()));

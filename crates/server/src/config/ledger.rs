@@ -1,13 +1,14 @@
 //! `[ledger]`: where its events come from, and how it tells of its entries.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use postrider::InvalidText;
 use postrider::envelope::TenantId;
 use postrider::topology::{ExchangeName, Layout};
 use serde::Deserialize;
 
-use super::sections::OutboxTable;
+use super::outboxes::OutboxTable;
 
 /// The financial ledger.
 #[derive(Debug, Clone, Deserialize)]
@@ -19,12 +20,18 @@ pub(crate) struct Ledger {
     pub(crate) announce_exchange: String,
     pub(crate) outbox: String,
     pub(crate) signing_key_file: PathBuf,
+    checkpoint_minutes: u32,
 }
 
 impl Ledger {
     /// Whose events are those that name nobody.
     pub(crate) fn tenant(&self) -> Result<Option<TenantId>, InvalidText> {
         if self.tenant.is_empty() { Ok(None) } else { TenantId::new(&self.tenant).map(Some) }
+    }
+
+    /// How often `serve` signs checkpoints; nothing if it does not.
+    pub(crate) fn checkpoint_every(&self) -> Option<Duration> {
+        (self.checkpoint_minutes > 0).then(|| Duration::from_mins(self.checkpoint_minutes.into()))
     }
 
     /// Whether everything it names is there. An error names the setting and what is wrong with it.
@@ -35,9 +42,13 @@ impl Ledger {
                 format!("{} is no queue that is consumed here; declare it as [[queue]]", self.queue);
             return Err(("ledger.queue", problem));
         }
-        if !self.outbox.is_empty() && !tables.iter().any(|table| table.name == self.outbox) {
-            let problem =
-                format!("{} is no outbox here, so nobody would relay it; add [[outbox.table]]", self.outbox);
+        // Entries and the events that tell of them commit together, so it must be in the same database.
+        let here = |table: &OutboxTable| table.name == self.outbox && table.url.get().is_none();
+        if !self.outbox.is_empty() && !tables.iter().any(here) {
+            let problem = format!(
+                "{} is no outbox of this database, so nobody would relay it; add [[outbox.table]]",
+                self.outbox
+            );
             return Err(("ledger.outbox", problem));
         }
         self.tenant().map_err(|error| ("ledger.tenant", error.to_string()))?;

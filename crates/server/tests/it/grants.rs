@@ -150,6 +150,7 @@ fn walls(url: &dyn Fn(&str) -> String) {
         ("relay", "UPDATE postrider.dead_letter SET body = ''"),
         ("relay", "DELETE FROM postrider.event_inbox"),
         ("relay", "DROP TABLE postrider.event_outbox"),
+        ("relay", "SELECT * FROM postrider.ledger_entry"),
         ("consumer", "SELECT * FROM postrider.api_token"),
         ("consumer", "DELETE FROM postrider.audit_log"),
         ("consumer", "UPDATE postrider.event_outbox SET status = 'published'"),

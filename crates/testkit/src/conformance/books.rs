@@ -128,7 +128,7 @@ pub fn chart() -> Vec<Account> {
 }
 
 /// An order of alice's that was completed on 2026-03-01.
-pub(super) fn order(id: &str, total: &str, in_currency: &str) -> Arrival {
+pub fn order(id: &str, total: &str, in_currency: &str) -> Arrival {
     let payload = format!(
         r#"{{"orderId": "{id}", "customerId": "alice", "total": {total}, "tax": 1.00, "currency": "{in_currency}", "completedAt": "2026-03-01"}}"#
     );

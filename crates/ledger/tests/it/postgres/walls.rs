@@ -1,12 +1,15 @@
 //! Row-level security, tried as a role that cannot bypass it.
 
+use futures_util::TryStreamExt as _;
 use postrider::Clock;
 use postrider::envelope::TenantId;
 use postrider_ledger::Ledger;
 use postrider_ledger::chart::Book;
 use postrider_ledger::money::Currency;
+use postrider_ledger::pipeline::Answer;
 use postrider_ledger::rules::ready;
-use postrider_testkit::conformance::books::chart;
+use postrider_ledger::verify::verify;
+use postrider_testkit::conformance::books::{chart, order};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::{Database, connect};
@@ -42,6 +45,13 @@ async fn a_transaction_sees_and_writes_one_tenant_alone() {
     for tenant in ["acme", "rival"] {
         let book = Book::new(TenantId::new(tenant).unwrap(), Currency::new("EUR").unwrap());
         assert!(ledger.open_books(&book, &chart(), ready::RULES).await.unwrap(), "the role can do its work");
+        let orders: Vec<_> = (0..3).map(|n| order(&format!("o{n}"), "12.50", "EUR")).collect();
+        let answers = ledger.post(&book.tenant, &orders).await.unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Answer::Posted(_))), "{answers:?}");
+        let again = ledger.post(&book.tenant, &orders).await.unwrap();
+        assert!(again.iter().all(|answer| matches!(answer, Answer::Duplicate(_))), "{again:?}");
+        let verified = verify(&store, &book.tenant, 0, 2).await.unwrap().unwrap();
+        assert!(verified.holds() && verified.entries == 3 && verified.balances_compared, "{verified:?}");
     }
 
     let mut clerk = PgConnection::connect(&url).await.unwrap();
@@ -63,6 +73,11 @@ async fn a_transaction_sees_and_writes_one_tenant_alone() {
     let smuggled = "INSERT INTO postrider.ledger_balance VALUES ('rival', 'bank', 'EUR', 1, 0, 1, 0, 0, 0)";
     let error = clerk.execute(smuggled).await.unwrap_err().to_string();
     assert!(error.contains("row-level security"), "{error}");
+    clerk.execute("ROLLBACK; BEGIN; SET LOCAL postrider.tenant = 'acme'").await.unwrap();
+    let copied =
+        clerk.copy_out_raw("COPY (SELECT tenant FROM postrider.ledger_entry) TO STDOUT").await.unwrap();
+    let copied: Vec<_> = copied.try_collect().await.unwrap();
+    assert_eq!(copied.concat(), b"acme\nacme\nacme\n", "COPY keeps to the tenant too");
     clerk.execute("ROLLBACK").await.unwrap();
 
     // The setting ends with its transaction: the next user of a pooled connection starts with nothing.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::civil::Date;
 use postrider::EventId;
@@ -19,6 +19,7 @@ use postrider_ledger::pipeline::{Answer, Arrival};
 use serde::{Deserialize, Serialize};
 
 use super::{Desk, Which, Whose};
+use crate::api::front::Path;
 use crate::api::problem::{Code, Problem};
 use crate::api::subscriptions::{read, read_or_default};
 

@@ -26,6 +26,7 @@ use crate::config::{Config, Http, Live, Tls};
 use crate::dashboard::Dashboard;
 use crate::desk::StoreDesk;
 use crate::desk::pulse::Pulse;
+use crate::outboxes;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
 use crate::wiring::{self, WholeStore};
@@ -73,8 +74,13 @@ impl ApiTask {
         let Behind { store, broker, accelerator, metrics, config, live, context } = behind;
         let config = Arc::new(config);
         let (http, clock) = (config.settings.http.clone(), context.clock.clone());
-        let backend: Arc<dyn ApiBackend> =
-            Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+        let further = outboxes::open(store, &config, &clock)?.into_iter().skip(1).map(|outbox| outbox.store);
+        let backend: Arc<dyn ApiBackend> = Arc::new(Erased {
+            store: store.clone(),
+            further: further.collect(),
+            broker: broker.clone(),
+            clock: clock.clone(),
+        });
         let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
         let certified = match http.tls {

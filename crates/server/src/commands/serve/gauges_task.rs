@@ -11,6 +11,7 @@ use postrider::store::{Registration, StoreFigures};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
+use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
 
 /// How often they are read.
@@ -23,15 +24,15 @@ pub(super) fn start<S: WholeStore>(
     context: &Context,
     stop: &CancellationToken,
 ) {
+    // What cannot be opened was refused when the relays were started.
+    let outboxes = outboxes::open(store, &context.config, &context.clock).unwrap_or_default();
     metrics::gauge!("postrider_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    let tables = &context.config.settings.outbox.table;
     let gauges = Gauges {
         store: store.clone(),
-        // A name that is none was refused when the configuration was read.
-        outboxes: tables.iter().filter_map(|table| store.outbox(&table.name).ok()).collect(),
         broker: broker.clone(),
         clock: context.clock.clone(),
         configured: context.config.own.consumers.clone(),
+        outboxes,
         with_letters: BTreeSet::new(),
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(gauges.run()));
@@ -39,11 +40,10 @@ pub(super) fn start<S: WholeStore>(
 
 struct Gauges<S> {
     store: S,
-    /// The other outbox tables.
-    outboxes: Vec<S>,
     broker: Arc<dyn Broker>,
     clock: Clock,
     configured: Vec<Registration>,
+    outboxes: Vec<OpenOutbox<S>>,
     /// Queues that had open dead letters: they are shown as 0 when they have none any more.
     with_letters: BTreeSet<String>,
 }
@@ -69,9 +69,9 @@ impl<S: WholeStore> Gauges<S> {
         let apart = before.duration_since(facts.now).max(facts.now.duration_since(self.clock.now()));
         metrics::gauge!("postrider_clock_skew_seconds").set(apart.as_secs_f64().max(0.0));
         // The relay reads these too, where it runs; it may run elsewhere, in a process that nobody can scrape.
-        for outbox in std::iter::once(&self.store).chain(&self.outboxes) {
-            if let Ok(backlog) = outbox.backlog().await {
-                backlog.show(&outbox.outbox_name(), facts.now);
+        for outbox in &self.outboxes {
+            if let (Ok(backlog), Ok(facts)) = (outbox.store.backlog().await, outbox.store.facts().await) {
+                backlog.show(&outbox.choice.label, facts.now);
             }
         }
         match self.store.figures().await {

@@ -19,6 +19,7 @@ use postrider_ledger::sequencer::Sequencer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::checkpoint_task::Signing;
 use crate::commands::Context;
 use crate::config::Config;
 use crate::exit::usage;
@@ -35,6 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A ledger that is ready to be fed.
 pub(super) struct LedgerTask<S> {
     ledger: Ledger<S>,
+    signing: Option<Signing<S>>,
     service: ServiceQueue,
     name: ConsumerName,
     tenant: Option<TenantId>,
@@ -68,6 +70,7 @@ impl<S: WholeStore> LedgerTask<S> {
             tenant: settings.tenant()?,
             tenants_at_once: settings.tenants_at_once,
             name: ConsumerName::new(NAME)?,
+            signing: Signing::prepare(&ledger, context),
             ledger,
             service,
             clock,
@@ -100,6 +103,9 @@ impl<S: WholeStore> LedgerTask<S> {
         let tasks = TaskTracker::new();
         for _ in 0..self.consuming.concurrency.unwrap_or(SUBSCRIPTIONS).max(1) {
             tasks.spawn(take(intake.clone(), stop.clone()));
+        }
+        if let Some(signing) = self.signing {
+            tasks.spawn(signing.run(stop.clone()));
         }
         tasks.close();
         Feeding { sequencer, tasks }

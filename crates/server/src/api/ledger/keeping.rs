@@ -1,0 +1,207 @@
+//! Keeping the books over HTTP: accounts, rules, rates and periods, and the close of a year.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use jiff::civil::{Date, date};
+use postrider_ledger::account::Account;
+use postrider_ledger::books::{Books, Receipt};
+use postrider_ledger::chart::{Book, DayRate};
+use postrider_ledger::decimal::Decimal;
+use postrider_ledger::money::Currency;
+use postrider_ledger::period::{Period, PeriodState};
+use postrider_ledger::rules::Rules;
+use serde::{Deserialize, Serialize};
+
+use super::{Desk, Whose, no_books};
+use crate::api::front::Path;
+use crate::api::problem::{Code, Problem};
+use crate::api::subscriptions::read;
+
+fn invalid(told: impl Into<String>) -> Problem {
+    Problem::new(Code::InvalidRequest, told)
+}
+
+/// The settings of a tenant's books.
+pub(super) async fn book<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+) -> Result<Json<Book>, Problem> {
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    Ok(Json(chart.book))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewAccounts {
+    accounts: Vec<Account>,
+}
+
+/// Adds accounts, or renames, opens and closes those that are there.
+pub(super) async fn set_accounts<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<super::Accounts>), Problem> {
+    let NewAccounts { accounts } = read(&body)?;
+    ledger.set_accounts(&tenant, &accounts).await?;
+    Ok((StatusCode::CREATED, Json(super::Accounts { accounts })))
+}
+
+#[derive(Serialize)]
+pub(super) struct RulesShown {
+    version: u32,
+    document: String,
+}
+
+/// The rules that count now.
+pub(super) async fn rules<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+) -> Result<Json<RulesShown>, Problem> {
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let (version, document) = (chart.rules.version(), chart.rules.document().to_owned());
+    Ok(Json(RulesShown { version, document }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct NewRules {
+    /// TOML, as `postrider ledger rules set` takes it.
+    document: String,
+    /// Check them, and change nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Makes these the next version of the rules: 201. The same document again changes nothing: 200, as for a dry run.
+pub(super) async fn set_rules<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<RulesShown>), Problem> {
+    let NewRules { document, dry_run } = read(&body)?;
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    Rules::parse(0, &document).map_err(|error| invalid(error.to_string()))?;
+    let version = chart.rules.version();
+    if dry_run || document == chart.rules.document() {
+        return Ok((StatusCode::OK, Json(RulesShown { version, document })));
+    }
+    let version = ledger.set_rules(&tenant, &document).await?;
+    Ok((StatusCode::CREATED, Json(RulesShown { version, document })))
+}
+
+/// What one unit of a currency is worth in the base currency on a day.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateShown {
+    currency: Currency,
+    rate: String,
+    on: Date,
+    /// Whose rate; that of the books when absent.
+    #[serde(default)]
+    source: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rates {
+    rates: Vec<RateShown>,
+}
+
+/// The rates that count, by currency and day.
+pub(super) async fn rates<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+) -> Result<Json<Rates>, Problem> {
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let shown = chart.rates().into_iter().map(|rate| RateShown {
+        currency: rate.quote,
+        rate: rate.rate.to_string(),
+        on: rate.day,
+        source: Some(rate.source),
+    });
+    Ok(Json(Rates { rates: shown.collect() }))
+}
+
+/// Adds rates, or mends those of the same day. Entries that used the old ones keep them.
+pub(super) async fn set_rates<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Rates>), Problem> {
+    let new: Rates = read(&body)?;
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let read = |new: &RateShown| {
+        let rate: Decimal =
+            new.rate.parse().map_err(|error| invalid(format!("the rate {:?} {error}", new.rate)))?;
+        let source = new.source.clone().unwrap_or_else(|| chart.book.rate_source.clone());
+        Ok(DayRate { source, base: chart.book.base_currency, quote: new.currency, day: new.on, rate })
+    };
+    let rates = new.rates.iter().map(read).collect::<Result<Vec<_>, Problem>>()?;
+    ledger.set_rates(&tenant, &rates).await?;
+    Ok((StatusCode::CREATED, Json(new)))
+}
+
+#[derive(Serialize)]
+pub(super) struct Periods {
+    periods: Vec<Period>,
+}
+
+/// The periods that somebody named; a day that none covers is open.
+pub(super) async fn periods<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+) -> Result<Json<Periods>, Problem> {
+    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    Ok(Json(Periods { periods: chart.periods }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewState {
+    name: String,
+    state: PeriodState,
+}
+
+#[derive(Serialize)]
+pub(super) struct PeriodShown {
+    #[serde(flatten)]
+    period: Period,
+    /// The entry that seals it, where this closed it.
+    sealed: Option<Receipt>,
+}
+
+/// Opens, closes or locks a period.
+pub(super) async fn set_period<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<PeriodShown>), Problem> {
+    let NewState { name, state } = read(&body)?;
+    let period = Period::named(&name, state).ok_or_else(|| {
+        invalid(format!(
+            "{name:?} is no period; write a month (2026-03), a quarter (2026-Q1) or a year (2026)"
+        ))
+    })?;
+    let sealed = ledger.set_period(&tenant, &period).await?;
+    Ok((StatusCode::CREATED, Json(PeriodShown { period, sealed })))
+}
+
+#[derive(Serialize)]
+pub(super) struct Receipts {
+    entries: Vec<Receipt>,
+}
+
+/// Carries income and expenses to retained earnings.
+pub(super) async fn close_year<B: Books>(
+    State(ledger): Desk<B>,
+    Path((tenant, year)): Path<(postrider::envelope::TenantId, i16)>,
+) -> Result<(StatusCode, Json<Receipts>), Problem> {
+    if !(1900..=2999).contains(&year) {
+        return Err(invalid(format!("{year} is not a year that books have")));
+    }
+    let entries = ledger.close_year(&tenant, date(year, 12, 31)).await?;
+    Ok((StatusCode::CREATED, Json(Receipts { entries })))
+}

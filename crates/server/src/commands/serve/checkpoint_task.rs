@@ -1,0 +1,72 @@
+//! Signs checkpoints of the ledger's chains while it is served, every so often.
+//!
+//! Each is told of through the outbox, so that a root stands outside of the database soon after its entries. Two processes may both
+//! do this: the lock on a tenant's books keeps them from signing the same entries. A crash leaves them to the next turn.
+
+use std::time::Duration;
+
+use postrider::Clock;
+use postrider::envelope::TenantId;
+use postrider_ledger::checkpoint::Key;
+use postrider_ledger::{Ledger, LedgerError};
+use tokio_util::sync::CancellationToken;
+
+use crate::commands::Context;
+use crate::signing_key;
+use crate::wiring::WholeStore;
+
+/// A ledger, the key that signs for it, and how often.
+pub(super) struct Signing<S> {
+    ledger: Ledger<S>,
+    key: Key,
+    every: Duration,
+    clock: Clock,
+}
+
+impl<S: WholeStore> Signing<S> {
+    /// Nothing if checkpoints are left to people, or if there is no key and none can be made: entries are posted without them.
+    pub(super) fn prepare(ledger: &Ledger<S>, context: &Context) -> Option<Self> {
+        let settings = &context.config.settings.ledger;
+        let every = settings.checkpoint_every()?;
+        match signing_key::load_or_make(&settings.signing_key_file, &context.clock) {
+            Ok((key, _)) => Some(Self { ledger: ledger.clone(), key, every, clock: context.clock.clone() }),
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "no checkpoints are signed; set ledger.signing_key_file"
+                );
+                None
+            }
+        }
+    }
+
+    /// Signs what is new at every turn.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.clock.sleep(self.every) => {}
+            }
+            if let Err(error) = self.turn(&stop).await {
+                tracing::warn!(%error, "checkpoints are late; the next turn signs them");
+            }
+        }
+    }
+
+    async fn turn(&self, stop: &CancellationToken) -> Result<(), LedgerError> {
+        for tenant in self.ledger.books().tenants().await? {
+            while !stop.is_cancelled() && self.is_behind(&tenant).await? {
+                let signed = self.ledger.checkpoint(&tenant, &self.key).await?;
+                let Some(signed) = signed else { break };
+                tracing::info!(%tenant, first = signed.first, last = signed.last, "signed a checkpoint");
+            }
+        }
+        Ok(())
+    }
+
+    /// Asked without a lock, so that books at rest cost their writers nothing.
+    async fn is_behind(&self, tenant: &TenantId) -> Result<bool, LedgerError> {
+        let signed = self.ledger.books().checkpoints(tenant).await?.last().map_or(0, |newest| newest.last);
+        Ok(self.ledger.books().head(tenant).await?.is_some_and(|head| head.number > signed))
+    }
+}
