@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Plays one receiver and one publisher against the binary:  run.sh POSTRIDER "python3 receive.py" "python3 publish.py"
+# Plays one receiver and one publisher against the binary:  run.sh POSTRIDER "python3 receive.py" "python3 publish.py" [FORM]
 set -euo pipefail
-postrider=$1 receive=$2 publish=$3
+postrider=$1 receive=$2 publish=$3 form=${4:-envelope}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 serving="" receiving=""
@@ -29,6 +29,7 @@ allow = ["127.0.0.1", "http"]
 name = "example"
 url = "$url"
 keys = ["shop.order.*"]
+form = "$form"
 secrets = ["$WEBHOOK_SECRET"]
 TOML
 "$postrider" serve --listen 127.0.0.1:0 2>"$work/served" & serving=$!

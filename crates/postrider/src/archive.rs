@@ -1,5 +1,11 @@
 //! Archive files: what left the outbox, one JSON document a line, compressed.
 
+mod document;
+mod shelf;
+
+pub(crate) use document::row as read_document;
+pub use shelf::{Shelf, Unreadable};
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};

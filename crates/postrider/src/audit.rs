@@ -6,11 +6,26 @@ use serde::Serialize;
 
 use crate::broker::{Broker, BrokerError, BrokerErrorKind};
 use crate::envelope::EventId;
-use crate::store::{Audit, AuditScope, Registration, StoreError};
-use crate::topology::QueueName;
+use crate::store::{Audit, AuditScope, ConsumerCount, Place, Registration, StoreError};
+use crate::topology::{ExchangeName, KeyTemplate, QueueName};
 
 /// List at most so many ids that were found nowhere.
 const LISTED: usize = 1000;
+/// Events of another database that are looked for at a time.
+const STEP: usize = 50_000;
+
+/// An outbox whose events are accounted for.
+#[derive(Debug, Clone)]
+pub struct Source<S> {
+    /// Its database, at this outbox.
+    pub store: S,
+    /// The exchange of rows that name none.
+    pub exchange: ExchangeName,
+    /// How rows are routed that name no key; by their type, without it.
+    pub routing_key: Option<KeyTemplate>,
+    /// It is in another database than the inbox and the dead letters.
+    pub elsewhere: bool,
+}
 
 /// One consumer's account. Every term is counted on its own, never as what remains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -65,21 +80,46 @@ pub async fn account<S: Audit>(
     broker: &Arc<dyn Broker>,
     consumer: &Registration,
 ) -> Result<Account, AuditError> {
-    let Registration { name, service, topology, exchange } = consumer;
-    let scope = AuditScope {
-        consumer: name.clone(),
-        queue: service.name().clone(),
-        topology: topology.clone(),
-        exchange: exchange.clone(),
-        list: LISTED,
+    let source = Source {
+        store: store.clone(),
+        exchange: consumer.exchange.clone(),
+        routing_key: None,
+        elsewhere: false,
     };
+    account_of(store, &[source], broker, consumer).await
+}
+
+/// The same over the events of several outboxes. Inbox, dead letters and held events are those of `store`.
+pub async fn account_of<S: Audit>(
+    store: &S,
+    sources: &[Source<S>],
+    broker: &Arc<dyn Broker>,
+    consumer: &Registration,
+) -> Result<Account, AuditError> {
+    let Registration { name, service, topology, .. } = consumer;
     // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
     let dead_in_queue = depth(broker, &service.dead_letter_queue).await?;
     let mut in_queues = depth(broker, service.name()).await?;
     for wait in &service.wait_queues {
         in_queues += depth(broker, &wait.name).await?;
     }
-    let count = store.count(&scope).await?;
+    let mut count = ConsumerCount::default();
+    for source in sources {
+        let scope = AuditScope {
+            consumer: name.clone(),
+            queue: service.name().clone(),
+            topology: topology.clone(),
+            exchange: source.exchange.clone(),
+            routing_key: source.routing_key.clone(),
+            list: LISTED.saturating_sub(count.elsewhere_ids.len()),
+        };
+        let of_one = if source.elsewhere {
+            count_apart(store, &source.store, &scope).await?
+        } else {
+            source.store.count(&scope).await?
+        };
+        count = count.plus(of_one);
+    }
     // A queue may hold more than is elsewhere: duplicates of applied events. They count as applied.
     let dead = dead_in_queue.min(count.elsewhere);
     let waiting = in_queues.min(count.elsewhere - dead);
@@ -93,6 +133,30 @@ pub async fn account<S: Audit>(
         unaccounted,
         unaccounted_ids: if unaccounted > 0 { count.elsewhere_ids } else { Vec::new() },
     })
+}
+
+/// Counts the events of an outbox in another database than the inbox: a page of events there, then where they show here. What is
+/// applied meanwhile counts as applied.
+async fn count_apart<S: Audit>(
+    here: &S,
+    outbox: &S,
+    scope: &AuditScope,
+) -> Result<ConsumerCount, StoreError> {
+    let (mut count, mut after) = (ConsumerCount::default(), i64::MIN);
+    loop {
+        let events = outbox.committed_to(scope, after, STEP).await?;
+        let Some(last) = events.last() else { return Ok(count) };
+        after = last.position;
+        let ids: Vec<EventId> = events.iter().map(|event| event.id.clone()).collect();
+        let places = here.places_of(scope, &ids).await?;
+        for (event, place) in events.into_iter().zip(places) {
+            let place = place.min(event.place);
+            count.add(place, 1);
+            if place == Place::Elsewhere && count.elsewhere_ids.len() < scope.list {
+                count.elsewhere_ids.push(event.id);
+            }
+        }
+    }
 }
 
 /// What waits in a queue. One that is not there holds nothing: not declared yet, or deleted with what was in it, which then

@@ -12,6 +12,7 @@ mod breaker;
 mod crash;
 mod desk;
 mod due;
+mod meters;
 mod order;
 mod outside;
 mod pace;
@@ -28,7 +29,7 @@ pub use status::{ConsumerState, ConsumerStatus};
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, RwLock};
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::breaker::Breaker;
 use self::desk::Desk;
+use self::meters::Meters;
 use self::pace::Pace;
 use self::throttle::Throttle;
 use self::together::Together;
@@ -113,6 +115,7 @@ pub struct Consumer<S: ConsumerStore> {
     /// What is asked of the inbox for handlers that work outside, and told it.
     looks: Together<Arrival, Admission>,
     marks: Together<(Arrival, bool), Admission>,
+    meters: OnceLock<Meters>,
     /// How many events such handlers have in hand.
     calls: AtomicUsize,
     calls_ended: Notify,
@@ -151,6 +154,7 @@ impl<S: ConsumerStore> Consumer<S> {
             told_of_lineage: AtomicBool::new(false),
             looks: Together::default(),
             marks: Together::default(),
+            meters: OnceLock::new(),
             calls: AtomicUsize::new(0),
             calls_ended: Notify::new(),
         }
@@ -269,6 +273,7 @@ impl<S: ConsumerStore> Consumer<S> {
         loop {
             let most = self.most_at_a_time();
             let deliveries = tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 () = self.status.held_up() => return Ok(()),
                 () = desk.left.cancelled() => return Ok(()),
@@ -276,6 +281,7 @@ impl<S: ConsumerStore> Consumer<S> {
             };
             for arrived in self.meet(deliveries, probe).await {
                 tokio::select! {
+                    biased;
                     // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                     () = stop.cancelled() => return Ok(()),
                     () = self.status.held_up() => return Ok(()),
@@ -376,6 +382,10 @@ impl<S: ConsumerStore> Consumer<S> {
             let Err(wait) = taken else { return };
             self.clock.sleep(wait).await;
         }
+    }
+
+    fn meters(&self) -> &Meters {
+        self.meters.get_or_init(|| Meters::of(&self.name))
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {

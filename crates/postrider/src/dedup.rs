@@ -23,5 +23,5 @@ pub use accelerator::{Accelerator, AcceleratorConfig, Sighting};
 pub use cache::{Cache, CacheError, CacheKey, Entry, Found};
 pub use deduplicator::{Claim, Deduplicator, Standing};
 pub(crate) use keeper::InboxKeeper;
-pub use record::{Record, Status};
+pub use record::{Record, Stamp, Status};
 pub use seen::{Course, Seen, note};

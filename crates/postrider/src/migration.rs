@@ -28,7 +28,10 @@ pub use definition::{Definition, LatencyRule, Legacy, LegacyFormat, MigrationNam
 pub use errands::{Errand, Errands, ask};
 pub use latency::{Latencies, P99};
 pub use parity::{Difference, Parity, Side};
-pub use steps::{MigrationError, Taken, cut_over, finish, obstacles_to_cutover, roll_back, settled, start};
+pub use steps::{
+    MigrationError, Taken, cut_over, finish, obstacles_to_cutover, obstacles_to_finish, roll_back, settled,
+    start,
+};
 pub use template::{Template, TemplateError};
 
 use std::sync::Arc;
@@ -103,7 +106,6 @@ pub struct Course {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
     /// What goes where.
-    #[serde(flatten)]
     pub definition: Definition,
     /// Where it stands.
     pub phase: Phase,
@@ -125,6 +127,20 @@ pub struct Standing {
     pub relays: Vec<RelayStanding>,
     /// The last comparison of both buses.
     pub parity: Option<Parity>,
+}
+
+impl Standing {
+    /// How long publishes take on either path, by the slowest relay.
+    pub fn slowest(&self) -> P99 {
+        let slowest =
+            |of: fn(&RelayStanding) -> Option<f64>| self.relays.iter().filter_map(of).max_by(f64::total_cmp);
+        P99 { new: slowest(|relay| relay.new_p99_ms), legacy: slowest(|relay| relay.legacy_p99_ms) }
+    }
+
+    /// Relays that obey this version.
+    pub fn obedient(&self) -> usize {
+        self.relays.iter().filter(|relay| relay.version == Some(self.version)).count()
+    }
 }
 
 /// How many deliveries there are in each state.

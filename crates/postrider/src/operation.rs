@@ -11,7 +11,7 @@ mod letters;
 mod pace;
 mod runner;
 
-pub use events::{EventPlan, EventSurvey, EventWork, Forgetful, plan_events, start_events};
+pub use events::{EventPlan, EventSurvey, EventWork, Forgetful, plan_events, shelf, start_events};
 pub(crate) use letters::start_in;
 pub use letters::{LetterPlan, LetterWork, Plan, plan, start};
 pub use runner::{Ended, Runner, RunnerConfig};

@@ -3,19 +3,28 @@
 //! To the consumer this is a handler that takes its time: retries, dead letters and the inbox are the consumer's. A delivery
 //! is offered until a worker leases it; the worker settles it by the lease's token, or the lease runs out and it is offered
 //! again, as the same attempt, like after a crash. Leases live in the process that gave them: if that dies, the broker
-//! delivers again.
+//! delivers again. An ack counts in every process: one that did not give the lease marks the event in the inbox, and who has
+//! the delivery finds the mark before it offers it again ([`Applied`]).
+
+mod token;
+
+pub use token::LeaseToken;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use self::token::hex;
 use crate::clock::Clock;
 use crate::consumer::{BreakerConfig, Concurrency, ConsumerConfig};
 use crate::handler::{Failure, Incoming, OutsideHandler};
+use crate::store::{Admission, Arrival, Inbox};
+use crate::topology::ConsumerName;
 
 /// A delivery whose lease ran out so often has failed an attempt.
 const MOST_EXPIRED: u32 = 3;
@@ -31,6 +40,8 @@ const MOST_IN_HAND: u16 = 256;
 
 /// Where a queue's deliveries meet its workers.
 pub struct PullDesk {
+    /// What its tokens begin with: no two desks have the same.
+    name: String,
     clock: Clock,
     offers: Mutex<VecDeque<Offer>>,
     leases: Mutex<HashMap<String, Lease>>,
@@ -39,7 +50,29 @@ pub struct PullDesk {
 }
 
 /// The desk, as its consumer's handler.
-pub struct PullHandler(pub Arc<PullDesk>);
+pub struct PullHandler {
+    desk: Arc<PullDesk>,
+    applied: Arc<dyn Applied>,
+}
+
+/// Whoever knows whether an event was applied, without its type.
+pub trait Applied: Send + Sync + 'static {
+    /// Whether it was. Who cannot be asked now says no: then the delivery is offered once more.
+    fn is_applied<'a>(&'a self, event: &'a Incoming) -> BoxFuture<'a, bool>;
+}
+
+/// An inbox knows.
+impl<S: Inbox> Applied for (S, ConsumerName) {
+    fn is_applied<'a>(&'a self, event: &'a Incoming) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let (store, inbox) = self;
+            let (event_id, tenant) = (event.envelope.id.clone(), event.envelope.tenant.group.clone());
+            let arrival = Arrival { event_id, tenant, payload_hash: event.hash() };
+            let found = store.look(inbox, &[arrival]).await;
+            found.is_ok_and(|found| matches!(found.as_slice(), [Admission::Duplicate(_)]))
+        })
+    }
+}
 
 /// A delivery that waits for a worker.
 struct Offer {
@@ -99,6 +132,7 @@ impl PullDesk {
     /// A desk at which nobody is yet.
     pub fn new(clock: Clock) -> Arc<Self> {
         Arc::new(Self {
+            name: hex(&clock.secret()[..8]),
             clock,
             offers: Mutex::default(),
             leases: Mutex::default(),
@@ -143,7 +177,7 @@ impl PullDesk {
         let (mut leased, now) = (Vec::new(), self.clock.monotonic());
         while leased.len() < max {
             let Some(Offer { event, taken, .. }) = lock(&self.offers).pop_front() else { break };
-            let token = format!("lease_{}", hex(&self.clock.secret()[..24]));
+            let token = LeaseToken::write(&self.name, &self.clock.secret()[..24], &event);
             let until = Arc::new(AtomicU64::new(millis(now + lease.min(LONGEST_LEASE))));
             let (verdict, told) = oneshot::channel();
             let handed = Taken { token: token.clone(), until: until.clone(), verdict: told };
@@ -166,6 +200,12 @@ impl PullDesk {
     pub fn settle(&self, token: &str, verdict: Verdict) -> Result<(), LeaseOver> {
         let lease = lock(&self.leases).remove(token).ok_or(LeaseOver)?;
         lease.verdict.send(verdict).map_err(|_| LeaseOver)
+    }
+
+    /// The event of a lease that another desk gave, of another process or before a restart. Nothing if it was this one, which alone
+    /// knows what became of it.
+    pub fn of_another(&self, token: &str) -> Option<LeaseToken> {
+        LeaseToken::read(token).filter(|token| !token.is_of(&self.name))
     }
 
     /// Lets a lease run for this long from now on, within the longest time a lease may have.
@@ -209,9 +249,17 @@ impl PullDesk {
     }
 }
 
+impl PullHandler {
+    /// The handler of a consumer. Before a delivery is offered again, `applied` is asked about it: for one, the store and the name of the
+    /// consumer's inbox.
+    pub fn new(desk: Arc<PullDesk>, applied: impl Applied) -> Self {
+        Self { desk, applied: Arc::new(applied) }
+    }
+}
+
 impl OutsideHandler for PullHandler {
     async fn handle(&self, event: &Incoming, stop: &CancellationToken) -> Option<Result<(), Failure>> {
-        let desk = &self.0;
+        let desk = &self.desk;
         for _ in 0..MOST_EXPIRED {
             let (_offered, taken) = desk.offer(event);
             let taken = tokio::select! {
@@ -232,6 +280,8 @@ impl OutsideHandler for PullHandler {
                 Some(Verdict::Reject { reason }) => {
                     return Some(Err(Failure::permanent(reason).class("worker")));
                 }
+                // Acked in another process meanwhile.
+                None if self.applied.is_applied(event).await => return Some(Ok(())),
                 None => {
                     tracing::warn!(consumer = %event.consumer, event_id = %event.envelope.id,
                         "a worker's lease ran out; the delivery is offered again");
@@ -257,16 +307,6 @@ impl Drop for Offered<'_> {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// What is behind it is whole even if somebody panicked.

@@ -21,9 +21,11 @@ pub use sender::{SendError, Sender, SenderParts};
 pub use signing::{BadSecret, SigningSecret};
 pub use subscription::{BadSubscription, Source, Subscription};
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use metrics::{Counter, Histogram};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -32,6 +34,9 @@ use crate::spans::{Operation, Span};
 use crate::store::{Controls, StoreError};
 use crate::topology::ConsumerName;
 
+/// What most endpoints answer.
+const USUAL: u16 = 200;
+
 /// An endpoint as a handler.
 pub struct Push {
     sender: Sender,
@@ -39,6 +44,9 @@ pub struct Push {
     attempts: Arc<Attempts>,
     pauses: Arc<dyn Pauses>,
     clock: Clock,
+    /// Looked up once: by name and labels that costs more than counting.
+    seconds: OnceLock<Histogram>,
+    taken: OnceLock<Counter>,
 }
 
 /// Whoever can pause a consumer, without its type.
@@ -70,7 +78,8 @@ impl Push {
         pauses: Arc<dyn Pauses>,
         clock: Clock,
     ) -> Self {
-        Self { sender, table, attempts, pauses, clock }
+        let (seconds, taken) = (OnceLock::new(), OnceLock::new());
+        Self { sender, table, attempts, pauses, clock, seconds, taken }
     }
 
     async fn attempt(&self, event: &Incoming) -> Result<(), Failure> {
@@ -90,7 +99,7 @@ impl Push {
             Err(error) => Said::Failed(error.failure()),
         };
         self.attempts.record(Attempt::of(event, at, took, &sent, &said));
-        count(event, &sent, took);
+        self.count(&event.consumer, &sent, took);
         match said {
             Said::Done => Ok(()),
             Said::Failed(failure) => Err(failure),
@@ -99,6 +108,20 @@ impl Push {
                 Err(failure)
             }
         }
+    }
+
+    fn count(&self, consumer: &ConsumerName, sent: &Result<Answer, SendError>, took: Duration) {
+        let consumer = || consumer.to_string();
+        let attempts = |status: String| metrics::counter!("postrider_push_attempts_total", "consumer" => consumer(), "status" => status);
+        match sent {
+            Ok(answer) if answer.status == USUAL => {
+                self.taken.get_or_init(|| attempts(USUAL.to_string())).increment(1);
+            }
+            Ok(answer) => attempts(answer.status.to_string()).increment(1),
+            Err(error) => attempts(error.class().to_owned()).increment(1),
+        }
+        let seconds = || metrics::histogram!("postrider_push_seconds", "consumer" => consumer());
+        self.seconds.get_or_init(seconds).record(took.as_secs_f64());
     }
 
     /// What cannot be paused now is tried again by the next answer of the same kind.
@@ -127,15 +150,4 @@ fn error_of(sent: &Result<Answer, SendError>) -> Option<String> {
         Ok(answer) => (answer.status >= 400).then(|| answer.status.to_string()),
         Err(error) => Some(error.class().to_owned()),
     }
-}
-
-fn count(event: &Incoming, sent: &Result<Answer, SendError>, took: std::time::Duration) {
-    let status = match sent {
-        Ok(answer) => answer.status.to_string(),
-        Err(error) => error.class().to_owned(),
-    };
-    let consumer = event.consumer.to_string();
-    metrics::counter!("postrider_push_attempts_total", "consumer" => consumer.clone(), "status" => status)
-        .increment(1);
-    metrics::histogram!("postrider_push_seconds", "consumer" => consumer).record(took.as_secs_f64());
 }

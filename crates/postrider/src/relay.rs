@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::envelope::WireFormat;
 use crate::migration::{Copier, Course, Latencies};
 use crate::store::{Outbox, RelayId};
-use crate::topology::ExchangeName;
+use crate::topology::{ExchangeName, KeyTemplate};
 
 /// How a relay works.
 #[derive(Debug, Clone)]
@@ -56,6 +56,8 @@ pub struct RelayConfig {
     pub mode: RelayMode,
     /// A stream for which the database keeps more of its log than this is given up, and rows are polled for a while.
     pub max_lag_bytes: u64,
+    /// How rows are routed that name no key; by their type, without it.
+    pub routing_key: Option<KeyTemplate>,
 }
 
 /// How a relay finds rows.
@@ -85,6 +87,7 @@ impl Default for RelayConfig {
             backoff: Backoff::default(),
             mode: RelayMode::default(),
             max_lag_bytes: 1 << 30,
+            routing_key: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::operations::run_operations;
+use self::operations::{run_operations, run_replays};
 use crate::audit::{self, Account, AuditError};
 use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
@@ -52,7 +52,7 @@ pub struct Runtime<S: Backend> {
     topology: Topology,
     relay: Option<RelayConfig>,
     house: HouseRules,
-    more: Vec<(S, RelayConfig)>,
+    more: Vec<FurtherOutbox<S>>,
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
     collected: Vec<ServiceQueue>,
     rules: Vec<Rule>,
@@ -62,6 +62,23 @@ pub struct Runtime<S: Backend> {
     collects: bool,
     origin: ExchangeName,
 }
+
+/// An outbox beside the first: another table, in the same database or in one of its own.
+pub struct FurtherOutbox<S> {
+    /// Its database, at this outbox.
+    pub store: S,
+    /// What metrics call it.
+    pub label: String,
+    /// How its relay works.
+    pub relay: RelayConfig,
+    /// How long it keeps what is published.
+    pub house: HouseRules,
+    /// It is in another database than the first.
+    pub elsewhere: bool,
+}
+
+/// What metrics call the first outbox.
+const FIRST_OUTBOX: &str = "event_outbox";
 
 /// How long the inbox remembers what was applied, if nobody says: longer than the outbox keeps what it could send again.
 pub const INBOX_KEEPS: Duration = Duration::from_hours(45 * 24);
@@ -112,10 +129,10 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
-    /// A relay on another outbox of the same database, beside the first.
+    /// A relay on another outbox, of the same database or of another, beside the first.
     #[must_use]
-    pub fn outbox(mut self, store: S, config: RelayConfig) -> Self {
-        self.more.push((store, config));
+    pub fn outbox(mut self, outbox: FurtherOutbox<S>) -> Self {
+        self.more.push(outbox);
         self
     }
 
@@ -235,14 +252,15 @@ impl<S: Backend> Runtime<S> {
             let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
             let status = relay.status();
             tasks.spawn(relay.run(stop.clone()));
-            let keeper = Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone());
+            let keeper =
+                Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone(), FIRST_OUTBOX);
             tasks.spawn(keeper.run(stop.clone()));
             let errands = Errands::new(self.store.clone(), self.broker.clone(), self.clock.clone());
             tasks.spawn(errands.serve(stop.clone()));
-            for (store, config) in self.more {
-                let keeper = Housekeeper::new(store.clone(), self.clock.clone(), self.house.clone());
+            for FurtherOutbox { store, label, relay, house, .. } in &self.more {
+                let keeper = Housekeeper::new(store.clone(), self.clock.clone(), house.clone(), label);
                 tasks.spawn(keeper.run(stop.clone()));
-                let relay = Relay::new(store, self.broker.clone(), self.clock.clone(), config);
+                let relay = Relay::new(store.clone(), self.broker.clone(), self.clock.clone(), relay.clone());
                 tasks.spawn(relay.run(stop.clone()));
             }
             status
@@ -269,6 +287,10 @@ impl<S: Backend> Runtime<S> {
         if self.operations || !self.collected.is_empty() {
             let (store, clock, stop, rules) =
                 (self.store.clone(), self.clock.clone(), stop.clone(), self.rules);
+            // An operation is where its events are.
+            for outbox in self.more.iter().filter(|outbox| outbox.elsewhere) {
+                tasks.spawn(run_replays(outbox.store.clone(), clock.clone(), stop.clone()));
+            }
             tasks.spawn(run_operations(store, clock, rules, stop));
         }
         for service in self.collected.into_iter().filter(|service| service.collect) {

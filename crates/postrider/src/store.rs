@@ -4,6 +4,7 @@
 //! on what happened; every other server only helps.
 
 mod audit;
+mod backlog;
 mod claims;
 mod controls;
 mod crashes;
@@ -31,7 +32,7 @@ mod token;
 mod trace;
 mod upkeep;
 
-pub use audit::{Audit, AuditScope, ConsumerCount};
+pub use audit::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place};
 pub(crate) use claims::ClaimRow;
 pub use claims::{ClaimKey, Claimed, Claims, FencingToken};
 pub use controls::{Controls, Pause};
@@ -63,7 +64,7 @@ pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowV
 pub use outboxes::Outboxes;
 pub use registration::{Registration, Registrations};
 pub(crate) use replays::read_item;
-pub use replays::{EventFilter, Replays};
+pub use replays::{EventFilter, Found, Frozen, Replays};
 pub use stream::{LogPosition, Opening, RowStream, SLOTS, StreamLimit, StreamState, Streamed};
 #[cfg(feature = "push")]
 pub(crate) use subscriptions::KEPT_ATTEMPTS;
@@ -99,9 +100,9 @@ pub trait ConsumerStore: Inbox + InboxMemory + Controls + Crashes + Held {}
 impl<T: Inbox + InboxMemory + Controls + Crashes + Held> ConsumerStore for T {}
 
 /// The ports of the outbox: the relay's, the operator's, and keeping it small.
-pub trait OutboxStore: Outbox + OutboxDesk + Housekeeping {}
+pub trait OutboxStore: Outbox + Outboxes + OutboxDesk + Housekeeping {}
 
-impl<T: Outbox + OutboxDesk + Housekeeping> OutboxStore for T {}
+impl<T: Outbox + Outboxes + OutboxDesk + Housekeeping> OutboxStore for T {}
 
 /// The ports of triage: dead letters, what is done about them, sending events again, and where an event went.
 pub trait TriageStore: DeadLetters + Triage + Operations + Replays + Traces {}

@@ -7,6 +7,7 @@ mod arguments;
 mod diagram;
 mod explain;
 pub mod export;
+mod key_template;
 mod layout;
 mod matching;
 mod names;
@@ -17,6 +18,8 @@ mod presets;
 mod service;
 
 pub use explain::{DeathStep, ExchangeStep, Explanation, ReachedQueue, TriedBinding};
+pub(crate) use key_template::routing_key;
+pub use key_template::{InvalidTemplate, KeyTemplate};
 pub use layout::{Consuming, Layout};
 pub use matching::topic_matches;
 pub use names::{BindingKey, ConsumerName, ExchangeName, QueueName, RoutingKey, VhostName};

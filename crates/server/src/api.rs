@@ -12,10 +12,11 @@ mod front;
 mod guard;
 mod health;
 mod idempotency;
+mod known;
 pub(crate) mod ledger;
 mod letters;
 pub(crate) mod metrics;
-pub(crate) mod migrations;
+mod migrations;
 pub(crate) mod openapi;
 mod operations;
 mod outbox;
@@ -31,6 +32,7 @@ mod topology;
 pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, with_token};
 pub(crate) use backend::{ApiBackend, Erased, append};
 pub(crate) use front::{Front, routes as front_routes, time_asked};
+pub(crate) use guard::plain_refusal;
 pub(crate) use idempotency::Once;
 pub(crate) use operations::is_of;
 pub(crate) use outbox::no_event;
@@ -39,7 +41,7 @@ pub(crate) use table::Tenants;
 pub(crate) use topology::picture as draw;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -62,11 +64,12 @@ pub(crate) struct Parts {
     pub(crate) backend: Arc<dyn ApiBackend>,
     pub(crate) once: Arc<dyn Once>,
     pub(crate) clock: Clock,
-    pub(crate) http: Http,
+    http: RwLock<Arc<Http>>,
     pub(crate) limits: Limits,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) slots: Semaphore,
     pace: Pace,
+    known: known::Known,
     /// Looks at the servers for health, seldom.
     checkup: health::Checkup,
     /// What runs in this process.
@@ -94,21 +97,34 @@ impl Api {
         listens_at: SocketAddr,
     ) -> Self {
         let slots = Semaphore::new(http.max_concurrent_requests);
-        let pace = Pace::new(http.requests_per_second);
         let (checkup, at_work) = (health::Checkup::new(backend.clone(), clock.clone()), Arc::default());
         Self(Arc::new(Parts {
             backend,
             once,
             clock,
-            http,
+            http: RwLock::new(Arc::new(http)),
             limits,
             metrics,
             slots,
-            pace,
+            pace: Pace::default(),
+            known: known::Known::default(),
             checkup,
             at_work,
             listens_at,
         }))
+    }
+
+    /// How the API is served, as it is now.
+    pub(crate) fn http(&self) -> Arc<Http> {
+        self.http.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes up what may change while it is served: whether it is read-only, the rate limit, the metrics token.
+    pub(crate) fn reload(&self, new: &Http) {
+        let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
+        let (read_only, requests_per_second) = (new.read_only, new.requests_per_second);
+        let metrics_token = new.metrics_token.clone();
+        *http = Arc::new(Http { metrics_token, requests_per_second, read_only, ..Http::clone(&http) });
     }
 
     /// Where `serve` notes what runs in this process.
@@ -119,6 +135,7 @@ impl Api {
     /// All routes with everything around them. `more` are those of parts with a state of their own, or nothing where only health
     /// and metrics are wanted; `pages` are beside the API, and look after themselves.
     pub(crate) fn router(self, more: Option<Router<Self>>, pages: Router<Self>) -> Router {
+        let largest = self.http().max_body_bytes;
         let metrics = Router::new().route("/metrics", get(metrics::scrape));
         let metrics = metrics.route_layer(from_fn_with_state(self.clone(), access::require_metrics));
         let guarded = |more: Router<Self>| {
@@ -138,15 +155,16 @@ impl Api {
             .route("/health/live", get(health::live))
             .route("/health/ready", get(health::ready))
             .route("/openapi.json", get(openapi::show))
-            .merge(limited);
+            .merge(limited)
+            .layer(from_fn(guard::as_problems));
         Router::new()
             .nest("/v1", v1)
             .merge(pages)
             .fallback(|| async { Problem::not_found() })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
-            .layer(DefaultBodyLimit::max(self.http.max_body_bytes))
+            .layer(DefaultBodyLimit::max(largest))
             .layer(from_fn_with_state(self.clone(), guard::time_limit))
-            .layer(from_fn(guard::declared_length(self.http.max_body_bytes)))
+            .layer(from_fn(guard::declared_length(largest)))
             .layer(CatchPanicLayer::custom(guard::panicked))
             .layer(from_fn_with_state(self.clone(), guard::observe))
             .with_state(self)

@@ -61,6 +61,12 @@ impl AtWork {
         self.parts().relay.clone()
     }
 
+    /// Deliveries that a consumer of this process has in hand; nothing if it runs elsewhere.
+    pub(crate) fn in_flight(&self, name: &ConsumerName) -> Option<u64> {
+        let status = self.parts().consumers.get(name).and_then(Weak::upgrade)?;
+        Some(status.in_flight() as u64)
+    }
+
     /// How the consumers stand.
     pub(crate) fn consumers(&self) -> Consuming {
         let mut parts = self.parts();

@@ -15,6 +15,7 @@ mod latency;
 mod ledger;
 mod naive;
 mod plain_sql;
+mod processor;
 mod raw;
 mod relay;
 mod servers;

@@ -24,7 +24,7 @@ pub(crate) mod topology;
 use postrider::Clock;
 
 use crate::cli::{Cli, Command};
-use crate::config::{Config, Environment, Flags};
+use crate::config::{Config, Environment, Flags, Live};
 use crate::exit::Exit;
 use crate::logging::Logging;
 use crate::output::Output;
@@ -33,7 +33,10 @@ use crate::wiring;
 
 /// What a command has at hand.
 pub(crate) struct Context {
+    /// As it was at the start.
     pub(crate) config: Config,
+    /// With what a reload changes.
+    pub(crate) live: Live,
     pub(crate) output: Output,
     pub(crate) clock: Clock,
     pub(crate) logging: Logging,
@@ -59,7 +62,8 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
     let log = &config.settings.log;
     let logging = Logging::start(log.format, &log.level, environment.no_color(), collect)?;
     eprintln!("using {}", config.backends);
-    let context = Context { config, output, clock, logging, flags, environment };
+    let live = Live::new(config.clone());
+    let context = Context { config, live, output, clock, logging, flags, environment };
     let ended = match cli.command {
         Command::Demo(args) => wiring::open(&context, demo::Demo { args, context: &context }).await,
         Command::Bench(args) => bench::run(args, &context).await,

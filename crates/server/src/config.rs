@@ -8,8 +8,10 @@ mod consumer;
 mod environment;
 mod layers;
 mod ledger;
+mod live;
 mod migration;
 mod observing;
+mod outboxes;
 mod push;
 mod retry;
 mod secret;
@@ -20,10 +22,12 @@ mod triage;
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
+pub(crate) use live::Live;
 pub(crate) use observing::LogFormat;
+pub(crate) use outboxes::OutboxChoice;
 pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
-pub(crate) use sections::{ArchiveChoice, Http, Limits, OutboxTable, PartitionChoice, Settings, Tls};
+pub(crate) use sections::{ArchiveChoice, Http, Limits, PartitionChoice, Settings, Tls};
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
@@ -54,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) redis: Option<Server>,
     /// The topology they describe.
     pub(crate) own: OwnTopology,
+    /// The outboxes, the default one first.
+    pub(crate) outboxes: Vec<OutboxChoice>,
     /// The rules that replay dead letters by schedule.
     pub(crate) rules: Vec<postrider::triage::Rule>,
     /// The push subscriptions.
@@ -117,6 +123,7 @@ impl Config {
         };
         own.fits_the_inbox(&settings).map_err(wrong)?;
         settings.ledger.fits(&own.layout, &settings.outbox.table).map_err(wrong)?;
+        let outboxes = outboxes::all(&settings, &own.layout).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;
         let allowed = postrider::push::Allowed::new(&settings.egress.allow);
@@ -128,7 +135,19 @@ impl Config {
         }
         let migration = settings.migration.definition(&own.layout).map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
-        Ok(Self { settings, backends, management, redis, own, rules, push, migration, allowed, values })
+        Ok(Self {
+            settings,
+            backends,
+            management,
+            redis,
+            own,
+            outboxes,
+            rules,
+            push,
+            migration,
+            allowed,
+            values,
+        })
     }
 
     /// The topology, and the queue that one more push subscription has of its own.
@@ -152,10 +171,13 @@ impl Config {
     }
 
     /// The settings that differ between two readings, by name.
-    pub(crate) fn changed(&self, other: &Self) -> Vec<&str> {
+    fn changed<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let differs =
-            |(key, value): &(&String, &Secret)| other.values.get(*key).map(Secret::get) != Some(value.get());
-        self.values.iter().filter(differs).map(|(key, _)| key.as_str()).collect()
+            |key: &&String| self.values.get(*key).map(Secret::get) != other.values.get(*key).map(Secret::get);
+        let mut all: Vec<&String> = self.values.keys().chain(other.values.keys()).filter(differs).collect();
+        all.sort();
+        all.dedup();
+        all.into_iter().map(String::as_str).collect()
     }
 }
 

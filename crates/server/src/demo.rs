@@ -20,6 +20,7 @@ use postrider::{Broker, Clock};
 use tokio_util::sync::CancellationToken;
 
 use self::shop::Order;
+use crate::at_work::{AtWork, Relaying};
 
 /// How the demo is run.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) backend: String,
     /// Where the dashboard is, if there is one.
     pub(crate) dashboard: Option<String>,
+    /// What health is told of this process.
+    pub(crate) at_work: Arc<AtWork>,
 }
 
 /// The shop's topology, to be looked at.
@@ -80,6 +83,10 @@ pub(crate) async fn run<S: ShopStore>(
 ) -> anyhow::Result<End> {
     store.create_tables().await?;
     let running = shop::open(&store, broker, clock.clone(), options.seed)?.start().await?;
+    options
+        .at_work
+        .note_relay(running.relay().map_or(Relaying::Elsewhere, |relay| Relaying::Here(relay.clone())));
+    options.at_work.note_consumers(running.consumers());
     let placed = Arc::new(AtomicU64::new(0));
     let placing = tokio::spawn({
         let (store, clock, options) = (store.clone(), clock.clone(), options.clone());

@@ -3,6 +3,7 @@
 //! The functions here are written once for every store; [`Desk`] is the same with the store's type forgotten, for routes and
 //! pages. Each trait is one thing that people look at.
 
+pub(crate) mod buses;
 pub(crate) mod consumers;
 pub(crate) mod endpoints;
 pub(crate) mod events;
@@ -24,7 +25,8 @@ use postrider::{Clock, store::LogPage, store::LogQuery};
 use postrider_ledger::Ledger;
 
 use crate::api::Problem;
-use crate::config::Config;
+use crate::at_work::AtWork;
+use crate::config::{Config, Live};
 use crate::wiring::WholeStore;
 
 /// What is found, or the problem as every face tells it.
@@ -37,6 +39,7 @@ pub(crate) trait Desk:
     + events::Events
     + outbox::Outbox
     + consumers::Consumers
+    + buses::Buses
     + topology::Topologies
     + endpoints::Endpoints
     + jobs::JobList
@@ -55,10 +58,14 @@ pub(crate) struct StoreDesk<S> {
     pub(crate) store: S,
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) config: Arc<Config>,
+    /// The same, with what a reload changes.
+    pub(crate) live: Live,
     pub(crate) clock: Clock,
     pub(crate) ledger: Ledger<S>,
     /// RabbitMQ's topology; none with the embedded broker, which has whatever is declared.
     pub(crate) operator: Option<Operator>,
+    /// What runs in this process.
+    pub(crate) at_work: Arc<AtWork>,
 }
 
 /// Who did what.

@@ -13,6 +13,7 @@ mod desk;
 mod event_input;
 mod exit;
 mod logging;
+mod outboxes;
 mod output;
 mod pull_desks;
 mod push_desk;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
-use postrider::pull::{PullDesk, PullHandler};
+use postrider::pull::{LeaseToken, PullDesk, PullHandler};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime, StartError};
-use postrider::store::Backend;
+use postrider::store::{Admission, Backend, StoreError};
 use postrider::topology::{ConsumerName, Layout, QueueName, ServiceQueue};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -85,6 +85,23 @@ impl<S: Backend> PullDesks<S> {
         self.open.lock().await.get(queue).map(|open| open.desk.clone())
     }
 
+    /// Marks the event of a lease as applied that another process gave, or this one before it was started anew: whoever has the delivery
+    /// finds the mark. False if nobody can have given it, or the event was applied with another payload.
+    pub(crate) async fn ack_for_another(&self, queue: &QueueName, token: &str) -> Result<bool, StoreError> {
+        let token = match self.open(queue).await {
+            Some(desk) => desk.of_another(token),
+            None => LeaseToken::read(token),
+        };
+        let layout = &self.config.own.layout;
+        let service = layout.services.iter().find(|service| service.name() == queue);
+        let consumer = service.and_then(|service| self.consumer_of(service));
+        let (Some(token), Some(consumer)) = (token, consumer) else { return Ok(false) };
+        let mut tx = self.store.begin().await?;
+        let admitted = self.store.admit(&mut tx, &consumer, std::slice::from_ref(token.arrival())).await?;
+        self.store.commit(tx).await?;
+        Ok(!admitted.contains(&Admission::Conflict))
+    }
+
     async fn consume(
         &self,
         consumer: ConsumerName,
@@ -92,7 +109,8 @@ impl<S: Backend> PullDesks<S> {
         layout: &Layout,
         desk: Arc<PullDesk>,
     ) -> Result<Running<S>, StartError> {
-        let handlers = Registry::new().on_outside("#", PullHandler(desk));
+        let applied = (self.store.clone(), consumer.clone());
+        let handlers = Registry::new().on_outside("#", PullHandler::new(desk, applied));
         let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone());
         if let Some(accelerator) = &self.accelerator {
             runtime = runtime.accelerator(accelerator.clone());

@@ -10,7 +10,7 @@ use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, Incoming};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, PushForm, Pushed};
+use crate::config::{Live, PushForm, Pushed};
 
 /// The type of the event that a test sends.
 const TEST_TYPE: &str = "postrider.push.test";
@@ -18,7 +18,7 @@ const TEST_TYPE: &str = "postrider.push.test";
 /// Push subscriptions, wherever they were made.
 pub(crate) struct PushDesk<S> {
     pub(crate) store: S,
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Live,
     pub(crate) clock: Clock,
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum DeskError {
     #[error("there is a push subscription {0} already; nothing was changed")]
     Taken(ConsumerName),
     /// It is in the configuration, and changed there.
-    #[error("{0} is a subscription of the configuration; change it there and start again")]
+    #[error("{0} is a subscription of the configuration; change it there and reload (SIGHUP)")]
     Configured(ConsumerName),
     /// It breaks a rule.
     #[error("{0}")]
@@ -111,7 +111,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
     /// All of them, by name.
     pub(crate) async fn rows(&self) -> Result<Vec<Row>, DeskError> {
         let pauses = self.store.pauses().await?;
-        let mut rows: Vec<_> = self.config.push.iter().map(configured).collect();
+        let mut rows: Vec<_> = self.config.now().push.iter().map(configured).collect();
         let ours = |stored: &StoredSubscription| {
             !rows.iter().any(|row| row.name == stored.subscription.name.as_str())
         };
@@ -135,7 +135,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
 
     /// One of them, with what signs it.
     pub(crate) async fn find(&self, name: &ConsumerName) -> Result<Pushed, DeskError> {
-        if let Some(pushed) = self.config.push.iter().find(|pushed| pushed.subscription.name == *name) {
+        if let Some(pushed) = self.config.now().push.iter().find(|pushed| pushed.subscription.name == *name) {
             return Ok(pushed.clone());
         }
         let all = self.store.subscriptions().await?;
@@ -147,8 +147,9 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
 
     /// Checks a new one.
     pub(crate) fn check(&self, form: &PushForm) -> Result<Pushed, DeskError> {
-        let pushed = form.whole(&self.config.allowed).map_err(DeskError::Invalid)?;
-        let layout = &self.config.own.layout;
+        let pushed = form.whole(&self.config.now().allowed).map_err(DeskError::Invalid)?;
+        let config = self.config.now();
+        let layout = &config.own.layout;
         let service = pushed.subscription.service(&layout.services, &layout.exchange);
         service.map_err(|why| DeskError::Invalid(why.to_string()))?;
         if pushed.secrets.len() > 1 {
@@ -156,7 +157,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         }
         // The headers are checked where they are used.
         self.sender(&pushed)?;
-        let taken = self.config.push.iter().any(|other| other.subscription.name == form.name);
+        let taken = self.config.now().push.iter().any(|other| other.subscription.name == form.name);
         if taken { Err(DeskError::Configured(form.name.clone())) } else { Ok(pushed) }
     }
 
@@ -185,6 +186,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         signing: Signing,
         old_stays: Duration,
         by: &str,
+        reason: &str,
     ) -> Result<Shown, DeskError> {
         self.refuse_configured(name)?;
         let now = self.clock.now();
@@ -193,7 +195,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         let secret = self
             .fresh(signing)
             .ok_or_else(|| DeskError::Invalid("there is nothing to rotate to".to_owned()))?;
-        if !self.store.rotate_secret(name, &secret, until, by).await? {
+        if !self.store.rotate_secret(name, &secret, until, by, reason).await? {
             return Err(DeskError::Unknown(name.clone()));
         }
         Ok(shown(name, Some(&secret), Some(until)))
@@ -228,7 +230,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
     }
 
     fn sender(&self, pushed: &Pushed) -> Result<postrider::push::Sender, DeskError> {
-        let (secrets, allowed) = (pushed.secrets.clone(), self.config.allowed.clone());
+        let (secrets, allowed) = (pushed.secrets.clone(), self.config.now().allowed.clone());
         let sender = pushed.subscription.sender(secrets, allowed, Arc::new(SystemNames), self.clock.clone());
         sender.map_err(|why| DeskError::Invalid(why.to_string()))
     }
@@ -242,7 +244,7 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
     }
 
     fn refuse_configured(&self, name: &ConsumerName) -> Result<(), DeskError> {
-        if self.config.push.iter().any(|pushed| pushed.subscription.name == *name) {
+        if self.config.now().push.iter().any(|pushed| pushed.subscription.name == *name) {
             return Err(DeskError::Configured(name.clone()));
         }
         Ok(())

@@ -21,14 +21,15 @@ use crate::commands::Context;
 use crate::config::{Backends, Config, Server, Settings};
 use crate::demo::ShopStore;
 use crate::exit::{Exit, usage};
+use crate::outboxes::Elsewhere;
 
 /// All that commands ask of a store.
 pub(crate) trait WholeStore:
-    Backend + Books + Erasure + Jobs + Outboxes + Subscriptions + Tokens + Upkeep + ShopStore
+    Backend + Books + Elsewhere + Erasure + Jobs + Subscriptions + Tokens + Upkeep + ShopStore
 {
 }
 
-impl<S: Backend + Books + Erasure + Jobs + Outboxes + Subscriptions + Tokens + Upkeep + ShopStore> WholeStore
+impl<S: Backend + Books + Elsewhere + Erasure + Jobs + Subscriptions + Tokens + Upkeep + ShopStore> WholeStore
     for S
 {
 }

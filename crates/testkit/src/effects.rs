@@ -18,6 +18,9 @@ pub trait Effects: Backend {
         event_id: &EventId,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Makes the database refuse the dead letter of the event `refused`, or no longer.
+    fn refuse_a_letter(&self, refuse: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// All rows of the table.
     fn effects(&self) -> impl Future<Output = Result<Vec<(String, EventId)>, StoreError>> + Send;
 }
@@ -51,6 +54,15 @@ impl Effects for Sqlite {
         Ok(())
     }
 
+    async fn refuse_a_letter(&self, refuse: bool) -> Result<(), StoreError> {
+        let make = "CREATE TRIGGER refuse_a_letter BEFORE INSERT ON dead_letter WHEN NEW.event_id = 'refused' \
+                    BEGIN SELECT RAISE(ABORT, 'this letter is refused'); END";
+        let sql = if refuse { make } else { "DROP TRIGGER refuse_a_letter" };
+        let mut tx = self.begin().await?;
+        sqlx::query(sql).execute(tx.connection().await?).await.map_err(failed)?;
+        self.commit(tx).await
+    }
+
     async fn effects(&self) -> Result<Vec<(String, EventId)>, StoreError> {
         let mut tx = self.begin().await?;
         let found = sqlx::query_as(READ).fetch_all(tx.connection().await?).await.map_err(failed)?;
@@ -74,6 +86,16 @@ impl Effects for Postgres {
     ) -> Result<(), StoreError> {
         let insert = sqlx::query("INSERT INTO effect VALUES ($1, $2)").bind(consumer).bind(event_id.as_str());
         insert.execute(tx.connection()).await.map_err(failed)?;
+        Ok(())
+    }
+
+    async fn refuse_a_letter(&self, refuse: bool) -> Result<(), StoreError> {
+        let make = "CREATE FUNCTION refuse_a_letter() RETURNS trigger LANGUAGE plpgsql AS $$ \
+                    BEGIN RAISE EXCEPTION 'this letter is refused'; END $$; \
+                    CREATE TRIGGER refuse_a_letter BEFORE INSERT ON postrider.dead_letter FOR EACH ROW \
+                    WHEN (NEW.event_id = 'refused') EXECUTE FUNCTION refuse_a_letter()";
+        let sql = if refuse { make } else { "DROP TRIGGER refuse_a_letter ON postrider.dead_letter" };
+        sqlx::raw_sql(sql).execute(self.pool()).await.map_err(failed)?;
         Ok(())
     }
 

@@ -41,6 +41,7 @@ impl<B: Inbox> Sight<B> {
     /// Looks all of them up in one round trip. What somebody sends again on purpose is for the books alone.
     pub(super) async fn look(&self, arrived: &mut [Arrived]) {
         let Some(lineage) = self.lineage().await else { return };
+        let stamp = self.accelerator.stamp(lineage);
         let (mut asked, mut sightings) = (Vec::new(), Vec::new());
         for one in arrived {
             let Ok((tenant, arrival)) = &one.read else { continue };
@@ -49,7 +50,7 @@ impl<B: Inbox> Sight<B> {
             }
             let (event, hash) = arrival.id();
             let tenant = Some(tenant.clone());
-            sightings.push(self.accelerator.sighting(tenant, event.as_str(), hash, lineage.as_str()));
+            sightings.push(self.accelerator.sighting(tenant, event.as_str(), hash, &stamp));
             asked.push(one);
         }
         let seen = self.accelerator.look(&sightings).await;

@@ -1,5 +1,7 @@
 //! A delivery at the door, read once: which event it is, which attempt, and who handles it.
 
+use jiff::Timestamp;
+
 use super::due::first_received;
 use super::{Consumer, due};
 use crate::broker::{Delivery, HeaderValue, Receipt};
@@ -18,6 +20,8 @@ pub(super) struct Arrived {
     pub(super) attempt: u32,
     /// The event, or why the message is none.
     pub(super) read: Result<Incoming, String>,
+    /// Not before this time, or what nobody can make of such a wish.
+    due: Result<Option<Timestamp>, String>,
     /// Whether the event is in the table of held events, and leaves it when it is applied.
     pub(super) held: bool,
     /// Under what it was looked up in front of the inbox, if it was.
@@ -58,7 +62,8 @@ impl<S: ConsumerStore> Consumer<S> {
         let read = wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, received)
             .map(|envelope| Incoming::new(self.name.clone(), envelope, attempt))
             .map_err(|malformed| malformed.0);
-        Arrived { delivery, attempt, read, held: false, sighting: None, known: false }
+        let due = read.as_ref().map_or(Ok(None), |event| due::due(&delivery.message, &event.envelope));
+        Arrived { delivery, attempt, read, due, held: false, sighting: None, known: false }
     }
 
     /// Reads an event that was held.
@@ -75,9 +80,11 @@ impl<S: ConsumerStore> Consumer<S> {
             Ok(incoming) => incoming,
             Err(why) => return Errand::Known(Outcome::Malformed(why.clone())),
         };
-        match due::due(&arrived.delivery.message, &incoming.envelope) {
-            Err(why) => return Errand::Known(Outcome::Malformed(why)),
-            Ok(Some(until)) if until > self.clock.now() => return Errand::Known(Outcome::Early { until }),
+        match &arrived.due {
+            Err(why) => return Errand::Known(Outcome::Malformed(why.clone())),
+            Ok(Some(until)) if *until > self.clock.now() => {
+                return Errand::Known(Outcome::Early { until: *until });
+            }
             Ok(_) => {}
         }
         match self.registry.find(&incoming.envelope.event_type) {

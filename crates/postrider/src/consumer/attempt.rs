@@ -93,11 +93,8 @@ impl<S: ConsumerStore> Consumer<S> {
             pace.limit()
         };
         self.status.concurrency.store(limit, Ordering::Relaxed);
-        let consumer = self.name.to_string();
-        metrics::histogram!("postrider_consumer_attempt_seconds", "consumer" => consumer.clone())
-            .record(took.as_secs_f64());
-        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-        metrics::gauge!("postrider_consumer_concurrency", "consumer" => consumer).set(limit);
+        self.meters().attempt_seconds.record(took.as_secs_f64());
+        self.meters().concurrency.set(u32::try_from(limit).unwrap_or(u32::MAX));
     }
 
     /// Inbox marks, effects and outgoing events commit together. An error is the store's, not the events'.

@@ -82,8 +82,7 @@ impl<S: ConsumerStore> Desk<S> {
             let most = self.most_in_hand(&arrived);
             let Some(first) = self.queue_behind(&lane, arrived) else { return };
             self.room(most).await;
-            lock(&self.lanes).insert(lane.clone(), VecDeque::from([first]));
-            self.begin(self.clone().run_lane(lane));
+            self.begin_lane(lane, first);
             return;
         }
         let Some((number, most)) = self.batchable(&arrived) else {
@@ -205,7 +204,7 @@ impl<S: ConsumerStore> Desk<S> {
         batch.map_or(Duration::ZERO, |limits| limits.max_wait)
     }
 
-    fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let slot = Slot::new(self.clone());
         self.tasks.spawn(async move {
             let _slot = slot;

@@ -8,7 +8,7 @@
 //! A crash between holding and acking brings the delivery again, and holding it again changes nothing. Two processes that
 //! both believe to be the active one can only repeat what the other did: the inbox knows, and the rows say who is next.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -51,6 +51,20 @@ impl<S: ConsumerStore> Desk<S> {
         arrived.key().cloned().map(Lane::Key)
     }
 
+    /// Whether nothing more is begun: told to stop, or something was left to the broker, and what follows it must not go first.
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.is_cancelled() || self.left.is_cancelled()
+    }
+
+    /// Begins a lane, unless one that was given up meanwhile would have been before it.
+    pub(super) fn begin_lane(self: &Arc<Self>, lane: Lane, first: Arrived) {
+        let mut lanes = lock(&self.lanes);
+        if !self.is_over() {
+            lanes.insert(lane.clone(), VecDeque::from([first]));
+            self.begin(self.clone().run_lane(lane));
+        }
+    }
+
     /// Puts a delivery at the end of its lane. Gives it back if the lane is empty.
     pub(super) fn queue_behind(&self, lane: &Lane, arrived: Arrived) -> Option<Arrived> {
         match lock(&self.lanes).get_mut(lane) {
@@ -71,7 +85,7 @@ impl<S: ConsumerStore> Desk<S> {
 
     fn next_run(&self, lane: &Lane) -> Option<Run> {
         let mut lanes = lock(&self.lanes);
-        let over = self.stop.is_cancelled() || self.consumer.status.is_held_up();
+        let over = self.is_over() || self.consumer.status.is_held_up();
         let waiting = lanes.get_mut(lane)?;
         if over && !waiting.is_empty() {
             // Even if the consumer goes on in the next moment: what is dropped here comes back only with another session.

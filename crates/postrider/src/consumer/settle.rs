@@ -215,31 +215,21 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 
     fn count(&self, outcome: &Outcome, settlement: &Settlement) {
-        let consumer = self.name.to_string();
-        let counter = match (outcome, settlement) {
-            (Outcome::Applied, _) => {
-                metrics::counter!("postrider_consumer_applied_total", "consumer" => consumer).increment(1);
-                &self.status.applied
-            }
-            (_, Settlement::Ack) => {
-                metrics::counter!("postrider_consumer_duplicates_total", "consumer" => consumer).increment(1);
-                &self.status.duplicates
-            }
+        let (meters, status) = (self.meters(), &self.status);
+        let (metric, counter) = match (outcome, settlement) {
+            (Outcome::Applied, _) => (&meters.applied, &status.applied),
+            (_, Settlement::Ack) => (&meters.duplicates, &status.duplicates),
+            (_, Settlement::Retry { .. }) => (&meters.retried, &status.retried),
+            (_, Settlement::Defer { .. }) => (&meters.deferred, &status.deferred),
             (_, Settlement::DeadLetter { reason }) => {
-                let reason = reason.as_str();
-                metrics::counter!("postrider_consumer_dead_total", "consumer" => consumer, "reason" => reason)
-                    .increment(1);
-                &self.status.dead
-            }
-            (_, Settlement::Retry { .. }) => {
-                metrics::counter!("postrider_consumer_retried_total", "consumer" => consumer).increment(1);
-                &self.status.retried
-            }
-            (_, Settlement::Defer { .. }) => {
-                metrics::counter!("postrider_consumer_deferred_total", "consumer" => consumer).increment(1);
-                &self.status.deferred
+                let (consumer, reason) = (self.name.to_string(), reason.as_str());
+                let dead = metrics::counter!("postrider_consumer_dead_total", "consumer" => consumer, "reason" => reason);
+                dead.increment(1);
+                status.dead.fetch_add(1, Ordering::Relaxed);
+                return;
             }
         };
+        metric.increment(1);
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! What is known there is acked without a transaction. Everything else goes its way as if nobody had been asked.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::arrived::{Arrived, Errand};
 use super::{Consumer, lock};
 use crate::broker::Delivery;
 use crate::dead_letter::header::REPLAY_ID;
-use crate::dedup::{Accelerator, Course, Sighting, Status, note};
+use crate::dedup::{Accelerator, Course, Sighting, Stamp, Status, note};
 use crate::handler::Incoming;
 use crate::settlement::Outcome;
 use crate::store::ConsumerStore;
@@ -22,9 +23,10 @@ impl<S: ConsumerStore> Consumer<S> {
         if lineage.is_empty() {
             return arrived;
         }
+        let stamp = accelerator.stamp(format!("{lineage}/{}", self.inbox()));
         let (mut asked, mut sightings) = (Vec::new(), Vec::new());
         for one in &mut arrived {
-            if let Some(sighting) = self.sighting(one, accelerator, &lineage) {
+            if let Some(sighting) = self.sighting(one, accelerator, &stamp) {
                 sightings.push(sighting);
                 asked.push(one);
             }
@@ -39,20 +41,15 @@ impl<S: ConsumerStore> Consumer<S> {
 
     /// Under what it is looked up. What somebody sends again on purpose is for the store alone, and so is what the process may
     /// have died under.
-    fn sighting(&self, arrived: &Arrived, accelerator: &Accelerator, lineage: &str) -> Option<Sighting> {
+    fn sighting(&self, arrived: &Arrived, accelerator: &Accelerator, stamp: &Arc<Stamp>) -> Option<Sighting> {
         let incoming = arrived.read.as_ref().ok()?;
         if arrived.delivery.message.header(REPLAY_ID).is_some() || self.left_a_mark(arrived) {
             return None;
         }
         let Errand::Handle(_) = self.errand(arrived) else { return None };
         let envelope = &incoming.envelope;
-        let lineage = format!("{lineage}/{}", self.inbox());
-        Some(accelerator.sighting(
-            envelope.tenant.group.clone(),
-            envelope.id.as_str(),
-            incoming.hash(),
-            lineage,
-        ))
+        let (tenant, id) = (envelope.tenant.group.clone(), envelope.id.as_str());
+        Some(accelerator.sighting(tenant, id, incoming.hash(), stamp))
     }
 
     /// Notes what became of a delivery, without waiting. Of one that was known there is nothing new.

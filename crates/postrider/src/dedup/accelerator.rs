@@ -3,17 +3,17 @@
 //! Looks are made in batches before deliveries are handled, notes are written in batches after they are settled, by a task of
 //! their own that nobody waits for. A note that is lost costs a trip to the store later.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::cache::{Cache, CacheError, CacheKey, Entry};
 use super::outage::Outage;
-use super::record::{Record, Status};
+use super::record::{Stamp, Status};
 use super::seen::Seen;
 use crate::clock::Clock;
 use crate::envelope::{PayloadHash, TenantId};
@@ -61,9 +61,7 @@ impl Default for AcceleratorConfig {
 pub struct Sighting {
     key: CacheKey,
     hash: PayloadHash,
-    /// As it was before the attempt: a commit that a failover undid later is never noted as one of the new history.
-    lineage: String,
-    at: Timestamp,
+    stamp: Arc<Stamp>,
 }
 
 /// A cache in front of the store. Cheap to clone; clones share the connection and what is known of its health.
@@ -110,16 +108,22 @@ impl Accelerator {
         self.shared.outage().is_open()
     }
 
-    /// An event to be looked up. Without a lineage nothing that is found can be believed.
+    /// What all that is looked up now has in common. Without a lineage nothing that is found can be believed.
+    pub fn stamp(&self, lineage: impl Into<String>) -> Arc<Stamp> {
+        let Shared { clock, config, owner, .. } = &*self.shared;
+        Arc::new(Stamp::new(clock.now(), config.lease, owner, lineage.into()))
+    }
+
+    /// An event to be looked up.
     pub fn sighting(
         &self,
         tenant: Option<TenantId>,
         id: impl Into<String>,
         hash: PayloadHash,
-        lineage: impl Into<String>,
+        stamp: &Arc<Stamp>,
     ) -> Sighting {
         let key = CacheKey { space: self.space.clone(), tenant, id: id.into() };
-        Sighting { key, hash, lineage: lineage.into(), at: self.shared.clock.now() }
+        Sighting { key, hash, stamp: stamp.clone() }
     }
 
     /// Looks all of them up in one round trip, and notes that those that are new are in hand. Takes no longer than the limit;
@@ -131,16 +135,18 @@ impl Accelerator {
             return nothing();
         }
         let entries: Vec<_> =
-            sightings.iter().map(|sighting| shared.entry(sighting, Status::Processing, None)).collect();
+            sightings.iter().map(|sighting| sighting.entry(Status::Processing, None)).collect();
         let start = shared.clock.monotonic();
         let looked = shared.limited(shared.config.limit, shared.cache.first_sight(&entries)).await;
         metrics::histogram!("postrider_dedup_look_seconds").record(shared.clock.since(start).as_secs_f64());
         let Some(found) = looked.filter(|found| found.len() == sightings.len()) else { return nothing() };
         let seen = sightings.iter().zip(&found);
         let seen: Vec<_> =
-            seen.map(|(sighting, found)| Seen::of(found, sighting.hash, &sighting.lineage)).collect();
-        for seen in &seen {
-            metrics::counter!("postrider_dedup_seen_total", "seen" => seen.as_str()).increment(1);
+            seen.map(|(sighting, found)| Seen::of(found, sighting.hash, sighting.stamp.lineage())).collect();
+        let mut counts = BTreeMap::<_, u64>::new();
+        seen.iter().for_each(|seen| *counts.entry(seen.as_str()).or_default() += 1);
+        for (seen, count) in counts {
+            metrics::counter!("postrider_dedup_seen_total", "seen" => seen).increment(count);
         }
         seen
     }
@@ -153,32 +159,24 @@ impl Accelerator {
         }
         let response = match response.map(|bytes| std::str::from_utf8(bytes)) {
             None => None,
-            Some(Ok(text)) if text.len() <= self.shared.config.max_response => Some(text.to_owned()),
+            Some(Ok(text)) if text.len() <= self.shared.config.max_response => Some(text),
             Some(_) => return,
         };
-        if self.notes.try_send(self.shared.entry(sighting, status, response)).is_err() {
+        if self.notes.try_send(sighting.entry(status, response)).is_err() {
             metrics::counter!("postrider_dedup_lost_notes_total").increment(1);
         }
+    }
+}
+
+impl Sighting {
+    fn entry(&self, status: Status, response: Option<&str>) -> Entry {
+        Entry { key: self.key.clone(), value: self.stamp.record(status, self.hash, response) }
     }
 }
 
 impl Shared {
     fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn entry(&self, sighting: &Sighting, status: Status, response_body: Option<String>) -> Entry {
-        let lease = sighting.at.checked_add(self.config.lease).ok();
-        let record = Record {
-            status,
-            payload_hash: sighting.hash.to_string(),
-            response_body,
-            created_at: sighting.at,
-            owner: self.owner.clone(),
-            lease_until: lease.filter(|_| status == Status::Processing),
-            lineage: sighting.lineage.clone(),
-        };
-        Entry { key: sighting.key.clone(), value: record.to_bytes() }
     }
 
     /// A call with a limit; nothing if it failed or took too long.

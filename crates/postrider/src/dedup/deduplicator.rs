@@ -175,6 +175,7 @@ impl<S: Claims + Inbox> Deduplicator<S> {
             *slot = lineage.clone().map(|lineage| (lineage, now));
             lineage?
         };
-        Some(accelerator.sighting(None, key, hash, format!("{lineage}/{}", self.scope)))
+        let stamp = accelerator.stamp(format!("{lineage}/{}", self.scope));
+        Some(accelerator.sighting(None, key, hash, &stamp))
     }
 }

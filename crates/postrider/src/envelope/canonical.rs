@@ -27,6 +27,11 @@ fn write_value(text: &str, out: &mut String, depth: usize) -> Option<()> {
     match text.trim_ascii_start().as_bytes().first()? {
         b'{' => write_object(text, out, depth),
         b'[' => write_array(text, out, depth),
+        // Without an escape in it, it is as short as it can be.
+        b'"' if !text.contains('\\') => {
+            out.push_str(text.trim_ascii());
+            Some(())
+        }
         b'"' => {
             let string: String = serde_json::from_str(text).ok()?;
             write_string(&string, out)
@@ -71,6 +76,12 @@ fn write_array(text: &str, out: &mut String, depth: usize) -> Option<()> {
 }
 
 fn write_string(string: &str, out: &mut String) -> Option<()> {
+    if !string.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+        out.push('"');
+        out.push_str(string);
+        out.push('"');
+        return Some(());
+    }
     out.push_str(&serde_json::to_string(string).ok()?);
     Some(())
 }
@@ -116,6 +127,13 @@ mod tests {
             canonical(r#" {"b" : [1, true ,null], "a":"\u0041\/"} "#),
             r#"{"a":"A/","b":[1,true,null]}"#
         );
+    }
+
+    #[test]
+    fn a_string_has_the_escapes_that_it_needs_and_no_other() {
+        assert_eq!(canonical(r#"{"\u0061\"":"plain Grüße\u007f"}"#), "{\"a\\\"\":\"plain Grüße\u{7f}\"}");
+        assert_eq!(canonical(r#" "a\nb\\" "#), r#""a\nb\\""#);
+        assert_eq!(canonical(" \"x\" "), "\"x\"");
     }
 
     #[test]

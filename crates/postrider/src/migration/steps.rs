@@ -135,6 +135,19 @@ pub async fn roll_back<S: DualPublishing>(store: &S, step: &Taken) -> Result<(),
     turn(store, &standing, Phase::Dual, step, Vec::new()).await
 }
 
+/// What stands against removing the old bus, as far as the store knows; the broker knows whether messages or consumers remain. Pure.
+pub fn obstacles_to_finish(standing: &Standing) -> Vec<String> {
+    let mut obstacles = Vec::new();
+    if !standing.settled {
+        obstacles.push("not every relay obeys the cutover yet".to_owned());
+    }
+    let waiting = standing.legacy.pending + standing.legacy.failed;
+    if waiting > 0 {
+        obstacles.push(format!("{waiting} copies have not reached the old bus"));
+    }
+    obstacles
+}
+
 /// Removes the old exchange and its queue, and ends the migration. Refused while copies, messages or consumers remain. A crash after
 /// the removal leaves the migration unfinished, and finishing it again is fine.
 pub async fn finish<S: DualPublishing>(
@@ -146,14 +159,7 @@ pub async fn finish<S: DualPublishing>(
     if !standing.phase.may_become(Phase::Finished) {
         return Err(not_now(&standing, "cut over first"));
     }
-    let waiting = standing.legacy.pending + standing.legacy.failed;
-    let mut obstacles = Vec::new();
-    if !standing.settled {
-        obstacles.push("not every relay obeys the cutover yet".to_owned());
-    }
-    if waiting > 0 {
-        obstacles.push(format!("{waiting} copies have not reached the old bus"));
-    }
+    let obstacles = obstacles_to_finish(&standing);
     if !obstacles.is_empty() && !step.forced {
         return Err(MigrationError::Obstacles(obstacles));
     }

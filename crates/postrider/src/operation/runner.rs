@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::pace::Pace;
 use super::{Chunk, Work};
 use crate::clock::Clock;
+use crate::dead_letter::cut;
 use crate::store::{
     Claim, LogEntry, Operation, OperationEnd, OperationKind, Operations, RelayId, StoreError,
 };
@@ -23,7 +24,7 @@ pub struct RunnerConfig {
 
 impl Default for RunnerConfig {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(30), poll_interval: Duration::from_secs(1) }
+        Self { lease: Duration::from_secs(10), poll_interval: Duration::from_secs(1) }
     }
 }
 
@@ -145,9 +146,33 @@ impl<S: Operations> Runner<S> {
                     Err(_) => return self.finish(operation, OperationEnd::Failed(error.to_string())).await,
                 },
             };
+            if !self.rest(operation, wait, stop).await? {
+                return Ok(Ended::TakenAway);
+            }
+        }
+    }
+
+    /// Waits, and lets the lease run on meanwhile, however slow the rate is. False if the operation is somebody else's by then.
+    async fn rest(
+        &self,
+        operation: &Operation,
+        wait: Duration,
+        stop: &CancellationToken,
+    ) -> Result<bool, StoreError> {
+        let (until, turn) = (self.clock.monotonic() + wait, self.config.lease / 3);
+        loop {
+            let left = until.saturating_sub(self.clock.monotonic());
             tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.clock.sleep(wait) => {}
+                () = stop.cancelled() => return Ok(true),
+                () = self.clock.sleep(left.min(turn)) => {}
+            }
+            if left <= turn {
+                return Ok(true);
+            }
+            match self.store.claim_operation(&Claim::This(operation.id), &self.id, self.config.lease).await {
+                Ok(None) => return Ok(false),
+                Err(error) if !error.is_transient() => return Err(error),
+                _ => {}
             }
         }
     }
@@ -185,7 +210,7 @@ impl<S: Operations> Runner<S> {
                 action: "operation.item_refused".to_owned(),
                 subject: format!("operation/{}", operation.id),
                 reason: operation.reason.clone(),
-                detail: Some(serde_json::json!({ "item": item, "error": error.to_string() })),
+                detail: Some(serde_json::json!({ "item": cut(&item, 200), "error": error.to_string() })),
             };
             self.store.record(&mut tx, vec![entry]).await?;
             self.store.advance(&mut tx, operation.id, 0, 1).await?;

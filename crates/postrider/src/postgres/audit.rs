@@ -1,100 +1,181 @@
-//! Counting what a consumer should have, in one snapshot.
+//! Counting what a consumer should have, in one snapshot of a database.
 
 use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::Postgres;
+use super::table::{OutboxTable, Statement};
 use crate::envelope::EventId;
-use crate::store::{Audit, AuditScope, ConsumerCount, StoreError};
+use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, StoreError};
 use crate::topology::{ExchangeName, RoutingKey};
 
 /// The distinct ways rows are routed: few, so the topology is asked here, and the rows are counted there.
-const ROUTES: &str = "SELECT DISTINCT COALESCE(exchange, $1), COALESCE(routing_key, aggregate_type || '.' || event_type) \
-     FROM postrider.event_outbox WHERE target_queue IS NULL AND verbatim IS NULL";
+const ROUTES: &str = "SELECT DISTINCT COALESCE(exchange, $1), COALESCE(routing_key, {key}) \
+     FROM {outbox} WHERE target_queue IS NULL AND verbatim IS NULL";
 
-/// Every event that reaches the queue, by the first of the places where it shows. A row that sends a message again is no event
-/// of its own, but a place where one waits; unless the event is its own, edited and sent in the place of another. `$1` consumer, `$2` queue, `$3` the
-/// exchange of rows that name none, `$4` and `$5` the routes that reach the queue.
-macro_rules! placed {
-    ($select:literal) => {
-        concat!(
-            "WITH placed AS ( \
-                 SELECT o.id, o.position, CASE \
-                     WHEN EXISTS (SELECT FROM postrider.event_inbox i \
-                                  WHERE i.consumer_name = $1 AND i.event_id = o.id) THEN 'applied' \
-                     WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
-                                  WHERE d.event_id = o.id AND d.queue = $2 AND d.status <> 'replayed') THEN 'dead' \
-                     WHEN o.status <> 'published' OR EXISTS (SELECT FROM postrider.event_outbox again \
-                                  WHERE again.event_id = o.id \
-                                    AND (again.target_queue = $2 OR again.target_queue IS NULL) \
-                                    AND again.status IN ('pending', 'failed')) THEN 'unpublished' \
-                     WHEN EXISTS (SELECT FROM postrider.held_event h \
-                                  WHERE h.consumer_name = $1 AND h.event_id = o.id) THEN 'held' \
-                     ELSE 'elsewhere' END AS place \
-                 FROM postrider.event_outbox o \
-                 WHERE (o.verbatim IS NULL OR o.event_id = o.id) AND (o.target_queue = $2 OR (o.target_queue IS NULL AND \
-                     (COALESCE(o.exchange, $3), COALESCE(o.routing_key, o.aggregate_type || '.' || o.event_type)) \
-                     IN (SELECT * FROM UNNEST($4::text[], $5::text[])))) \
-             ) ",
-            $select
-        )
-    };
-}
+/// The events that reach the queue. A row that sends a message again is no event of its own, unless the event is its own, edited and
+/// sent in the place of another. `$1` queue, `$2` the exchange of rows that name none, `$3` and `$4` the routes that reach the
+/// queue.
+const REACHING: &str = "FROM {outbox} o \
+     WHERE (o.verbatim IS NULL OR o.event_id = o.id::text) AND (o.target_queue = $1 OR (o.target_queue IS NULL AND \
+         (COALESCE(o.exchange, $2), COALESCE(o.routing_key, {key})) IN (SELECT * FROM UNNEST($3::text[], $4::text[]))))";
 
-const COUNT: &str = placed!("SELECT place, count(*) FROM placed GROUP BY place");
-const LIST: &str = placed!("SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $6");
+/// Each by the first of the places where it shows. A row that sends a message again is a place where its event waits, in whatever
+/// outbox of the database; dead letters go through the default one. `$5` consumer.
+const PLACED: &str = "WITH placed AS ( \
+         SELECT o.id::text AS id, o.position, CASE \
+             WHEN EXISTS (SELECT FROM postrider.event_inbox i \
+                          WHERE i.consumer_name = $5 AND i.event_id = o.id::text) THEN 'applied' \
+             WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
+                          WHERE d.event_id = o.id::text AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
+             WHEN o.status <> 'published' {again} THEN 'unpublished' \
+             WHEN EXISTS (SELECT FROM postrider.held_event h \
+                          WHERE h.consumer_name = $5 AND h.event_id = o.id::text) THEN 'held' \
+             ELSE 'elsewhere' END AS place \
+         {reaching} \
+     ) ";
+
+const AGAIN: &str = "OR EXISTS (SELECT FROM {again_in} again WHERE again.event_id = {id} \
+         AND (again.target_queue = $1 OR again.target_queue IS NULL) AND again.status IN ('pending', 'failed'))";
+
+const COUNT: &str = "{placed} SELECT place, count(*) FROM placed GROUP BY place";
+const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $6";
+
+/// What the outbox alone says, a page at a time.
+const COMMITTED: &str = "SELECT o.id::text, o.position, CASE \
+         WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' ELSE 'elsewhere' END \
+     {reaching} AND o.position > $5 ORDER BY o.position LIMIT $6";
+
+/// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events.
+const PLACES: &str = "SELECT CASE \
+         WHEN EXISTS (SELECT FROM postrider.event_inbox i WHERE i.consumer_name = $2 AND i.event_id = e.id) THEN 'applied' \
+         WHEN EXISTS (SELECT FROM postrider.dead_letter d \
+                      WHERE d.event_id = e.id AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
+         WHEN false {again} THEN 'unpublished' \
+         WHEN EXISTS (SELECT FROM postrider.held_event h WHERE h.consumer_name = $2 AND h.event_id = e.id) THEN 'held' \
+         ELSE 'elsewhere' END \
+     FROM UNNEST($3::text[]) WITH ORDINALITY AS e (id, nr) ORDER BY nr";
 
 impl Audit for Postgres {
     async fn count(&self, scope: &AuditScope) -> Result<ConsumerCount, StoreError> {
         self.limited("counting for the audit", async {
             let mut transaction = self.pool().begin().await?;
             transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-            let count = count(&mut transaction, scope).await?;
+            let count = self.count_in(&mut transaction, scope).await?;
             transaction.commit().await?;
             Ok(count)
         })
         .await
     }
+
+    async fn committed_to(
+        &self,
+        scope: &AuditScope,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<CommittedEvent>, StoreError> {
+        self.limited("reading what was committed, for the audit", async {
+            let mut connection = self.pool().acquire().await?;
+            let (exchanges, keys) = self.routes(&mut connection, scope).await?;
+            let rows = sqlx::query_as::<_, (String, i64, String)>(self.audited(COMMITTED, scope).sql())
+                .bind(scope.queue.as_str())
+                .bind(scope.exchange.as_str())
+                .bind(exchanges)
+                .bind(keys)
+                .bind(after)
+                .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+                .fetch_all(&mut *connection)
+                .await?;
+            let event = |(id, position, place): (String, i64, String)| {
+                let id = EventId::new(id).ok()?;
+                Some(CommittedEvent { id, position, place: Place::from_word(&place) })
+            };
+            Ok(rows.into_iter().filter_map(event).collect())
+        })
+        .await
+    }
+
+    async fn places_of(&self, scope: &AuditScope, events: &[EventId]) -> Result<Vec<Place>, StoreError> {
+        let ids: Vec<&str> = events.iter().map(EventId::as_str).collect();
+        let statement =
+            self.audited(&PLACES.replace("{again}", &again("e.id", &OutboxTable::default())), scope);
+        let places = sqlx::query_scalar::<_, String>(statement.sql())
+            .bind(scope.queue.as_str())
+            .bind(scope.consumer.as_str())
+            .bind(ids)
+            .fetch_all(self.pool());
+        let places = self.limited("looking for events, for the audit", places).await?;
+        Ok(places.iter().map(|place| Place::from_word(place)).collect())
+    }
 }
 
-async fn count(connection: &mut PgConnection, scope: &AuditScope) -> Result<ConsumerCount, sqlx::Error> {
-    let routes: Vec<(String, String)> =
-        sqlx::query_as(ROUTES).bind(scope.exchange.as_str()).fetch_all(&mut *connection).await?;
-    let (exchanges, keys): (Vec<_>, Vec<_>) =
-        routes.into_iter().filter(|(exchange, key)| reaches(scope, exchange, key)).unzip();
-
-    let rows = sqlx::query(COUNT)
-        .bind(scope.consumer.as_str())
-        .bind(scope.queue.as_str())
-        .bind(scope.exchange.as_str())
-        .bind(&exchanges)
-        .bind(&keys)
-        .fetch_all(&mut *connection)
-        .await?;
-    let mut count = ConsumerCount::default();
-    for row in rows {
-        let rows = u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0);
-        count.committed += rows;
-        match row.try_get(0)? {
-            "applied" => count.applied = rows,
-            "dead" => count.dead = rows,
-            "unpublished" => count.unpublished = rows,
-            "held" => count.held = rows,
-            _ => count.elsewhere = rows,
+impl Postgres {
+    /// A statement over this outbox, whose rows are routed as the scope says.
+    fn audited(&self, template: &str, scope: &AuditScope) -> Statement {
+        let mut places = again("o.id::text", &self.table);
+        if *self.table != OutboxTable::default() {
+            places = format!("{places} {}", again("o.id::text", &OutboxTable::default()));
         }
+        let usual = "aggregate_type || '.' || event_type".to_owned();
+        let key = scope.routing_key.as_ref().map_or(usual, crate::topology::KeyTemplate::sql);
+        let filled = template
+            .replace("{placed}", PLACED)
+            .replace("{reaching}", REACHING)
+            .replace("{again}", &places)
+            .replace("{key}", &format!("({key})"));
+        self.table.statement(&filled)
     }
-    if count.elsewhere > 0 && scope.list > 0 {
-        let ids: Vec<String> = sqlx::query_scalar(LIST)
-            .bind(scope.consumer.as_str())
+
+    /// The routes of rows that reach the queue: their exchanges and keys.
+    async fn routes(
+        &self,
+        connection: &mut PgConnection,
+        scope: &AuditScope,
+    ) -> Result<(Vec<String>, Vec<String>), sqlx::Error> {
+        let routes: Vec<(String, String)> = sqlx::query_as(self.audited(ROUTES, scope).sql())
+            .bind(scope.exchange.as_str())
+            .fetch_all(connection)
+            .await?;
+        Ok(routes.into_iter().filter(|(exchange, key)| reaches(scope, exchange, key)).unzip())
+    }
+
+    async fn count_in(
+        &self,
+        connection: &mut PgConnection,
+        scope: &AuditScope,
+    ) -> Result<ConsumerCount, sqlx::Error> {
+        let (exchanges, keys) = self.routes(connection, scope).await?;
+        let rows = sqlx::query(self.audited(COUNT, scope).sql())
             .bind(scope.queue.as_str())
             .bind(scope.exchange.as_str())
             .bind(&exchanges)
             .bind(&keys)
-            .bind(i64::try_from(scope.list).unwrap_or(i64::MAX))
-            .fetch_all(connection)
+            .bind(scope.consumer.as_str())
+            .fetch_all(&mut *connection)
             .await?;
-        count.elsewhere_ids = ids.into_iter().filter_map(|id| EventId::new(id).ok()).collect();
+        let mut count = ConsumerCount::default();
+        for row in rows {
+            count.add(Place::from_word(row.try_get(0)?), row.try_get::<i64, _>(1)?.unsigned_abs());
+        }
+        if count.elsewhere > 0 && scope.list > 0 {
+            let ids: Vec<String> = sqlx::query_scalar(self.audited(LIST, scope).sql())
+                .bind(scope.queue.as_str())
+                .bind(scope.exchange.as_str())
+                .bind(&exchanges)
+                .bind(&keys)
+                .bind(scope.consumer.as_str())
+                .bind(i64::try_from(scope.list).unwrap_or(i64::MAX))
+                .fetch_all(connection)
+                .await?;
+            count.elsewhere_ids = ids.into_iter().filter_map(|id| EventId::new(id).ok()).collect();
+        }
+        Ok(count)
     }
-    Ok(count)
+}
+
+/// Whether a message with this event waits to be sent again in an outbox.
+fn again(id: &str, table: &OutboxTable) -> String {
+    let place = format!("\"{}\".\"{}\"", table.schema(), table.table());
+    AGAIN.replace("{id}", id).replace("{again_in}", &place)
 }
 
 fn reaches(scope: &AuditScope, exchange: &str, key: &str) -> bool {

@@ -16,8 +16,8 @@ const PAUSE: &str = "WITH paused AS ( \
 
 const RESUME: &str = "WITH resumed AS ( \
          DELETE FROM postrider.consumer_control WHERE consumer_name = $1 RETURNING consumer_name) \
-     INSERT INTO postrider.audit_log (actor, action, subject) \
-     SELECT $2, 'consumer.resume', consumer_name FROM resumed";
+     INSERT INTO postrider.audit_log (actor, action, subject, reason) \
+     SELECT $2, 'consumer.resume', consumer_name, NULLIF($3, '') FROM resumed";
 
 const PAUSES: &str = "SELECT consumer_name, paused_by, reason, since FROM postrider.consumer_control \
      WHERE $1::text IS NULL OR consumer_name = $1 ORDER BY consumer_name COLLATE \"C\"";
@@ -29,8 +29,8 @@ impl Controls for Postgres {
         Ok(done.rows_affected() > 0)
     }
 
-    async fn resume(&self, consumer: &ConsumerName, by: &str) -> Result<bool, StoreError> {
-        let write = sqlx::query(RESUME).bind(consumer.as_str()).bind(by);
+    async fn resume(&self, consumer: &ConsumerName, by: &str, reason: &str) -> Result<bool, StoreError> {
+        let write = sqlx::query(RESUME).bind(consumer.as_str()).bind(by).bind(reason);
         let done = self.limited("resuming a consumer", write.execute(self.pool())).await?;
         Ok(done.rows_affected() > 0)
     }

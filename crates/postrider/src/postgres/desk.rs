@@ -16,9 +16,12 @@ const VIEW: &str = "SELECT id::text, position, aggregate_type || '.' || event_ty
 const FLOOR: &str =
     "SELECT position FROM {outbox} WHERE position < $1 ORDER BY position DESC LIMIT 1 OFFSET $2";
 
-/// By the time of its id, where that is known, so that one partition is read.
-const BY_ID: &str = " FROM {outbox} WHERE id::text = $1 \
-     AND created_at = COALESCE((SELECT created_at FROM {ids} WHERE id = $1), created_at)";
+/// When an event was committed. Asked first: no plan finds a row by a time that it would have to look up on the way.
+const WHEN: &str = "SELECT created_at FROM {ids} WHERE id = $1";
+/// By its id and that time, so that a few pages of one partition are read …
+const AT: &str = " FROM {outbox} WHERE id::text = $1 AND created_at = $2";
+/// … and by the id alone in a table that others keep, which has an index of its own for it.
+const BY_ID: &str = " FROM {outbox} WHERE id::text = $1";
 
 const PAYLOAD: &str = ", CASE WHEN body IS NULL THEN payload::text WHEN content_type ~ 'json|text' THEN convert_from(body, 'UTF8') \
      ELSE encode(body, 'base64') END";
@@ -79,17 +82,14 @@ impl OutboxDesk for Postgres {
     }
 
     async fn find(&self, id: &EventId) -> Result<Option<RowView>, StoreError> {
-        let select = self.table.statement(&format!("{VIEW}{PAYLOAD}{BY_ID}"));
-        let select = sqlx::query(select.sql()).bind(id.as_str());
-        let rows = self.limited("reading the outbox", select.fetch_all(self.pool())).await?;
-        Ok(self.views(&rows, true)?.pop())
+        let row = self.row_of(&format!("{VIEW}{PAYLOAD}"), id).await?;
+        Ok(self.views(row.as_slice(), true)?.pop())
     }
 
     async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
-        let select = self.table.statement(&format!("{COMMITTED}{BY_ID}"));
-        let select = sqlx::query_as::<_, (String, Vec<u8>)>(select.sql()).bind(id.as_str());
-        let row = self.limited("reading the outbox", select.fetch_optional(self.pool())).await?;
-        Ok(row.map(|(event_type, body)| Committed::new(event_type, body)))
+        let Some(row) = self.row_of(COMMITTED, id).await? else { return Ok(None) };
+        let read = || Ok(Committed::new(row.try_get::<String, _>(0)?, row.try_get::<Vec<u8>, _>(1)?));
+        read().map(Some).map_err(|cause| super::failed("reading the outbox", &self.inner.place, cause))
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<ParkedKey>, StoreError> {
@@ -123,6 +123,21 @@ impl OutboxDesk for Postgres {
 }
 
 impl Postgres {
+    /// One event's row, with these columns.
+    async fn row_of(&self, columns: &str, id: &EventId) -> Result<Option<PgRow>, StoreError> {
+        let doing = "reading the outbox";
+        let when = self.table.statement(WHEN);
+        let when = sqlx::query_scalar(when.sql()).bind(id.as_str()).fetch_optional(self.pool());
+        let when: Option<jiff_sqlx::Timestamp> = self.limited(doing, when).await?;
+        let known = if when.is_some() { AT } else { BY_ID };
+        let select = self.table.statement(&format!("{columns}{known}"));
+        let mut select = sqlx::query(select.sql()).bind(id.as_str());
+        if let Some(when) = when {
+            select = select.bind(when);
+        }
+        self.limited(doing, select.fetch_optional(self.pool())).await
+    }
+
     /// Nothing if the search comes to the end before.
     async fn floor(&self, before: Option<i64>) -> Result<Option<i64>, StoreError> {
         let select = self.table.statement(FLOOR);

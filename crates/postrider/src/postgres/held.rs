@@ -62,7 +62,8 @@ const RELEASE_KEY: &str = "WITH released AS ( \
          DELETE FROM postrider.held_event \
          WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = $2 AND state = 'parked' RETURNING event_id) \
      INSERT INTO postrider.audit_log (actor, action, subject, reason) \
-     SELECT $3, 'consumer.release', $1, 'ordering key ' || $2 || ', head ' || event_id FROM released";
+     SELECT $3, 'consumer.release', $1, COALESCE(NULLIF($4, '') || ': ', '') || 'ordering key ' || $2 || ', head ' || event_id \
+     FROM released";
 
 const RELEASE_DISCARDED: &str = "DELETE FROM postrider.held_event held \
      WHERE consumer_name = $1 AND state = 'parked' \
@@ -150,8 +151,10 @@ impl Held for Postgres {
         consumer: &ConsumerName,
         key: &OrderingKey,
         by: &str,
+        reason: &str,
     ) -> Result<u64, StoreError> {
-        let release = sqlx::query(RELEASE_KEY).bind(consumer.as_str()).bind(key.as_str()).bind(by);
+        let release =
+            sqlx::query(RELEASE_KEY).bind(consumer.as_str()).bind(key.as_str()).bind(by).bind(reason);
         let done = self.limited("releasing a parked key", release.execute(self.pool())).await?;
         Ok(done.rows_affected())
     }

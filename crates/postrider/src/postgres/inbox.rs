@@ -17,8 +17,12 @@ const MARK: &str = "INSERT INTO postrider.event_inbox (consumer_name, event_id, 
      FROM UNNEST($2::text[], $3::text[], $4::bytea[]) AS arrival (event_id, group_id, payload_hash) \
      ON CONFLICT (consumer_name, event_id) DO NOTHING RETURNING event_id";
 
-const KNOWN: &str = "SELECT event_id, payload_hash, response FROM postrider.event_inbox \
-     WHERE consumer_name = $1 AND event_id = ANY($2)";
+/// A probe of the key for each id. Written as `event_id = ANY($2)`, PostgreSQL reads all of a consumer's marks instead while its statistics
+/// know nothing of a new consumer, and keeps to that plan: 20 ms instead of 0.1 for 64 ids among 20,000. So it is planned each
+/// time, too.
+const KNOWN: &str = "SELECT mark.event_id, mark.payload_hash, mark.response FROM UNNEST($2::text[]) AS asked (event_id) \
+     CROSS JOIN LATERAL (SELECT event_id, payload_hash, response FROM postrider.event_inbox i \
+         WHERE i.consumer_name = $1 AND i.event_id = asked.event_id OFFSET 0) mark";
 
 const ANSWER: &str = "UPDATE postrider.event_inbox i SET response = a.response \
      FROM UNNEST($2::text[], $3::bytea[]) AS a (event_id, response) \
@@ -78,7 +82,7 @@ impl Inbox for Postgres {
         arrivals: &[Arrival],
     ) -> Result<Vec<Admission>, StoreError> {
         let ids: Vec<&str> = arrivals.iter().map(|arrival| arrival.event_id.as_str()).collect();
-        let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids);
+        let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids).persistent(false);
         let known = read(&self.limited("looking into the inbox", select.fetch_all(self.pool())).await?);
         let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
             None => Admission::New,
@@ -119,7 +123,7 @@ impl Postgres {
         consumer: &ConsumerName,
         ids: &[&str],
     ) -> Result<Known, StoreError> {
-        let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids);
+        let select = sqlx::query(KNOWN).bind(consumer.as_str()).bind(ids).persistent(false);
         Ok(read(&self.limited("reading the inbox", select.fetch_all(tx.ours())).await?))
     }
 }

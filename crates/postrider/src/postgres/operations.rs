@@ -78,8 +78,8 @@ const CANCEL: &str = "WITH cancelled AS ( \
      ), left_over AS ( \
          DELETE FROM postrider.operation_item WHERE operation_id IN (SELECT id FROM cancelled) \
      ) \
-     INSERT INTO postrider.audit_log (actor, action, subject) \
-     SELECT $2, 'operation.cancelled', 'operation/' || id FROM cancelled";
+     INSERT INTO postrider.audit_log (actor, action, subject, reason) \
+     SELECT $2, 'operation.cancelled', 'operation/' || id, NULLIF($3, '') FROM cancelled";
 
 const TURN: &str = "INSERT INTO postrider.schedule (name, last_at) SELECT $1, $2 WHERE $2 <= clock_timestamp() \
      ON CONFLICT (name) DO UPDATE SET last_at = EXCLUDED.last_at WHERE schedule.last_at < EXCLUDED.last_at";
@@ -212,8 +212,8 @@ impl Operations for Postgres {
         Ok(())
     }
 
-    async fn cancel_operation(&self, id: Uuid, actor: &str) -> Result<bool, StoreError> {
-        let cancel = sqlx::query(CANCEL).bind(id.to_string()).bind(actor).execute(self.pool());
+    async fn cancel_operation(&self, id: Uuid, actor: &str, reason: &str) -> Result<bool, StoreError> {
+        let cancel = sqlx::query(CANCEL).bind(id.to_string()).bind(actor).bind(reason).execute(self.pool());
         Ok(self.limited("cancelling an operation", cancel).await?.rows_affected() > 0)
     }
 

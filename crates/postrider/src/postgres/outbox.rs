@@ -30,6 +30,10 @@ pub(super) const APPEND: &str = "INSERT INTO {outbox} (id, group_id, subsidiary_
      exchange, routing_key, target_queue, available_at, headers)";
 
 impl Outbox for Postgres {
+    fn outbox_name(&self) -> String {
+        self.table.to_string()
+    }
+
     async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
         tx.append(events).await
     }

@@ -8,7 +8,7 @@ use super::claim::{COLUMNS, outbox_row, row_id};
 use super::table::Statement;
 use super::{Postgres, PostgresTx};
 use crate::envelope::EventId;
-use crate::store::{EventFilter, OutboxRow, Replays, StoreError, StoreErrorKind, read_item};
+use crate::store::{EventFilter, Found, Frozen, OutboxRow, Replays, StoreError, StoreErrorKind, read_item};
 use crate::topology::ConsumerName;
 
 /// `$1` to `$5` are the filter. What was sent again is no event of its own.
@@ -19,11 +19,24 @@ const MATCHING: &str = "SELECT position, created_at FROM {source} \
 
 const FREEZE: &str = "WITH items AS ( \
          INSERT INTO postrider.operation_item (operation_id, seq, subject) \
-         SELECT $6::uuid, row_number() OVER (ORDER BY position), \
-                position || '/' || (extract(epoch FROM created_at) * 1000000)::bigint \
-         FROM (SELECT * FROM ({matching}) event ORDER BY position LIMIT $7) event RETURNING seq \
+         SELECT $6::uuid, position, position || '/' || (extract(epoch FROM created_at) * 1000000)::bigint \
+         FROM (SELECT * FROM ({matching}) event ORDER BY position LIMIT $7) event \
+         ON CONFLICT (operation_id, seq) DO NOTHING RETURNING seq \
      ) \
-     UPDATE postrider.operation SET total = (SELECT count(*) FROM items) WHERE id = $6::uuid RETURNING total";
+     UPDATE postrider.operation SET total = total + (SELECT count(*) FROM items) WHERE id = $6::uuid RETURNING total";
+
+const ADD: &str = "WITH items AS ( \
+         INSERT INTO postrider.operation_item (operation_id, seq, subject) \
+         SELECT $1::uuid, position, document FROM UNNEST($2::bigint[], $3::text[]) AS found (position, document) \
+         ON CONFLICT (operation_id, seq) DO NOTHING RETURNING seq \
+     ) \
+     UPDATE postrider.operation SET total = total + (SELECT count(*) FROM items) WHERE id = $1::uuid RETURNING total";
+
+/// The last of as many items as are wanted.
+const LAST: &str = "SELECT seq FROM postrider.operation_item WHERE operation_id = $1::uuid ORDER BY seq OFFSET $2 - 1 LIMIT 1";
+
+const CUT: &str = "WITH beyond AS (DELETE FROM postrider.operation_item WHERE operation_id = $1::uuid AND seq > $2 RETURNING seq) \
+     UPDATE postrider.operation SET total = total - (SELECT count(*) FROM beyond) WHERE id = $1::uuid RETURNING total";
 
 /// The bounds spare a look into other partitions.
 const TAKE: &str = "SELECT {columns} FROM {source} \
@@ -31,15 +44,21 @@ const TAKE: &str = "SELECT {columns} FROM {source} \
        AND (position, created_at) IN (SELECT * FROM UNNEST($1::bigint[], $2::timestamptz[]))";
 
 impl Replays for Postgres {
-    async fn count_events(&self, filter: &EventFilter) -> Result<u64, StoreError> {
-        let count = self.everywhere("SELECT count(*) FROM ({matching}) event", MATCHING).await?;
-        let count = sqlx::query_scalar::<_, i64>(count.sql())
+    async fn count_events(&self, filter: &EventFilter) -> Result<Found, StoreError> {
+        let matching = MATCHING
+            .replace("created_at FROM {source}", "created_at, '{source}' = '{outbox}' AS live FROM {source}");
+        let count =
+            "SELECT count(*) FILTER (WHERE live), count(*) FILTER (WHERE NOT live) FROM ({matching}) event";
+        let count = self.everywhere(count, &matching).await?;
+        let count = sqlx::query_as::<_, (i64, i64)>(count.sql())
             .bind(filter.from.to_sqlx())
             .bind(filter.to.to_sqlx())
             .bind(&filter.aggregate_type)
             .bind(&filter.event_type)
             .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref));
-        Ok(self.limited("counting published events", count.fetch_one(self.pool())).await?.unsigned_abs())
+        let (live, archived) =
+            self.limited("counting published events", count.fetch_one(self.pool())).await?;
+        Ok(Found { live: live.unsigned_abs(), archived: archived.unsigned_abs() })
     }
 
     async fn freeze_events(
@@ -59,6 +78,31 @@ impl Replays for Postgres {
             .bind(operation.to_string())
             .bind(limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)));
         Ok(self.limited("freezing a plan", freeze.fetch_one(tx.ours())).await?.unsigned_abs())
+    }
+
+    async fn freeze_documents(
+        &self,
+        tx: &mut PostgresTx,
+        operation: Uuid,
+        documents: Vec<(i64, String)>,
+        limit: Option<u64>,
+    ) -> Result<Frozen, StoreError> {
+        let (positions, documents): (Vec<i64>, Vec<String>) = documents.into_iter().unzip();
+        let operation = operation.to_string();
+        self.limited("freezing a plan", async {
+            let add = sqlx::query_scalar(ADD).bind(&operation).bind(positions).bind(documents);
+            let mut total: i64 = add.fetch_one(tx.ours()).await?;
+            let mut up_to = None;
+            if let Some(limit) =
+                limit.and_then(|limit| i64::try_from(limit).ok()).filter(|limit| total >= *limit)
+            {
+                up_to =
+                    sqlx::query_scalar(LAST).bind(&operation).bind(limit).fetch_optional(tx.ours()).await?;
+                total = sqlx::query_scalar(CUT).bind(&operation).bind(up_to).fetch_one(tx.ours()).await?;
+            }
+            Ok(Frozen { total: total.unsigned_abs(), up_to })
+        })
+        .await
     }
 
     async fn take_events(&self, tx: &mut PostgresTx, items: &[String]) -> Result<Vec<OutboxRow>, StoreError> {
@@ -97,6 +141,10 @@ impl Replays for Postgres {
         let events: Vec<&str> = events.iter().map(EventId::as_str).collect();
         let forget = sqlx::query(forget).bind(consumer.as_str()).bind(events).execute(tx.ours());
         Ok(self.limited("making an inbox forget", forget).await?.rows_affected())
+    }
+
+    fn archive_name(&self) -> String {
+        self.table.to_string()
     }
 }
 

@@ -30,7 +30,8 @@ const ROTATE: &str = "WITH changed AS ( \
      ending AS (UPDATE postrider.push_secret SET expires_at = LEAST(expires_at, $3) FROM changed \
          WHERE subscription = changed.name AND (expires_at IS NULL OR expires_at > $3)), \
      signed AS (INSERT INTO postrider.push_secret (subscription, secret) SELECT name, $2 FROM changed) \
-     INSERT INTO postrider.audit_log (actor, action, subject) SELECT $4, 'push.rotate-secret', name FROM changed";
+     INSERT INTO postrider.audit_log (actor, action, subject, reason) \
+     SELECT $4, 'push.rotate-secret', name, NULLIF($5, '') FROM changed";
 
 const SECRETS: &str = "SELECT secret FROM postrider.push_secret \
      WHERE subscription = $1 AND (expires_at IS NULL OR expires_at > now()) ORDER BY no DESC";
@@ -38,8 +39,9 @@ const SECRETS: &str = "SELECT secret FROM postrider.push_secret \
 const RECORD: &str = "WITH recorded AS ( \
          INSERT INTO postrider.push_attempt (consumer_name, event_id, attempt, at, took_ms, status, error, answer) \
          SELECT $1, * FROM UNNEST($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::int[], $7::text[], $8::text[])) \
-     DELETE FROM postrider.push_attempt WHERE consumer_name = $1 AND no <= ( \
-         SELECT no FROM postrider.push_attempt WHERE consumer_name = $1 ORDER BY no DESC OFFSET $9 LIMIT 1)";
+     DELETE FROM postrider.push_attempt old WHERE consumer_name = $1 AND no <= ( \
+         SELECT no FROM postrider.push_attempt kept \
+         WHERE consumer_name = $1 AND (kept.error IS NULL) = (old.error IS NULL) ORDER BY no DESC OFFSET $9 LIMIT 1)";
 
 const ATTEMPTS: &str = "SELECT event_id, attempt, at, took_ms, status, error, answer FROM postrider.push_attempt \
      WHERE consumer_name = $1 AND ($2::text IS NULL OR event_id = $2) ORDER BY no DESC LIMIT $3";
@@ -81,9 +83,10 @@ impl Subscriptions for Postgres {
         secret: &SigningSecret,
         old_until: Timestamp,
         by: &str,
+        reason: &str,
     ) -> Result<bool, StoreError> {
-        let write =
-            sqlx::query(ROTATE).bind(name.as_str()).bind(secret.reveal()).bind(old_until.to_sqlx()).bind(by);
+        let write = sqlx::query(ROTATE).bind(name.as_str()).bind(secret.reveal());
+        let write = write.bind(old_until.to_sqlx()).bind(by).bind(reason);
         let done = self.limited("rotating a signing secret", write.execute(self.pool())).await?;
         Ok(done.rows_affected() > 0)
     }

@@ -1,5 +1,7 @@
 //! Leases: who has a delivery, for how long, and what happens when nobody says anything.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 use crate::clock::ManualClock;
 use crate::envelope::Event;
@@ -7,7 +9,17 @@ use crate::topology::ConsumerName;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
+/// An inbox with one mark, or none.
+struct Marked(Arc<AtomicBool>);
+
+impl Applied for Marked {
+    fn is_applied<'a>(&'a self, _event: &'a Incoming) -> BoxFuture<'a, bool> {
+        Box::pin(async { self.0.load(Ordering::Relaxed) })
+    }
+}
+
 struct Stage {
+    marked: Arc<AtomicBool>,
     desk: Arc<PullDesk>,
     hands: ManualClock,
     stop: CancellationToken,
@@ -19,10 +31,11 @@ impl Stage {
         let (clock, hands) = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
         let envelope = Event::new("order.placed").unwrap().into_envelope(&clock);
         let event = Incoming::new(ConsumerName::new("mail").unwrap(), envelope, 1);
-        let (desk, stop) = (PullDesk::new(clock), CancellationToken::new());
-        let (handler, told) = (PullHandler(desk.clone()), stop.clone());
+        let (desk, stop, marked) = (PullDesk::new(clock), CancellationToken::new(), Arc::default());
+        let marked: Arc<AtomicBool> = marked;
+        let (handler, told) = (PullHandler::new(desk.clone(), Marked(marked.clone())), stop.clone());
         let handling = tokio::spawn(async move { handler.handle(&event, &told).await });
-        Self { desk, hands, stop, handling }
+        Self { marked, desk, hands, stop, handling }
     }
 
     /// Waits without limit: time stands still.
@@ -55,6 +68,23 @@ async fn a_lease_that_runs_out_offers_it_again_and_fails_in_the_end() {
     }
     let failure = stage.handling.await.unwrap().unwrap().unwrap_err();
     assert_eq!(failure.class.as_deref(), Some("lease_expired"));
+}
+
+#[tokio::test]
+async fn what_was_acked_elsewhere_is_not_offered_again() {
+    let stage = Stage::new();
+    let leased = stage.lease().await;
+    let (clock, _) = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
+    let elsewhere = PullDesk::new(clock);
+    assert_eq!(elsewhere.settle(&leased.token, Verdict::Ack), Err(LeaseOver));
+    assert_eq!(elsewhere.of_another(&leased.token).unwrap().arrival().event_id, leased.event.envelope.id);
+    assert_eq!(stage.desk.of_another(&leased.token), None);
+    stage.marked.store(true, Ordering::Relaxed);
+    while stage.desk.leased() > 0 {
+        stage.hands.advance(MINUTE);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(stage.handling.await.unwrap(), Some(Ok(())));
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ impl Attempt {
     }
 }
 
-/// The attempts at one endpoint that nobody has stored yet. The oldest make room for new ones.
+/// The attempts at one endpoint that nobody has stored yet. The oldest make room for new ones, those that succeeded first.
 #[derive(Debug, Default)]
 pub struct Attempts(Mutex<VecDeque<Attempt>>);
 
@@ -77,7 +77,8 @@ impl Attempts {
     pub fn record(&self, attempt: Attempt) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == KEPT {
-            kept.pop_front();
+            let oldest = kept.iter().position(|attempt| attempt.error.is_none()).unwrap_or(0);
+            kept.remove(oldest);
         }
         kept.push_back(attempt);
     }

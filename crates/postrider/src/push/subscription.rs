@@ -17,6 +17,12 @@ use crate::consumer::{Concurrency, ConsumerConfig};
 use crate::settlement::RetryPolicy;
 use crate::topology::{ConsumerName, ExchangeName, OnDead, QueueName, ServiceQueue};
 
+/// Deliveries in hand for each call at the same time …
+const IN_HAND_PER_CALL: usize = 8;
+/// … and where a call may take longer than this. What is in hand has to be over before the broker's patience is.
+const IN_HAND_PER_LONG_CALL: usize = 2;
+const LONG_CALL: Duration = Duration::from_mins(1);
+
 /// Which events go where.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Subscription {
@@ -135,11 +141,14 @@ impl Subscription {
         }
     }
 
-    /// How its consumer works. A call has its own time limit, so the consumer's comes a little later.
+    /// How its consumer works. A call has its own time limit, so the consumer's comes a little later. Events are in hand before their
+    /// call, while the inbox is asked, and after it, until their mark is committed and their ack has reached the broker; with
+    /// a quick endpoint that takes longer than the call.
     pub fn consumer_config(&self) -> ConsumerConfig {
         let most = self.concurrency;
+        let each = if self.limit > LONG_CALL { IN_HAND_PER_LONG_CALL } else { IN_HAND_PER_CALL };
         ConsumerConfig {
-            prefetch: u16::try_from(most.saturating_mul(2)).unwrap_or(u16::MAX),
+            prefetch: u16::try_from(most.saturating_mul(each)).unwrap_or(u16::MAX),
             concurrency: Concurrency { min: most, max: most },
             handler_limit: self.limit + Duration::from_secs(1),
             max_rate: self.max_rate,

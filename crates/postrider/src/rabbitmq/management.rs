@@ -7,7 +7,7 @@
 mod answers;
 mod trouble;
 
-pub use answers::{Overview, Permission, Vhost, Whoami};
+pub use answers::{Overview, Permission, Traffic, Vhost, Whoami};
 pub use trouble::{ManagementError, ManagementErrorKind};
 
 use std::path::Path;
@@ -131,6 +131,12 @@ impl Management {
         self.get(&["queues", vhost]).await
     }
 
+    /// What consumers do with each queue, wherever they run.
+    pub async fn traffic(&self, vhost: &str) -> Result<Vec<Traffic>, ManagementError> {
+        let columns = "columns=name,messages_unacknowledged,message_stats.ack_details.rate";
+        self.get_some(&["queues", vhost], Some(columns)).await
+    }
+
     /// One queue; none if there is none of this name.
     pub async fn queue(&self, vhost: &str, name: &str) -> Result<Option<Queue>, ManagementError> {
         match self.get(&["queues", vhost, name]).await {
@@ -190,7 +196,15 @@ impl Management {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ManagementError> {
-        let (place, body) = self.ask(Method::GET, path, None).await?;
+        self.get_some(path, None).await
+    }
+
+    async fn get_some<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: Option<&str>,
+    ) -> Result<T, ManagementError> {
+        let (place, body) = self.ask(Method::GET, path, query, None).await?;
         serde_json::from_slice(&body).map_err(|why| trouble::not_rabbitmq(place).because(why))
     }
 
@@ -202,7 +216,7 @@ impl Management {
     ) -> Result<(), ManagementError> {
         let body = serde_json::to_vec(body)
             .map_err(|why| ManagementError::new(ManagementErrorKind::Refused, why.to_string()))?;
-        self.ask(method, path, Some(body)).await.map(|_| ())
+        self.ask(method, path, None, Some(body)).await.map(|_| ())
     }
 
     /// Asks the first node that answers. All changes are idempotent, so one that was answered by silence is made again.
@@ -210,13 +224,14 @@ impl Management {
         &self,
         method: Method,
         path: &[&str],
+        query: Option<&str>,
         body: Option<Vec<u8>>,
     ) -> Result<(&str, Vec<u8>), ManagementError> {
         let mut away = None;
         for node in &self.nodes {
             let mut request = self
                 .client
-                .request(method.clone(), node.address(path))
+                .request(method.clone(), node.address(path, query))
                 .basic_auth(&node.user, Some(node.password.expose_secret()))
                 .header("accept", "application/json")
                 .header("content-type", "application/json");
@@ -272,11 +287,12 @@ impl Node {
     }
 
     /// A name may hold slashes: the first virtual host is called `/`.
-    fn address(&self, path: &[&str]) -> Url {
+    fn address(&self, path: &[&str], query: Option<&str>) -> Url {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("api").extend(path);
         }
+        url.set_query(query);
         url
     }
 }
@@ -303,7 +319,7 @@ mod tests {
     #[test]
     fn names_with_slashes_stay_one_segment() {
         let node = Node::parse("http://u:p%40ss%2Bw@rabbit.example:15672/prefix/").unwrap();
-        let address = node.address(&["queues", "/", "a/b %"]);
+        let address = node.address(&["queues", "/", "a/b %"], None);
         assert_eq!(address.as_str(), "http://rabbit.example:15672/prefix/api/queues/%2F/a%2Fb%20%25");
         assert_eq!((node.user.as_str(), node.password.expose_secret()), ("u", "p@ss+w"));
     }

@@ -25,6 +25,12 @@ impl RedisFacts {
         self.maxmemory > 0 && !matches!(self.maxmemory_policy.as_str(), "" | "noeviction")
     }
 
+    /// Whether `SET` may have both `NX` and `GET`, as from 7.0 on.
+    pub(super) fn sets_and_gets(&self) -> bool {
+        let major = self.version.split('.').next().and_then(|major| major.parse().ok());
+        major.is_some_and(|major: u32| major >= 7)
+    }
+
     /// How much of the memory it may use is used, from 0 to 1; nothing where there is no limit.
     #[allow(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn memory_used(&self) -> Option<f64> {

@@ -1,17 +1,18 @@
 //! Idempotency keys in Redis: `fis:ik:{tenant}:{event}`, as the FIS document has them.
 //!
-//! First sight is `SET … NX EX` and `GET` for every key, completion and failure are `SET … XX EX`, each batch in one pipeline. No
-//! command names two keys, so keys need no hash tags and spread over all slots of a cluster. An answer that is an error,
-//! such as `OOM` when the memory is full or `WRONGTYPE` for a key of somebody else, says nothing of its event, and the store
-//! is asked.
+//! First sight is `SET … NX GET EX` for every key, or `SET … NX EX` and `GET` on servers before 7.0; completion and failure are
+//! `SET … XX EX`; each batch is one pipeline. No command names two keys, so keys need no hash tags and spread over all slots of
+//! a cluster. A server whose memory is full (`OOM`) is asked once more, for what it has. Any other error, such as `WRONGTYPE` for
+//! a key of somebody else, says nothing of its event, and the store is asked.
 
+use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::cluster_async::ClusterConnection;
-use redis::{Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use super::config::RedisConfig;
 use super::error::{RedisError, RedisErrorKind};
@@ -27,7 +28,14 @@ pub struct RedisCache {
 
 /// The connection there is.
 #[derive(Clone)]
-enum Line {
+struct Line {
+    to: To,
+    /// Whether it takes `SET … NX GET`.
+    sets_and_gets: bool,
+}
+
+#[derive(Clone)]
+enum To {
     Server(Redis),
     Cluster(ClusterConnection),
 }
@@ -45,24 +53,27 @@ impl RedisCache {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn line(&self) -> Result<Line, RedisError> {
+        let away = || RedisError::new(RedisErrorKind::Unavailable, "Redis was not connected to yet");
+        self.slot().clone().ok_or_else(away)
+    }
+
     /// Sends the commands of all entries in one go. On a cluster those of each entry find their own node, all at the same time.
     async fn send(
-        &self,
-        entries: &[Entry],
+        line: Line,
+        entries: impl ExactSizeIterator<Item = &Entry>,
         commands: impl Fn(&mut Pipeline, &Entry) + Sync,
     ) -> Result<Vec<Value>, RedisError> {
-        let line = self.slot().clone();
-        match line {
-            None => Err(RedisError::new(RedisErrorKind::Unavailable, "Redis was not connected to yet")),
-            Some(Line::Server(redis)) => {
-                let mut pipeline = redis::pipe();
+        match line.to {
+            To::Server(redis) => {
+                let mut pipeline = Pipeline::with_capacity(entries.len());
                 for entry in entries {
                     commands(&mut pipeline, entry);
                 }
                 redis.pipeline(&mut pipeline).await
             }
-            Some(Line::Cluster(cluster)) => {
-                let asking = entries.iter().map(|entry| {
+            To::Cluster(cluster) => {
+                let asking = entries.map(|entry| {
                     let (mut pipeline, mut cluster) = (redis::pipe(), cluster.clone());
                     commands(&mut pipeline, entry);
                     pipeline.ignore_errors();
@@ -74,20 +85,54 @@ impl RedisCache {
     }
 
     async fn ping(&self) -> Result<(), RedisError> {
-        let line = self.slot().clone();
-        match line {
-            None => Err(RedisError::new(RedisErrorKind::Unavailable, "Redis was not connected to yet")),
-            Some(Line::Server(redis)) => redis.ping().await,
-            Some(Line::Cluster(mut cluster)) => {
+        match self.line()?.to {
+            To::Server(redis) => redis.ping().await,
+            To::Cluster(mut cluster) => {
                 redis::cmd("PING").query_async::<Value>(&mut cluster).await?;
                 Ok(())
             }
         }
     }
 
-    fn set(&self, pipeline: &mut Pipeline, entry: &Entry, when: &str) {
-        let seconds = self.ttl.as_secs().max(1);
-        pipeline.cmd("SET").arg(key(&entry.key)).arg(&entry.value).arg(when).arg("EX").arg(seconds);
+    fn set(&self, pipeline: &mut Pipeline, entry: &Entry, when: &[&str]) {
+        let (key, seconds) = (key(&entry.key), self.ttl.as_secs().max(1));
+        let mut set = Cmd::with_capacity(7, key.len() + entry.value.len() + 32);
+        set.arg("SET").arg(key).arg(&entry.value).arg(when).arg("EX").arg(seconds);
+        pipeline.add_command(set);
+    }
+
+    /// What was there before each entry, which is written where nothing was. In one command each.
+    async fn set_and_get(&self, line: Line, entries: &[Entry]) -> Result<Vec<Found>, RedisError> {
+        let set = |pipeline: &mut Pipeline, entry: &Entry| self.set(pipeline, entry, &["NX", "GET"]);
+        let mut answers = Self::send(line.clone(), entries.iter(), set).await?;
+        unless_it_refuses(answers.iter())?;
+        let full: Vec<usize> = (0..answers.len()).filter(|place| is_full(&answers[*place])).collect();
+        if !full.is_empty() {
+            let refused = full.iter().filter_map(|place| entries.get(*place)).collect::<Vec<_>>();
+            let had = Self::send(line, refused.into_iter(), get).await?;
+            for (place, had) in full.into_iter().zip(had) {
+                answers[place] = had;
+            }
+        }
+        Ok(answers.into_iter().map(was_there).collect())
+    }
+
+    /// The same in two commands each, for servers that do not know the one.
+    async fn set_then_get(&self, line: Line, entries: &[Entry]) -> Result<Vec<Found>, RedisError> {
+        let asked = |pipeline: &mut Pipeline, entry: &Entry| {
+            self.set(pipeline, entry, &["NX"]);
+            get(pipeline, entry);
+        };
+        let mut answers = Self::send(line, entries.iter(), asked).await?;
+        unless_it_refuses(answers.iter().step_by(2))?;
+        let pairs = answers.as_chunks_mut::<2>().0.iter_mut();
+        Ok(pairs
+            .map(|[set, get]| match set {
+                // Our own value, which was set now.
+                Value::Okay => Found::Nothing,
+                _ => was_there(std::mem::replace(get, Value::Nil)),
+            })
+            .collect())
     }
 }
 
@@ -99,17 +144,17 @@ impl Cache for RedisCache {
             self.ping().await?;
             return Ok(Vec::new());
         }
-        let asked = |pipeline: &mut Pipeline, entry: &Entry| {
-            self.set(pipeline, entry, "NX");
-            pipeline.cmd("GET").arg(key(&entry.key));
-        };
-        let answers = self.send(entries, asked).await?;
-        unless_it_refuses(answers.iter().step_by(2))?;
-        Ok(answers.as_chunks::<2>().0.iter().map(|[set, get]| found(set, get)).collect())
+        let line = self.line()?;
+        Ok(if line.sets_and_gets {
+            self.set_and_get(line, entries).await?
+        } else {
+            self.set_then_get(line, entries).await?
+        })
     }
 
     async fn replace(&self, entries: &[Entry]) -> Result<(), CacheError> {
-        let answers = self.send(entries, |pipeline, entry| self.set(pipeline, entry, "XX")).await?;
+        let set = |pipeline: &mut Pipeline, entry: &Entry| self.set(pipeline, entry, &["XX"]);
+        let answers = Self::send(self.line()?, entries.iter(), set).await?;
         unless_it_refuses(answers.iter())?;
         let refused = answers.iter().filter(|answer| matches!(answer, Value::ServerError(_))).count();
         if refused > 0 {
@@ -121,13 +166,15 @@ impl Cache for RedisCache {
     async fn connect(&self) -> Result<(), CacheError> {
         *self.slot() = None;
         let redis = Redis::connect(self.config.clone()).await?;
-        // Some users may not ask: then it is one server, which refuses what is another node's if it is not.
-        let line = if redis.facts().await.is_ok_and(|facts| facts.cluster) {
-            Line::Cluster(self.config.cluster()?.get_async_connection().await.map_err(RedisError::from)?)
+        // Some users may not ask: then it is one old server, which refuses what is another node's if it is not.
+        let facts = redis.facts().await.ok();
+        let to = if facts.as_ref().is_some_and(|facts| facts.cluster) {
+            To::Cluster(self.config.cluster()?.get_async_connection().await.map_err(RedisError::from)?)
         } else {
-            Line::Server(redis)
+            To::Server(redis)
         };
-        *self.slot() = Some(line);
+        let sets_and_gets = facts.is_some_and(|facts| facts.sets_and_gets());
+        *self.slot() = Some(Line { to, sets_and_gets });
         Ok(())
     }
 }
@@ -153,11 +200,19 @@ fn unless_it_refuses<'a>(mut writes: impl Iterator<Item = &'a Value>) -> Result<
     }
 }
 
-/// Our own value, if it was set now; else what is there. An error of either is no answer.
-fn found(set: &Value, get: &Value) -> Found {
-    match (set, get) {
-        (Value::Okay, _) | (_, Value::Nil) => Found::Nothing,
-        (_, Value::BulkString(bytes)) => Found::Value(bytes.clone()),
+fn get(pipeline: &mut Pipeline, entry: &Entry) {
+    pipeline.cmd("GET").arg(key(&entry.key));
+}
+
+fn is_full(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "OOM")
+}
+
+/// What a key had. An error is no answer.
+fn was_there(answer: Value) -> Found {
+    match answer {
+        Value::Nil => Found::Nothing,
+        Value::BulkString(bytes) => Found::Value(bytes),
         _ => Found::Unreadable,
     }
 }
@@ -166,11 +221,11 @@ fn found(set: &Value, get: &Value) -> Found {
 /// stands last, as it is.
 fn key(key: &CacheKey) -> String {
     let tenant = key.tenant.as_ref().map(AsRef::<str>::as_ref).unwrap_or_default();
-    format!("{}:ik:{}:{}", escaped(&key.space), escaped(tenant), key.id)
+    [&*escaped(&key.space), ":ik:", &*escaped(tenant), ":", &*key.id].concat()
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('%', "%25").replace(':', "%3A")
+fn escaped(text: &str) -> Cow<'_, str> {
+    if text.contains(['%', ':']) { text.replace('%', "%25").replace(':', "%3A").into() } else { text.into() }
 }
 
 impl From<RedisError> for CacheError {

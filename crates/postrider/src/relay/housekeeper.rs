@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Backlog, HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError, StoreErrorKind};
+use crate::store::{HouseRules, Housekeeping, Kept, Outbox, RelayId, StoreError, StoreErrorKind};
 
 /// How often the house is kept.
 const ROUNDS: Duration = Duration::from_mins(10);
@@ -18,12 +18,14 @@ pub(crate) struct Housekeeper<S> {
     clock: Clock,
     rules: HouseRules,
     id: RelayId,
+    /// What metrics call the outbox.
+    label: String,
 }
 
 impl<S: Outbox + Housekeeping> Housekeeper<S> {
-    pub(crate) fn new(store: S, clock: Clock, rules: HouseRules) -> Self {
+    pub(crate) fn new(store: S, clock: Clock, rules: HouseRules, label: &str) -> Self {
         let id = RelayId::of_process(&clock);
-        Self { store, clock, rules, id }
+        Self { store, clock, rules, id, label: label.to_owned() }
     }
 
     /// Works until told to stop. An error is told and waited out: the next round does what this one did not.
@@ -34,12 +36,13 @@ impl<S: Outbox + Housekeeping> Housekeeper<S> {
                 next_round = self.clock.monotonic() + ROUNDS;
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    kept = self.store.keep_house(&self.id, &self.rules) => tell(kept),
+                    kept = self.store.keep_house(&self.id, &self.rules) => tell(kept, &self.label),
                 }
             }
-            match self.store.backlog().await {
-                Ok(backlog) => show(&backlog, &self.clock),
-                Err(error) => tracing::debug!(%error, "the backlog was not counted"),
+            // How long an event waits is told by the clock that says when it was written.
+            match tokio::join!(self.store.backlog(), self.store.horizon()) {
+                (Ok(backlog), Ok(horizon)) => backlog.show(&self.label, horizon.at),
+                (Err(error), _) | (_, Err(error)) => tracing::debug!(%error, "the backlog was not counted"),
             }
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -49,11 +52,12 @@ impl<S: Outbox + Housekeeping> Housekeeper<S> {
     }
 }
 
-fn tell(kept: Result<Option<Kept>, StoreError>) {
+fn tell(kept: Result<Option<Kept>, StoreError>, outbox: &str) {
     match kept {
         Ok(Some(kept)) if kept != Kept::default() => {
             let Kept { partitions_made, partitions_ended, archived, removed, .. } = kept;
             tracing::info!(
+                outbox,
                 ?partitions_made,
                 ?partitions_ended,
                 archived,
@@ -64,21 +68,11 @@ fn tell(kept: Result<Option<Kept>, StoreError>) {
         Ok(_) => {}
         // A role with no more rights than a relay needs leaves it to whoever owns the tables.
         Err(error) if error.kind == StoreErrorKind::Denied => {
-            tracing::info!(%error, "the outbox is left to be looked after by its owner: `postrider outbox archive`");
+            tracing::info!(outbox, %error, "the outbox is left to be looked after by its owner: `postrider outbox archive`");
         }
         Err(error) => {
-            tracing::warn!(%error, "the outbox was not looked after; nothing is lost, it is tried again");
+            tracing::warn!(outbox, %error, "the outbox was not looked after; nothing is lost, it is tried again");
             metrics::counter!("postrider_outbox_housekeeping_failed_total").increment(1);
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
-fn show(backlog: &Backlog, clock: &Clock) {
-    let waited = backlog.oldest_due.map_or(0.0, |at| clock.now().duration_since(at).as_secs_f64().max(0.0));
-    metrics::gauge!("postrider_outbox_due").set(backlog.due as f64);
-    metrics::gauge!("postrider_outbox_later").set(backlog.later as f64);
-    metrics::gauge!("postrider_outbox_dead").set(backlog.dead as f64);
-    metrics::gauge!("postrider_outbox_parked_keys").set(backlog.parked_keys as f64);
-    metrics::gauge!("postrider_outbox_oldest_due_seconds").set(waited);
 }

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::envelope::wire;
 use crate::spans::{Operation, Span};
 use crate::store::{OutboxRow, PublishResult};
-use crate::topology::RoutingKey;
+use crate::topology::routing_key;
 
 /// Failures until the replay of a dead letter is given up.
 const REPLAY_ATTEMPTS: u32 = 3;
@@ -25,7 +25,10 @@ pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
     }
     Outgoing {
         exchange: exchange.clone(),
-        routing_key: row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type)),
+        routing_key: row
+            .routing_key
+            .clone()
+            .unwrap_or_else(|| routing_key(config.routing_key.as_ref(), &row.envelope)),
         message,
     }
 }

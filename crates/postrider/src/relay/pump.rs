@@ -56,6 +56,8 @@ enum Step {
         recorded: usize,
         times: u32,
     },
+    /// Marks have waited long enough for company.
+    MarksAreDue,
     Woken,
     /// Time passed while nobody listens for news.
     Tick,
@@ -107,6 +109,8 @@ pub(super) struct Pump<S> {
     size: usize,
     publishing: usize,
     settling: bool,
+    /// Since when marks wait for company.
+    gathering_since: Option<Duration>,
     /// Marks that had come too early and are made again.
     marking_again: usize,
     waiting: bool,
@@ -137,6 +141,7 @@ impl<S: Outbox> Pump<S> {
             size: crate::envelope::MAX_PAYLOAD_BYTES,
             publishing: 0,
             settling: false,
+            gathering_since: None,
             marking_again: 0,
             waiting: false,
             news: true,
@@ -194,7 +199,7 @@ impl<S: Outbox> Pump<S> {
             Step::Woken => (self.waiting, self.news) = (false, true),
             Step::Tick => self.waiting = false,
             Step::Stream(news) => self.heard(news),
-            Step::Over => {}
+            Step::Over | Step::MarksAreDue => {}
             Step::PauseIsOver => self.pause.end(),
             Step::Gone(why) => {
                 self.begin_again();
@@ -212,6 +217,7 @@ impl<S: Outbox> Pump<S> {
         self.held.clear();
         (self.claiming, self.settling, self.waiting, self.news) = (false, false, false, true);
         (self.publishing, self.marking_again) = (0, 0);
+        self.gathering_since = None;
         self.pause = Pause::default();
         self.streaming = Streaming::default();
         self.obeyed.begin_again();

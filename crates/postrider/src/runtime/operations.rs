@@ -7,6 +7,13 @@ use crate::operation::{EventWork, LetterWork, Runner, RunnerConfig, Work};
 use crate::store::{Backend, OperationKind};
 use crate::triage::{Rule, keep_rules};
 
+/// Takes up replays of an outbox that has a database of its own, until told to stop.
+pub(super) async fn run_replays<S: Backend>(store: S, clock: Clock, stop: CancellationToken) {
+    let events = EventWork::new(clock.clone());
+    let runner = Runner::new(store, clock, RunnerConfig::default());
+    runner.serve(&[(OperationKind::ReplayOutbox, &events)], &stop).await;
+}
+
 /// Takes up operations of every kind, and starts those that are due by a rule, until told to stop.
 pub(super) async fn run_operations<S: Backend>(
     store: S,

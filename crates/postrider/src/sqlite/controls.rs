@@ -16,10 +16,10 @@ impl Controls for Sqlite {
         self.writer().run(move |connection| pause(connection, name, by, reason, now).boxed()).await
     }
 
-    async fn resume(&self, consumer: &ConsumerName, by: &str) -> Result<bool, StoreError> {
+    async fn resume(&self, consumer: &ConsumerName, by: &str, reason: &str) -> Result<bool, StoreError> {
         let now = self.clock().now().as_microsecond();
-        let (name, by) = (consumer.to_string(), by.to_owned());
-        self.writer().run(move |connection| resume(connection, name, by, now).boxed()).await
+        let (name, by, reason) = (consumer.to_string(), by.to_owned(), reason.to_owned());
+        self.writer().run(move |connection| resume(connection, name, by, reason, now).boxed()).await
     }
 
     async fn pause_of(&self, consumer: &ConsumerName) -> Result<Option<Pause>, StoreError> {
@@ -61,14 +61,20 @@ async fn resume(
     connection: &mut SqliteConnection,
     name: String,
     by: String,
+    reason: String,
     now: i64,
 ) -> Result<bool, StoreError> {
     let delete = sqlx::query("DELETE FROM consumer_control WHERE consumer_name = ?").bind(&name);
     let changed = delete.execute(&mut *connection).await.map_err(from_sqlite)?.rows_affected() > 0;
     if changed {
-        log(connection, now, &by, "consumer.resume", &name, None).await?;
+        log(connection, now, &by, "consumer.resume", &name, said(&reason)).await?;
     }
     Ok(changed)
+}
+
+/// A reason, if one was given.
+pub(super) fn said(reason: &str) -> Option<&str> {
+    Some(reason).filter(|reason| !reason.is_empty())
 }
 
 /// Who changed what, in the transaction that changes it.

@@ -143,10 +143,13 @@ impl Held for Sqlite {
         consumer: &ConsumerName,
         key: &OrderingKey,
         by: &str,
+        reason: &str,
     ) -> Result<u64, StoreError> {
         let now = self.clock().now().as_microsecond();
+        let said = if reason.is_empty() { String::new() } else { format!("{reason}: ") };
+        let reason = format!("{said}ordering key {key}");
         let (consumer, key, by) = (consumer.to_string(), key.to_string(), by.to_owned());
-        self.writer().run(move |connection| release(connection, consumer, key, by, now).boxed()).await
+        self.writer().run(move |connection| release(connection, consumer, key, by, reason, now).boxed()).await
     }
 
     async fn release_discarded(&self, consumer: &ConsumerName) -> Result<u64, StoreError> {
@@ -237,13 +240,13 @@ async fn release(
     consumer: String,
     key: String,
     by: String,
+    reason: String,
     now: i64,
 ) -> Result<u64, StoreError> {
     let delete = "DELETE FROM held_event WHERE consumer_name = ? AND ordering_key = ? AND state = 'parked'";
     let delete = sqlx::query(delete).bind(&consumer).bind(&key);
     let released = delete.execute(&mut *connection).await.map_err(from_sqlite)?.rows_affected();
     if released > 0 {
-        let reason = format!("ordering key {key}");
         log(connection, now, &by, "consumer.release", &consumer, Some(&reason)).await?;
     }
     Ok(released)

@@ -11,6 +11,7 @@ use sqlx::{Arguments as _, Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::bulk::Insert;
+use super::controls::said;
 use super::error::from_sqlite;
 use super::outbox::time;
 use super::{Sqlite, SqliteTx};
@@ -168,7 +169,7 @@ impl Operations for Sqlite {
         tx.commit().await.map(|_| ())
     }
 
-    async fn cancel_operation(&self, id: Uuid, actor: &str) -> Result<bool, StoreError> {
+    async fn cancel_operation(&self, id: Uuid, actor: &str, reason: &str) -> Result<bool, StoreError> {
         let now = self.clock().now();
         let update = "UPDATE operation SET state = 'cancelled', finished_at = ?, lease_owner = NULL, lease_until = NULL \
                       WHERE id = ? AND state IN ('planned', 'running')";
@@ -183,7 +184,7 @@ impl Operations for Sqlite {
                 actor: actor.to_owned(),
                 action: "operation.cancelled".to_owned(),
                 subject: format!("operation/{id}"),
-                reason: None,
+                reason: said(reason).map(str::to_owned),
                 detail: None,
             };
             self.record(&mut tx, vec![entry]).await?;

@@ -2,10 +2,10 @@
 
 use futures_util::FutureExt as _;
 use jiff::Timestamp;
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::Sqlite;
-use super::controls::log;
+use super::controls::{log, said};
 use super::error::from_sqlite;
 use super::outbox::time;
 use crate::envelope::EventId;
@@ -58,9 +58,11 @@ impl Subscriptions for Sqlite {
         secret: &SigningSecret,
         old_until: Timestamp,
         by: &str,
+        reason: &str,
     ) -> Result<bool, StoreError> {
         let (change, secret, until) = (self.change(name, by), secret.clone(), old_until.as_microsecond());
-        self.writer().run(move |connection| rotate(connection, change, secret, until).boxed()).await
+        let reason = reason.to_owned();
+        self.writer().run(move |connection| rotate(connection, change, secret, until, reason).boxed()).await
     }
 
     async fn signing_secrets(&self, name: &ConsumerName) -> Result<Vec<SigningSecret>, StoreError> {
@@ -158,6 +160,7 @@ async fn rotate(
     change: Change,
     secret: SigningSecret,
     until: i64,
+    reason: String,
 ) -> Result<bool, StoreError> {
     let Change { name, by, now } = change;
     let update = "UPDATE push_subscription SET version = version + 1, updated_at = ? WHERE name = ?";
@@ -170,7 +173,7 @@ async fn rotate(
     let ending = sqlx::query(ending).bind(until).bind(&name);
     ending.execute(&mut *connection).await.map_err(from_sqlite)?;
     keep_secret(connection, &name, &secret, now).await?;
-    log(connection, now, &by, "push.rotate-secret", &name, None).await?;
+    log(connection, now, &by, "push.rotate-secret", &name, said(&reason)).await?;
     Ok(true)
 }
 
@@ -204,10 +207,15 @@ async fn record(
             .bind(attempt.answer);
         insert.execute(&mut *connection).await.map_err(from_sqlite)?;
     }
-    let forget = "DELETE FROM push_attempt WHERE consumer_name = ?1 AND \"no\" <= ( \
-                  SELECT \"no\" FROM push_attempt WHERE consumer_name = ?1 ORDER BY \"no\" DESC LIMIT 1 OFFSET ?2)";
-    let forget = sqlx::query(forget).bind(&consumer).bind(KEPT_ATTEMPTS);
-    forget.execute(connection).await.map(|_| ()).map_err(from_sqlite)
+    for kind in ["error IS NULL", "error IS NOT NULL"] {
+        let forget = format!(
+            "DELETE FROM push_attempt WHERE consumer_name = ?1 AND {kind} AND \"no\" <= ( \
+             SELECT \"no\" FROM push_attempt WHERE consumer_name = ?1 AND {kind} ORDER BY \"no\" DESC LIMIT 1 OFFSET ?2)"
+        );
+        let forget = sqlx::query(AssertSqlSafe(forget)).bind(&consumer).bind(KEPT_ATTEMPTS);
+        forget.execute(&mut *connection).await.map_err(from_sqlite)?;
+    }
+    Ok(())
 }
 
 fn unreadable(what: &str) -> StoreError {

@@ -4,12 +4,71 @@ use std::future::Future;
 
 use super::{Store, StoreError};
 use crate::envelope::EventId;
-use crate::topology::{ConsumerName, QueueName, Topology};
+use crate::topology::{ConsumerName, ExchangeName, KeyTemplate, QueueName, Topology};
 
 /// Counts, each on its own, never as a remainder.
 pub trait Audit: Store {
     /// Counts what a consumer should have, by what the outbox, the inbox and the dead letters hold.
     fn count(&self, scope: &AuditScope) -> impl Future<Output = Result<ConsumerCount, StoreError>> + Send;
+
+    /// Events of this outbox that reach the consumer's queue, after a position, in order, for who finds them again elsewhere: its
+    /// inbox is in another database. Stores that have one outbox are never asked.
+    fn committed_to(
+        &self,
+        _scope: &AuditScope,
+        _after: i64,
+        _limit: usize,
+    ) -> impl Future<Output = Result<Vec<CommittedEvent>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Where these events, of an outbox in another database, show here; in the same order.
+    fn places_of(
+        &self,
+        _scope: &AuditScope,
+        events: &[EventId],
+    ) -> impl Future<Output = Result<Vec<Place>, StoreError>> + Send {
+        std::future::ready(Ok(vec![Place::Elsewhere; events.len()]))
+    }
+}
+
+/// An event of an outbox, and where it stands by the outbox alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedEvent {
+    /// Which.
+    pub id: EventId,
+    /// Its place in the order of the outbox.
+    pub position: i64,
+    /// Dead, unpublished, or elsewhere.
+    pub place: Place,
+}
+
+/// Where an event shows. Of several places the first counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In the inbox.
+    Applied,
+    /// A dead letter, or dead in the outbox.
+    Dead,
+    /// Not yet published.
+    Unpublished,
+    /// Held behind an earlier event of its key.
+    Held,
+    /// Published: at the broker, one hopes.
+    Elsewhere,
+}
+
+impl Place {
+    /// From the word for it in the stores' own statements.
+    pub(crate) fn from_word(word: &str) -> Self {
+        match word {
+            "applied" => Self::Applied,
+            "dead" => Self::Dead,
+            "unpublished" => Self::Unpublished,
+            "held" => Self::Held,
+            _ => Self::Elsewhere,
+        }
+    }
 }
 
 /// One consumer and what reaches it.
@@ -22,7 +81,9 @@ pub struct AuditScope {
     /// How events are routed.
     pub topology: Topology,
     /// The exchange of rows that name none.
-    pub exchange: crate::topology::ExchangeName,
+    pub exchange: ExchangeName,
+    /// How rows are routed that name no key; by their type, without it.
+    pub routing_key: Option<KeyTemplate>,
     /// List at most so many ids.
     pub list: usize,
 }
@@ -44,4 +105,34 @@ pub struct ConsumerCount {
     pub elsewhere: u64,
     /// Their ids, the oldest first, as many as were asked for.
     pub elsewhere_ids: Vec<EventId>,
+}
+
+impl ConsumerCount {
+    /// Counts so many events at a place.
+    pub(crate) fn add(&mut self, place: Place, events: u64) {
+        self.committed += events;
+        *match place {
+            Place::Applied => &mut self.applied,
+            Place::Dead => &mut self.dead,
+            Place::Unpublished => &mut self.unpublished,
+            Place::Held => &mut self.held,
+            Place::Elsewhere => &mut self.elsewhere,
+        } += events;
+    }
+
+    /// Both together.
+    pub(crate) fn plus(mut self, other: Self) -> Self {
+        let Self { committed: _, applied, dead, unpublished, held, elsewhere, elsewhere_ids } = other;
+        for (place, events) in [
+            (Place::Applied, applied),
+            (Place::Dead, dead),
+            (Place::Unpublished, unpublished),
+            (Place::Held, held),
+            (Place::Elsewhere, elsewhere),
+        ] {
+            self.add(place, events);
+        }
+        self.elsewhere_ids.extend(elsewhere_ids);
+        self
+    }
 }

@@ -19,11 +19,12 @@ pub trait Controls: Store {
         reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Lets it go on. False if it was not paused.
+    /// Lets it go on. False if it was not paused. The reason, if there is one, is for the audit log.
     fn resume(
         &self,
         consumer: &ConsumerName,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The pause of one consumer, if it is paused. Asked about once a second by each consumer that runs.

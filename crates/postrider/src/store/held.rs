@@ -72,6 +72,7 @@ pub trait Held: Store {
         consumer: &ConsumerName,
         key: &OrderingKey,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Ends the parking of every key whose head's dead letter was discarded. Returns how many there were.

@@ -89,6 +89,7 @@ pub trait Operations: Store {
         &self,
         id: Uuid,
         actor: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Takes a turn of something that is done by schedule, once among all processes: true for the first to ask with this

@@ -18,6 +18,11 @@ use crate::topology::{ExchangeName, QueueName, RoutingKey};
 /// the order of a key holds however many relays run, and claiming a row writes nothing. A relay that lost its lease
 /// (paused, cut off) cannot mark what another took over.
 pub trait Outbox: DualPublishing {
+    /// What it is called in figures: its table.
+    fn outbox_name(&self) -> String {
+        "event_outbox".to_owned()
+    }
+
     /// Commits events with whatever else `tx` writes. Returns their ids, in order.
     ///
     /// An id that was committed before is [`Duplicate`](super::StoreErrorKind::Duplicate), and the transaction cannot go on.

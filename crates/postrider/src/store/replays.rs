@@ -1,4 +1,4 @@
-//! Published events, in the outbox or in its archive, that are sent again.
+//! Published events, in the outbox, its archive table or its archive files, that are sent again.
 
 use std::future::Future;
 
@@ -11,12 +11,15 @@ use crate::envelope::{EventId, TenantId};
 use crate::topology::ConsumerName;
 
 /// Finding published events again. Rows that themselves sent something again are none.
+///
+/// The items of such an operation are numbered by the positions of their events. So an event is an item once, wherever it is
+/// found, twice even, and the order is that of the outbox, whatever is read first.
 pub trait Replays: Outbox + Operations {
     /// How many published events match, in the outbox and in its archive table. Archive files are not read.
-    fn count_events(&self, filter: &EventFilter) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn count_events(&self, filter: &EventFilter) -> impl Future<Output = Result<Found, StoreError>> + Send;
 
-    /// Writes what matches now as the items of an operation, in the order of the outbox, at most `limit` of them. Returns how
-    /// many.
+    /// Adds what matches now to the items of an operation, at most `limit` of them, the oldest first. Returns how many items it
+    /// has now.
     fn freeze_events(
         &self,
         tx: &mut Self::Tx,
@@ -25,7 +28,17 @@ pub trait Replays: Outbox + Operations {
         limit: Option<u64>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Those of these items that are still kept anywhere, in the order of the outbox.
+    /// Adds events that were read elsewhere, with their positions; those that are items already stay as they are. Then leaves out
+    /// what is beyond the limit.
+    fn freeze_documents(
+        &self,
+        tx: &mut Self::Tx,
+        operation: Uuid,
+        documents: Vec<(i64, String)>,
+        limit: Option<u64>,
+    ) -> impl Future<Output = Result<Frozen, StoreError>> + Send;
+
+    /// Those of these items that are still kept in a table, in the order of the outbox.
     fn take_events(
         &self,
         tx: &mut Self::Tx,
@@ -40,6 +53,9 @@ pub trait Replays: Outbox + Operations {
         consumer: &ConsumerName,
         events: &[EventId],
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// What the names of this outbox's archive files begin with.
+    fn archive_name(&self) -> String;
 }
 
 /// Which published events.
@@ -55,6 +71,24 @@ pub struct EventFilter {
     pub from: Timestamp,
     /// Written to the outbox before this time.
     pub to: Timestamp,
+}
+
+/// How many events match, and where they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// In the outbox.
+    pub live: u64,
+    /// In its archive table.
+    pub archived: u64,
+}
+
+/// How an operation's items stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frozen {
+    /// How many there are.
+    pub total: u64,
+    /// With a limit that is reached: the position of the last. Nothing after it can be an item.
+    pub up_to: Option<i64>,
 }
 
 /// Names a row in the list of an operation: its position, and when it was written, in microseconds, which tells the partition.

@@ -29,13 +29,15 @@ pub trait Subscriptions: Store {
     /// All of them, by name, without their secrets.
     fn subscriptions(&self) -> impl Future<Output = Result<Vec<StoredSubscription>, StoreError>> + Send;
 
-    /// Puts a new secret beside those there are, which end at this time. False if there is no such subscription.
+    /// Puts a new secret beside those there are, which end at this time. False if there is no such subscription. The reason, if
+    /// there is one, is for the audit log.
     fn rotate_secret(
         &self,
         name: &ConsumerName,
         secret: &SigningSecret,
         old_until: Timestamp,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// What signs its requests now, the newest first. For who sends them, never to be shown.
@@ -44,7 +46,8 @@ pub trait Subscriptions: Store {
         name: &ConsumerName,
     ) -> impl Future<Output = Result<Vec<SigningSecret>, StoreError>> + Send;
 
-    /// Remembers attempts. The oldest beyond a thousand a consumer are forgotten.
+    /// Remembers attempts. The oldest beyond a thousand a consumer are forgotten; those that failed are counted apart, so that no
+    /// number of successes drives them out.
     fn record_attempts(
         &self,
         consumer: &ConsumerName,
@@ -60,7 +63,7 @@ pub trait Subscriptions: Store {
     ) -> impl Future<Output = Result<Vec<Attempt>, StoreError>> + Send;
 }
 
-/// So many attempts are remembered for each consumer.
+/// So many attempts are remembered for each consumer that failed, and as many that did not.
 pub(crate) const KEPT_ATTEMPTS: i64 = 1000;
 
 /// A subscription as it is stored.

@@ -54,7 +54,7 @@ async fn accelerator(url: &str, config: AcceleratorConfig) -> Accelerator {
 }
 
 fn sighting(accelerator: &Accelerator, id: &str) -> Sighting {
-    accelerator.sighting(None, id, Payload::new("text/plain", "same").hash(), "history")
+    accelerator.sighting(None, id, Payload::new("text/plain", "same").hash(), &accelerator.stamp("history"))
 }
 
 /// A consumer on PostgreSQL whose queue is in a file, so that the database can be taken away alone.

@@ -9,6 +9,7 @@
 mod dead_letter;
 mod delivery;
 mod load;
+mod renewing;
 mod restart;
 mod routing;
 mod ttl;

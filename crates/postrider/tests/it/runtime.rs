@@ -88,6 +88,7 @@ scenarios!(
         a_paused_consumer_takes_nothing_until_it_is_resumed,
         the_breaker_saves_the_retries_of_everybody,
         a_rate_limit_is_kept,
+        concurrency_grows_with_the_backlog,
     ]
     batches: [
         a_batch_is_applied_together_and_each_event_once,

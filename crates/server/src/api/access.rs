@@ -27,6 +27,9 @@ pub(crate) struct Caller {
     pub(crate) token: Option<uuid::Uuid>,
 }
 
+/// The owner of the machine.
+const OWNER: Caller = Caller { role: TokenRole::Admin, tenant: None, token: None };
+
 impl Caller {
     /// Whether they may do what needs this role, and is about these tenants.
     pub(crate) fn may(&self, method: &str, role: TokenRole, tenants: Tenants) -> Result<(), Problem> {
@@ -68,14 +71,19 @@ pub(super) async fn require(
     let Some(role) = route.role else { return Ok(next.run(request).await) };
     let caller = caller(&api, peer, request.headers()).await?;
     caller.may(route.method, role, route.tenants)?;
-    if route.changes && api.http.read_only {
+    if route.changes && api.http().read_only {
         return Err(read_only());
     }
     if route.paced {
         api.paced(&caller, peer)?;
     }
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    let about_tokens = route.changes && route.path.starts_with("/tokens");
+    let response = next.run(request).await;
+    if about_tokens {
+        api.known.forget();
+    }
+    Ok(response)
 }
 
 /// That nothing can be changed through this process.
@@ -88,8 +96,8 @@ impl Api {
     /// Counts a request of a caller, or says that there were too many.
     pub(crate) fn paced(&self, caller: &Caller, peer: SocketAddr) -> Result<(), Problem> {
         let whose = caller.token.map_or(Whose::Peer(peer.ip()), Whose::Token);
-        self.pace.take(whose, self.clock.monotonic()).map_err(|wait| {
-            let limit = self.http.requests_per_second;
+        let limit = self.http().requests_per_second;
+        self.pace.take(whose, self.clock.monotonic(), limit).map_err(|wait| {
             let told = format!(
                 "more than {limit} requests a second (http.requests_per_second); try again in {} ms",
                 wait.as_millis().max(1)
@@ -107,7 +115,8 @@ pub(super) async fn require_metrics(
     next: Next,
 ) -> Result<Response, Problem> {
     let headers = request.headers();
-    if let Some(secret) = api.http.metrics_token.get() {
+    let http = api.http();
+    if let Some(secret) = http.metrics_token.get() {
         let own = headers.get("x-metrics-token").and_then(|value| value.to_str().ok());
         let matches = |given: &str| bool::from(given.as_bytes().ct_eq(secret.as_bytes()));
         if own.or_else(|| bearer(headers)).is_some_and(matches) {
@@ -126,11 +135,21 @@ pub(super) async fn require_metrics(
 /// Who is calling. Without any valid token in the store, callers on this machine may do everything.
 async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
     if let Some(secret) = bearer(headers) {
-        let known = with_token(api, &TokenHash::of(secret)).await?;
+        let (hash, now) = (TokenHash::of(secret), api.clock.monotonic());
+        if let Some(caller) = api.known.caller(&hash, now) {
+            return Ok(caller);
+        }
         let unknown = || Problem::new(Code::Unauthenticated, "this token is unknown, expired or revoked");
-        return known.ok_or_else(unknown);
+        let caller = with_token(api, &hash).await?.ok_or_else(unknown)?;
+        api.known.remember(&hash, &caller, now);
+        return Ok(caller);
+    }
+    let now = api.clock.monotonic();
+    if api.known.none(now) && is_local(api, peer, headers) {
+        return Ok(OWNER);
     }
     if let Some(owner) = owner(api, peer, headers).await? {
+        api.known.remember_none(now);
         return Ok(owner);
     }
     Err(Problem::new(
@@ -147,15 +166,18 @@ pub(crate) async fn with_token(api: &Api, hash: &TokenHash) -> Result<Option<Cal
     Ok(valid.map(|token| Caller { role: token.role, tenant: token.tenant, token: Some(token.id) }))
 }
 
+fn is_local(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> bool {
+    api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers)
+}
+
 /// The owner of the machine, if that is who calls and there are no tokens.
 pub(crate) async fn owner(
     api: &Api,
     peer: SocketAddr,
     headers: &HeaderMap,
 ) -> Result<Option<Caller>, Problem> {
-    let local = api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers);
-    let alone = local && !api.backend.has_tokens().await?;
-    Ok(alone.then_some(Caller { role: TokenRole::Admin, tenant: None, token: None }))
+    let alone = is_local(api, peer, headers) && !api.backend.has_tokens().await?;
+    Ok(alone.then_some(OWNER))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

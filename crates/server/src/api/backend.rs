@@ -34,7 +34,7 @@ pub(crate) trait ApiBackend: Send + Sync {
     /// Whether the broker works.
     async fn check_broker(&self) -> Result<(), BrokerError>;
 
-    /// What waits in the outbox, and whether a relay streams it; else relays poll it.
+    /// What waits in all outboxes, and whether a relay streams the first; else relays poll it.
     async fn outbox(&self) -> Result<(Backlog, bool), StoreError>;
 
     /// The time by the store's own clock.
@@ -44,6 +44,8 @@ pub(crate) trait ApiBackend: Send + Sync {
 /// A store and a broker, their types forgotten.
 pub(crate) struct Erased<S> {
     pub(crate) store: S,
+    /// The outboxes beside the first.
+    pub(crate) further: Vec<S>,
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) clock: Clock,
 }
@@ -80,7 +82,16 @@ impl<S: Store + Outbox + OutboxDesk + Tokens + Upkeep> ApiBackend for Erased<S> 
     }
 
     async fn outbox(&self) -> Result<(Backlog, bool), StoreError> {
-        Ok((self.store.backlog().await?, self.store.stream_state().await?.is_some()))
+        let mut whole = self.store.backlog().await?;
+        for store in &self.further {
+            let Backlog { due, later, dead, parked_keys, oldest_due } = store.backlog().await?;
+            whole.due += due;
+            whole.later += later;
+            whole.dead += dead;
+            whole.parked_keys += parked_keys;
+            whole.oldest_due = whole.oldest_due.into_iter().chain(oldest_due).min();
+        }
+        Ok((whole, self.store.stream_state().await?.is_some()))
     }
 
     async fn store_time(&self) -> Result<Timestamp, StoreError> {

@@ -10,7 +10,7 @@ use postrider::store::HeldKey;
 use postrider::topology::ConsumerName;
 use serde::{Deserialize, Serialize};
 
-use super::front::{Changed, Front, Path};
+use super::front::{Changed, Front, Path, Why};
 use super::subscriptions::{read, read_or_default};
 use super::{Caller, Problem};
 use crate::desk::consumers::ConsumerRow;
@@ -30,13 +30,7 @@ struct Listed {
 }
 
 async fn list(State(front): State<Front>) -> Result<Json<Listed>, Problem> {
-    Ok(Json(Listed { consumers: front.desk.consumers().await? }))
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Why {
-    reason: String,
+    Ok(Json(Listed { consumers: front.desk.consumers_closely().await? }))
 }
 
 async fn pause(
@@ -53,8 +47,10 @@ async fn resume(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<ConsumerName>,
+    body: Bytes,
 ) -> Result<Json<Changed>, Problem> {
-    Ok(Json(Changed { changed: front.desk.resume(&name, &caller.name()).await? }))
+    let Why { reason } = read_or_default(&body)?;
+    Ok(Json(Changed { changed: front.desk.resume(&name, &caller.name(), &reason).await? }))
 }
 
 #[derive(Serialize)]
@@ -70,6 +66,8 @@ async fn held(State(front): State<Front>, Path(name): Path<ConsumerName>) -> Res
 #[serde(deny_unknown_fields)]
 struct Release {
     key: OrderingKey,
+    #[serde(default)]
+    reason: String,
 }
 
 async fn release(
@@ -78,7 +76,7 @@ async fn release(
     Path(name): Path<ConsumerName>,
     body: Bytes,
 ) -> Result<StatusCode, Problem> {
-    let Release { key } = read(&body)?;
-    front.desk.release(&name, &key, &caller.name()).await?;
+    let Release { key, reason } = read(&body)?;
+    front.desk.release(&name, &key, &caller.name(), &reason).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -117,7 +117,14 @@ async fn ack<S: Backend>(
     Path(queue): Path<QueueName>,
     body: Bytes,
 ) -> Result<Json<Settled>, Problem> {
-    settle(&desks, &queue, &read(&body)?, |desk, token, _| desk.settle(token, Verdict::Ack).is_ok()).await
+    let asked = read(&body)?;
+    let mut answer =
+        settle(&desks, &queue, &asked, |desk, token, _| desk.settle(token, Verdict::Ack).is_ok()).await;
+    for token in std::mem::take(&mut answer.over) {
+        let marked = desks.ack_for_another(&queue, &token).await?;
+        if marked { &mut answer.settled } else { &mut answer.over }.push(token);
+    }
+    told(answer)
 }
 
 async fn retry<S: Backend>(
@@ -129,8 +136,10 @@ async fn retry<S: Backend>(
         reason: reason(asked, "the worker asked for a retry"),
         after: asked.after_ms.map(Duration::from_millis),
     };
-    settle(&desks, &queue, &read(&body)?, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok())
-        .await
+    let asked = read(&body)?;
+    told(
+        settle(&desks, &queue, &asked, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok()).await,
+    )
 }
 
 async fn reject<S: Backend>(
@@ -139,8 +148,10 @@ async fn reject<S: Backend>(
     body: Bytes,
 ) -> Result<Json<Settled>, Problem> {
     let verdict = |asked: &Settle| Verdict::Reject { reason: reason(asked, "the worker rejected it") };
-    settle(&desks, &queue, &read(&body)?, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok())
-        .await
+    let asked = read(&body)?;
+    told(
+        settle(&desks, &queue, &asked, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok()).await,
+    )
 }
 
 async fn extend<S: Backend>(
@@ -150,16 +161,16 @@ async fn extend<S: Backend>(
 ) -> Result<Json<Settled>, Problem> {
     let asked: Settle = read(&body)?;
     let lease = lease_of(asked.lease_ms)?;
-    settle(&desks, &queue, &asked, |desk, token, _| desk.extend(token, lease).is_ok()).await
+    told(settle(&desks, &queue, &asked, |desk, token, _| desk.extend(token, lease).is_ok()).await)
 }
 
-/// Does it to each lease. 410 when all of them are over.
+/// Does it to each lease of this process.
 async fn settle<S: Backend>(
     desks: &PullDesks<S>,
     queue: &QueueName,
     asked: &Settle,
     each: impl Fn(&PullDesk, &str, &Settle) -> bool,
-) -> Result<Json<Settled>, Problem> {
+) -> Settled {
     let mut answer = Settled::default();
     if let Some(desk) = desks.open(queue).await {
         for token in &asked.leases {
@@ -169,8 +180,14 @@ async fn settle<S: Backend>(
     } else {
         answer.over.clone_from(&asked.leases);
     }
+    answer
+}
+
+/// 410 when all of them are over.
+fn told(answer: Settled) -> Result<Json<Settled>, Problem> {
     if answer.settled.is_empty() && !answer.over.is_empty() {
-        let detail = "it ran out, was settled before, or was given by another process; what was not settled comes again";
+        let detail = "it ran out, was settled before, or was given by another process, which alone can retry, reject or extend it; \
+                      what was not settled comes again";
         return Err(Problem::new(Code::LeaseOver, detail));
     }
     Ok(Json(answer))

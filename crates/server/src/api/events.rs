@@ -40,7 +40,7 @@ pub(super) async fn publish(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let content = Content::of(&headers)?;
-    let body = body.map_err(|rejection| read_failed(&rejection, api.http.max_body_bytes))?;
+    let body = body.map_err(|rejection| read_failed(&rejection, api.http().max_body_bytes))?;
     let event = match content {
         Content::CloudEvents => return batch::publish(&api, &caller, content, &headers, &body).await,
         Content::Attributes => cloud_event::binary(&headers, body, api.limits),
@@ -72,7 +72,7 @@ pub(super) async fn publish_batch(
         let detail = "a batch is an array, as application/json or application/cloudevents-batch+json";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
-    let body = body.map_err(|rejection| read_failed(&rejection, api.http.max_body_bytes))?;
+    let body = body.map_err(|rejection| read_failed(&rejection, api.http().max_body_bytes))?;
     batch::publish(&api, &caller, content, &headers, &body).await
 }
 

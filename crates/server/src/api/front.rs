@@ -8,11 +8,12 @@ use axum::http::request::Parts;
 use jiff::{Span, Timestamp, tz::TimeZone};
 use postrider::Clock;
 use postrider::envelope::TenantId;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Api, Caller, Code, Problem, audit_log, consumers, letters, operations, outbox, stream, tokens, topology,
+    Api, Caller, Code, Problem, audit_log, consumers, letters, migrations, operations, outbox, stream,
+    tokens, topology,
 };
 use crate::desk::Desk;
 use crate::desk::pulse::Pulse;
@@ -38,6 +39,7 @@ pub(crate) fn routes(front: Front) -> Router<Api> {
         .merge(operations::routes())
         .merge(topology::routes())
         .merge(consumers::routes())
+        .merge(migrations::routes())
         .merge(audit_log::routes())
         .merge(tokens::routes())
         .merge(stream::routes())
@@ -113,6 +115,13 @@ pub(super) fn tenant(caller: &Caller, asked: Option<TenantId>) -> Result<Option<
 /// Whether a thing of this tenant may be shown. One that may not is as if it were not there.
 pub(super) fn may_see(caller: &Caller, tenant: Option<&str>) -> bool {
     caller.tenant.as_ref().is_none_or(|own| tenant == Some(own.as_str()))
+}
+
+/// Why something is changed, for the audit log.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Why {
+    pub(super) reason: String,
 }
 
 /// Whether something was changed.

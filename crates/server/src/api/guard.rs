@@ -4,7 +4,7 @@ use std::any::Any;
 use std::pin::Pin;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tracing::Instrument as _;
@@ -13,6 +13,8 @@ use super::Api;
 use super::problem::{Code, Problem};
 
 const REQUEST_ID: &str = "x-request-id";
+/// No refusal has more to say.
+const LONGEST_WORDS: usize = 4096;
 
 /// Gives each request an id (the client's own, if it sent one), and logs and measures it. Never the query or the body.
 pub(super) async fn observe(State(api): State<Api>, request: Request, next: Next) -> Response {
@@ -61,7 +63,7 @@ fn fresh_id(api: &Api) -> HeaderValue {
 
 /// Ends a request that takes too long. What it was doing may have been committed.
 pub(super) async fn time_limit(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let limit = api.http.request_timeout();
+    let limit = api.http().request_timeout();
     if let Ok(response) = tokio::time::timeout(limit, next.run(request)).await {
         return response;
     }
@@ -75,7 +77,7 @@ pub(super) async fn time_limit(State(api): State<Api>, request: Request, next: N
 pub(super) async fn slots(State(api): State<Api>, request: Request, next: Next) -> Response {
     let Ok(_slot) = api.slots.try_acquire() else {
         let detail =
-            format!("{} requests are being worked on; try again soon", api.http.max_concurrent_requests);
+            format!("{} requests are being worked on; try again soon", api.http().max_concurrent_requests);
         return Problem::new(Code::Overloaded, detail).into_response();
     };
     next.run(request).await
@@ -93,6 +95,30 @@ pub(super) fn declared_length(max: usize) -> impl Fn(Request, Next) -> Answer + 
             if too_large { Problem::too_large(max).into_response() } else { next.run(request).await }
         })
     }
+}
+
+/// Answers with a problem what the framework refuses in plain words.
+pub(super) async fn as_problems(request: Request, next: Next) -> Response {
+    plain_refusal(next.run(request).await).await.map_or_else(|response| response, Problem::into_response)
+}
+
+/// The problem in a refusal without one: of a path, a query or a body that cannot be read. Any other response as it is.
+pub(crate) async fn plain_refusal(response: Response) -> Result<Problem, Response> {
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if !status.is_client_error() || kind.is_some_and(|kind| !kind.starts_with("text/plain")) {
+        return Err(response);
+    }
+    let code = match status {
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::METHOD_NOT_ALLOWED => Code::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::PayloadTooLarge,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
+        _ => Code::InvalidRequest,
+    };
+    let told = axum::body::to_bytes(response.into_body(), LONGEST_WORDS).await.unwrap_or_default();
+    let told = String::from_utf8_lossy(&told);
+    Ok(Problem::new(code, if told.is_empty() { "it cannot be read; nothing was changed" } else { &told }))
 }
 
 /// A bug: logged here, told without detail.

@@ -71,7 +71,7 @@ pub(super) async fn once(State(api): State<Api>, request: Request, next: Next) -
     }
     let (parts, body) = request.into_parts();
     let key = key(&parts)?;
-    let max = api.http.max_body_bytes;
+    let max = api.http().max_body_bytes;
     let body = to_bytes(body, max).await.map_err(|_| Problem::too_large(max))?;
     let hash = fingerprint(&parts, &body);
     match api.once.claim(&key, hash).await? {

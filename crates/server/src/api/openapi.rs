@@ -8,6 +8,9 @@ use super::table::{ROUTES, Route, Tenants};
 /// What bodies and answers look like. A test holds it against what a running server answers.
 const SCHEMAS: &str = include_str!("openapi.schemas.json");
 
+/// Bodies that may be left out.
+const MAY_BE_EMPTY: [&str; 6] = ["Why", "Step", "Compare", "Lease", "Rotate", "AboutEntry"];
+
 /// `GET /v1/openapi.json`
 pub(super) async fn show() -> Json<Value> {
     Json(document())
@@ -76,7 +79,8 @@ fn operation(route: &Route) -> Value {
     if route.method == "POST" {
         let schema = route.body.map_or_else(|| json!({ "type": ["object", "array"] }), reference);
         let content = json!({ "application/json": { "schema": schema } });
-        operation["requestBody"] = json!({ "required": route.body.is_some(), "content": content });
+        let needed = route.body.is_some_and(|name| !MAY_BE_EMPTY.contains(&name));
+        operation["requestBody"] = json!({ "required": needed, "content": content });
     }
     operation
 }
@@ -95,8 +99,9 @@ fn reference(name: &str) -> Value {
 
 fn status(route: &Route) -> &'static str {
     match (route.method, route.path) {
-        ("POST", "/events" | "/events:batch" | "/operations" | "/dlq/messages/{id}/edit") => "202",
-        ("POST", "/tokens" | "/subscriptions" | "/ledger/{tenant}/entries") => "201",
+        ("POST", "/events" | "/events:batch" | "/operations" | "/dlq/messages/{id}/edit")
+        | ("POST", "/migrations/{name}/compare" | "/migrations/{name}/finish") => "202",
+        ("POST", "/tokens" | "/subscriptions" | "/progress" | "/migrations") => "201",
         ("POST", path) if path.starts_with("/ledger/") => "201",
         ("DELETE", _) | ("POST", "/consumers/{name}/release") => "204",
         _ => "200",

@@ -9,8 +9,8 @@ use postrider::store::Operation;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::front::{Front, Path, Query, limit, place};
-use super::subscriptions::read;
+use super::front::{Front, Path, Query, Why, limit, place};
+use super::subscriptions::{read, read_or_default};
 use super::{Caller, Problem};
 use crate::desk::operations::{Asked, Planned, no_operation};
 
@@ -90,10 +90,12 @@ async fn cancel(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<Uuid>,
+    body: Bytes,
 ) -> Result<Json<Operation>, Problem> {
+    let Why { reason } = read_or_default(&body)?;
     let found = front.desk.operation(id).await?;
     found.filter(|operation| is_of(&caller, operation)).ok_or_else(|| no_operation(id))?;
-    Ok(Json(front.desk.cancel(id, &caller.name()).await?))
+    Ok(Json(front.desk.cancel(id, &caller.name(), &reason).await?))
 }
 
 /// Whether an operation is about the tenant whom the caller is bound to: its plan says so.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Api;
 use super::access::Caller;
+use super::front::{Changed, Path, Query, Why};
 use super::problem::{Code, Problem};
 use crate::config::{OLD_SECRET_STAYS, PushForm};
 use crate::push_desk::{DeskError, PushDesk, Row, Shown, Signing, Tested};
@@ -113,6 +114,7 @@ struct Rotate {
     signing: Signing,
     /// How long the old secret signs still.
     old_stays_ms: Option<u64>,
+    reason: String,
 }
 
 async fn rotate<S: Subscriptions + Controls>(
@@ -123,7 +125,7 @@ async fn rotate<S: Subscriptions + Controls>(
 ) -> Result<Json<Shown>, Problem> {
     let asked: Rotate = read_or_default(&body)?;
     let stays = asked.old_stays_ms.map_or(OLD_SECRET_STAYS, Duration::from_millis);
-    Ok(Json(desk.rotate(&name, asked.signing, stays, &caller.name()).await?))
+    Ok(Json(desk.rotate(&name, asked.signing, stays, &caller.name(), &asked.reason).await?))
 }
 
 async fn test<S: Subscriptions + Controls>(
@@ -131,17 +133,6 @@ async fn test<S: Subscriptions + Controls>(
     Path(name): Named,
 ) -> Result<Json<Tested>, Problem> {
     Ok(Json(desk.test(&name).await?))
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Why {
-    reason: String,
-}
-
-#[derive(Serialize)]
-struct Changed {
-    changed: bool,
 }
 
 async fn pause<S: Subscriptions + Controls>(
@@ -160,9 +151,11 @@ async fn resume<S: Subscriptions + Controls>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     Path(name): Named,
+    body: Bytes,
 ) -> Result<Json<Changed>, Problem> {
+    let why: Why = read_or_default(&body)?;
     desk.find(&name).await?;
-    let changed = desk.store.resume(&name, &caller.name()).await?;
+    let changed = desk.store.resume(&name, &caller.name(), &why.reason).await?;
     Ok(Json(Changed { changed }))
 }
 

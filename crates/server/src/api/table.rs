@@ -116,7 +116,11 @@ pub(crate) const ROUTES: &[Route] = &[
         .unpaced()
         .takes("NewEvent")
         .gives("Accepted"),
-    post("/events:batch", Operator, "Commit many events together").own().unpaced(),
+    post("/events:batch", Operator, "Commit many events together")
+        .own()
+        .unpaced()
+        .takes("NewEvents")
+        .gives("BatchAnswer"),
     get("/events", Viewer, "Events in the outbox, the newest first")
         .own()
         .asks(&["type", "aggregate_type", "aggregate_id", "key", "tenant", "status", "cursor", "limit"])
@@ -142,8 +146,11 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/operations", Operator, "Carry out a plan").own().takes("Asked").gives("Operation"),
     get("/operations", Viewer, "Operations, the newest first").own().asks(PAGE).gives("OperationPage"),
     get("/operations/{id}", Viewer, "How far one is").own().gives("Operation"),
-    post("/operations/{id}/cancel", Operator, "End one before its time").own().gives("Operation"),
-    get("/topology", Viewer, "The topology as it is configured"),
+    post("/operations/{id}/cancel", Operator, "End one before its time")
+        .own()
+        .takes("Why")
+        .gives("Operation"),
+    get("/topology", Viewer, "The topology as it is configured").gives("Topology"),
     get("/topology/plan", Viewer, "What the broker lacks of it").gives("TopologyPlan"),
     get("/topology/drift", Viewer, "Whether the broker has it, and nothing more").gives("Drift"),
     get("/topology/diagram.svg", Viewer, "A picture of it"),
@@ -151,7 +158,7 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/consumers/{name}/pause", Operator, "Pause a consumer wherever it runs")
         .takes("Why")
         .gives("Changed"),
-    post("/consumers/{name}/resume", Operator, "Let a consumer go on").gives("Changed"),
+    post("/consumers/{name}/resume", Operator, "Let a consumer go on").takes("Why").gives("Changed"),
     get("/consumers/{name}/held", Viewer, "Ordering keys that it holds").gives("HeldPage"),
     post("/consumers/{name}/release", Operator, "Let the events behind a parked one go on without it")
         .takes("Release"),
@@ -160,37 +167,72 @@ pub(crate) const ROUTES: &[Route] = &[
         .gives("LogPage"),
     get("/tokens", Admin, "Tokens, without their secrets").gives("TokenPage"),
     post("/tokens", Admin, "Make a token; its secret is shown once").takes("NewToken").gives("Token"),
-    delete("/tokens/{id}", Admin, "Take a token back"),
-    post("/queues/{queue}/deliveries", Operator, "Lease deliveries of a queue").unpaced(),
-    post("/queues/{queue}/deliveries:ack", Operator, "Settle deliveries as done").unpaced(),
-    post("/queues/{queue}/deliveries:retry", Operator, "Have deliveries come again later").unpaced(),
-    post("/queues/{queue}/deliveries:reject", Operator, "Make deliveries dead letters").unpaced(),
-    post("/queues/{queue}/deliveries:extend", Operator, "Keep a lease for longer").unpaced(),
-    get("/subscriptions", Viewer, "Push subscriptions, without their secrets"),
-    get("/subscriptions/{name}", Viewer, "One push subscription"),
+    delete("/tokens/{id}", Admin, "Take a token back").asks(&["reason"]),
+    post("/queues/{queue}/deliveries", Operator, "Lease deliveries of a queue")
+        .unpaced()
+        .takes("Lease")
+        .gives("Deliveries"),
+    post("/queues/{queue}/deliveries:ack", Operator, "Settle deliveries as done")
+        .unpaced()
+        .takes("Settle")
+        .gives("Settled"),
+    post("/queues/{queue}/deliveries:retry", Operator, "Have deliveries come again later")
+        .unpaced()
+        .takes("Settle")
+        .gives("Settled"),
+    post("/queues/{queue}/deliveries:reject", Operator, "Make deliveries dead letters")
+        .unpaced()
+        .takes("Settle")
+        .gives("Settled"),
+    post("/queues/{queue}/deliveries:extend", Operator, "Keep a lease for longer")
+        .unpaced()
+        .takes("Settle")
+        .gives("Settled"),
+    get("/subscriptions", Viewer, "Push subscriptions, without their secrets").gives("SubscriptionPage"),
+    get("/subscriptions/{name}", Viewer, "One push subscription").gives("Subscription"),
     get("/subscriptions/{name}/attempts", Viewer, "How the last attempts at its endpoint went")
-        .asks(&["event_id", "limit"]),
-    post("/subscriptions/{name}/test", Operator, "Send its endpoint an event of its own"),
+        .asks(&["event_id", "limit"])
+        .gives("AttemptPage"),
+    post("/subscriptions/{name}/test", Operator, "Send its endpoint an event of its own").gives("Tested"),
     post("/subscriptions/{name}/pause", Operator, "Pause it").takes("Why").gives("Changed"),
-    post("/subscriptions/{name}/resume", Operator, "Let it go on").gives("Changed"),
-    post("/subscriptions", Admin, "Make a push subscription; its secret is shown once"),
+    post("/subscriptions/{name}/resume", Operator, "Let it go on").takes("Why").gives("Changed"),
+    post("/subscriptions", Admin, "Make a push subscription; its secret is shown once")
+        .takes("NewSubscription")
+        .gives("Secret"),
     delete("/subscriptions/{name}", Admin, "Remove a push subscription"),
-    post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still"),
-    get("/progress", Viewer, "Jobs, the newest first").own().asks(&["status", "tenant", "after", "limit"]),
-    get("/progress/{job}", Viewer, "How far one is").own(),
-    post("/progress", Operator, "Begin a job").own().unpaced(),
-    post("/progress/{job}/steps", Operator, "Take a step of a job").own().unpaced(),
-    post("/progress/{job}/items", Operator, "Mark items of a job").own().unpaced(),
-    get("/migrations", Viewer, "Migrations between buses, and where each stands"),
-    get("/migrations/{name}", Viewer, "Where one stands"),
-    post("/migrations/{name}/compare", Operator, "Compare what both buses carry"),
-    post("/migrations", Admin, "Start to publish to both buses"),
-    post("/migrations/{name}/cutover", Admin, "Publish to the new bus alone"),
-    post("/migrations/{name}/rollback", Admin, "Go back to both buses"),
-    post("/migrations/{name}/finish", Admin, "Remove the old bus"),
+    post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still")
+        .takes("Rotate")
+        .gives("Secret"),
+    get("/progress", Viewer, "Jobs, the newest first")
+        .own()
+        .asks(&["status", "tenant", "cursor", "limit"])
+        .gives("JobPage"),
+    get("/progress/{job}", Viewer, "How far one is").own().gives("Job"),
+    post("/progress", Operator, "Begin a job").own().unpaced().takes("NewJob").gives("Job"),
+    post("/progress/{job}/steps", Operator, "Take a step of a job")
+        .own()
+        .unpaced()
+        .takes("JobStep")
+        .gives("Job"),
+    post("/progress/{job}/items", Operator, "Mark items of a job")
+        .own()
+        .unpaced()
+        .takes("JobItems")
+        .gives("Marked"),
+    get("/migrations", Viewer, "Migrations between buses, and where each stands").gives("MigrationPage"),
+    get("/migrations/{name}", Viewer, "Where one stands").gives("Migration"),
+    post("/migrations/{name}/compare", Operator, "Compare what both buses carry")
+        .takes("Compare")
+        .gives("Started"),
+    post("/migrations", Admin, "Start to publish to both buses").takes("Step").gives("Migration"),
+    post("/migrations/{name}/cutover", Admin, "Publish to the new bus alone")
+        .takes("Step")
+        .gives("Migration"),
+    post("/migrations/{name}/rollback", Admin, "Go back to both buses").takes("Step").gives("Migration"),
+    post("/migrations/{name}/finish", Admin, "Remove the old bus").takes("Step").gives("Started"),
     get("/ledger", Viewer, "Who keeps books").own().gives("Tenants"),
     get("/ledger/{tenant}", Viewer, "The settings of a tenant's books").own().gives("Book"),
-    get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own().gives("Accounts"),
+    get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own().gives("AccountPage"),
     get("/ledger/{tenant}/accounts/{account}/statement", Viewer, "The newest movements of an account")
         .own()
         .asks(&["limit"])
@@ -214,11 +256,11 @@ pub(crate) const ROUTES: &[Route] = &[
     get("/ledger/{tenant}/balance-sheet", Viewer, "What one has, owes and owns")
         .own()
         .asks(&["at"])
-        .gives("Statement"),
+        .gives("Report"),
     get("/ledger/{tenant}/income-statement", Viewer, "What came in and went out")
         .own()
         .asks(&["from", "to"])
-        .gives("Statement"),
+        .gives("Report"),
     get("/ledger/{tenant}/verify", Viewer, "Whether the books are as they were written")
         .own()
         .asks(&["after"])
@@ -234,15 +276,22 @@ pub(crate) const ROUTES: &[Route] = &[
         .own()
         .takes("NewEntry")
         .gives("Receipt"),
-    post("/ledger/{tenant}/entries/{entry}/reversals", Operator, "Reverse an entry").own().gives("Receipt"),
+    post("/ledger/{tenant}/entries/{entry}/reversals", Operator, "Reverse an entry")
+        .own()
+        .takes("AboutEntry")
+        .gives("Receipt"),
     post("/ledger/{tenant}/entries/{entry}/settlements", Operator, "Settle a pending entry")
         .own()
+        .takes("AboutEntry")
         .gives("Receipt"),
-    post("/ledger/{tenant}/entries/{entry}/voids", Operator, "Void a pending entry").own().gives("Receipt"),
+    post("/ledger/{tenant}/entries/{entry}/voids", Operator, "Void a pending entry")
+        .own()
+        .takes("AboutEntry")
+        .gives("Receipt"),
     post("/ledger/{tenant}/accounts", Operator, "Add accounts, or rename, open and close them")
         .own()
-        .takes("Accounts")
-        .gives("Accounts"),
+        .takes("AccountPage")
+        .gives("AccountPage"),
     post("/ledger/{tenant}/rates", Operator, "Add rates, or mend them").own().takes("Rates").gives("Rates"),
     post("/ledger/{tenant}/rules", Admin, "Make these the next version of the rules")
         .own()

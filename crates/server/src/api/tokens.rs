@@ -10,7 +10,7 @@ use postrider::store::TokenRole;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::front::{Front, Path};
+use super::front::{Front, Path, Query, Why};
 use super::subscriptions::read;
 use super::{Caller, Code, Problem};
 use crate::desk::tokens::{NewToken, TokenRow, expiry};
@@ -57,7 +57,9 @@ async fn revoke(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<Uuid>,
+    Query(Why { reason }): Query<Why>,
 ) -> Result<StatusCode, Problem> {
-    front.desk.revoke_token(id, &caller.name(), None).await?;
+    let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
+    front.desk.revoke_token(id, &caller.name(), reason).await?;
     Ok(StatusCode::NO_CONTENT)
 }

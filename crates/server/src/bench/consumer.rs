@@ -3,9 +3,9 @@
 use futures_util::future::try_join_all;
 use postrider::consumer::ConsumerStatus;
 
-use super::desk::Desk;
+use super::desk::{Desk, Pace};
 use super::effects::Effects;
-use super::{Figure, Load, Raw, per_second};
+use super::{Figure, Load, Raw, per_second, processor};
 
 /// Transactions side by side, as a consumer has deliveries.
 const SIDE_BY_SIDE: usize = 16;
@@ -15,18 +15,21 @@ impl<S: Effects> Desk<'_, S> {
     pub(super) async fn consumers(&self, raw: &mut dyn Raw, load: Load) -> anyhow::Result<Vec<Figure>> {
         self.store.make_effects().await?;
         let (mut single, mut bare, mut batch) = (Vec::new(), Vec::new(), Vec::new());
+        let mut costs = Vec::new();
         for round in 1..=load.rounds {
             let limit = self.raw_consume(raw, load).await?;
             let fewer = Load { events: load.events.div_ceil(4), ..load };
             let transactions = self.bare_transactions(fewer, 1, 0).await?;
             let one = self.consume_effects(fewer, 1).await?;
             let hundred = self.consume_effects(load, 100).await?;
-            eprintln!(
-                "round {round}: raw consume {limit:.0}/s, bare transactions {transactions:.0}/s; one event a transaction {one:.0}/s, batches of 100 {hundred:.0}/s"
-            );
-            single.push((one, limit));
-            bare.push((one, transactions));
-            batch.push((hundred, limit));
+            eprintln!("round {round}: bare transactions {transactions:.0}/s");
+            limit.tell(round, "raw consume", load.events);
+            one.tell(round, "one event a transaction", fewer.events);
+            hundred.tell(round, "batches of 100", load.events);
+            single.push((one.rate, limit.rate));
+            bare.push((one.rate, transactions));
+            batch.push((hundred.rate, limit.rate));
+            costs.push((hundred.spent.per_million(load.events), limit.spent.per_million(load.events)));
         }
         let figures = [
             Figure::median("consumer over raw consume and ack, batches of 100", self.backend, "/s", batch)
@@ -38,12 +41,13 @@ impl<S: Effects> Desk<'_, S> {
                 single,
             ),
             Figure::median("consumer over the bare transactions, one event each", self.backend, "/s", bare),
+            processor::figure("consumer over raw consume and ack, batches of 100", self.backend, costs),
         ];
         Ok(figures.into_iter().flatten().collect())
     }
 
     /// Events a second with handlers that write so many rows a transaction.
-    async fn consume_effects(&self, load: Load, batch: usize) -> anyhow::Result<f64> {
+    async fn consume_effects(&self, load: Load, batch: usize) -> anyhow::Result<Pace> {
         self.fill_queue(&self.envelopes(load)?).await?;
         let consumer = self.consumer(&self.new_name()?, S::effects(batch), None)?;
         self.consume(consumer, load.events, ConsumerStatus::applied).await

@@ -14,6 +14,7 @@ use postrider::topology::{ConsumerName, QueueName, ServiceQueue};
 use postrider::{Broker, Clock, Envelope, Event, Payload, WireFormat};
 use tokio_util::sync::CancellationToken;
 
+use super::processor::{Processes, Spent};
 use super::{Load, per_second};
 
 /// Events per transaction, or messages per publish, while something is filled.
@@ -28,6 +29,24 @@ pub(crate) struct Desk<'a, S> {
     pub(crate) clock: &'a Clock,
     /// What they are, for people.
     pub(crate) backend: &'static str,
+    /// Their processes.
+    pub(crate) processes: Processes,
+}
+
+/// A rate, and what it cost.
+#[derive(Clone, Copy)]
+pub(super) struct Pace {
+    /// Events a second.
+    pub(super) rate: f64,
+    /// Processor time in all of it.
+    pub(super) spent: Spent,
+}
+
+impl Pace {
+    /// Tells who watches.
+    pub(super) fn tell(self, round: usize, what: &str, events: usize) {
+        eprintln!("round {round}: {what} {:.0}/s, {}", self.rate, self.spent.told(events));
+    }
 }
 
 impl<S: Backend> Desk<'_, S> {
@@ -100,16 +119,16 @@ impl<S: Backend> Desk<'_, S> {
         consumer: Consumer<S>,
         events: usize,
         counted: fn(&ConsumerStatus) -> u64,
-    ) -> anyhow::Result<f64> {
+    ) -> anyhow::Result<Pace> {
         let (status, stop) = (consumer.status(), CancellationToken::new());
-        let start = self.clock.monotonic();
+        let (start, before) = (self.clock.monotonic(), self.processes.spent());
         let running = tokio::spawn(Arc::new(consumer).run(stop.clone()));
         while counted(&status) < events as u64 {
             self.clock.sleep(Duration::from_millis(2)).await;
         }
-        let took = self.clock.since(start);
+        let (took, spent) = (self.clock.since(start), self.processes.spent() - before);
         stop.cancel();
         running.await??;
-        Ok(per_second(events, took))
+        Ok(Pace { rate: per_second(events, took), spent })
     }
 }

@@ -53,7 +53,7 @@ impl<S: Backend> Desk<'_, S> {
         for (rate, counted) in rates.iter_mut().zip(counts) {
             self.fill_queue(&events).await?;
             let consumer = self.consumer(&name, no_effect(batch), front)?;
-            *rate = self.consume(consumer, events.len(), counted).await?;
+            *rate = self.consume(consumer, events.len(), counted).await?.rate;
         }
         Ok(rates.into())
     }

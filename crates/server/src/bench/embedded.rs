@@ -10,6 +10,7 @@ use postrider::topology::{Queue, QueueName, Topology};
 use postrider::{Broker, Clock};
 
 use super::desk::Desk;
+use super::processor::Processes;
 use super::raw::EmbeddedRaw;
 use super::relay::Rival;
 use super::{Figure, Load, Part, Sizes};
@@ -53,10 +54,11 @@ impl Embedded {
             queue: &self.queue,
             clock: &self.clock,
             backend: "embedded",
+            processes: Processes::default(),
         };
         let raw = &mut self.raw;
         match part {
-            Part::Embedded => desk.end_to_end(None, load, 0.3).await,
+            Part::Embedded => desk.end_to_end_of_rows(load, 0.3).await,
             Part::Relay => {
                 let mut figures = Vec::new();
                 for &keys in &sizes.keys {

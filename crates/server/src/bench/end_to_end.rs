@@ -12,9 +12,9 @@ use postrider::{Broker, Clock};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::Desk;
+use super::desk::{Desk, Pace};
 use super::effects::Effects;
-use super::{Figure, Load, Raw, per_second};
+use super::{Figure, Load, Raw, per_second, processor};
 
 /// Services that commit side by side, and what each commits at a time.
 const WRITERS: usize = 4;
@@ -49,73 +49,90 @@ impl Line {
 }
 
 impl<S: Effects> Desk<'_, S> {
-    /// Throughput, and what it costs in processor time. Without a broker's own limits, over the rows alone.
+    /// Throughput over the slowest of the raw stages, and what it costs in processor time over all of them.
     pub(super) async fn end_to_end(
         &self,
-        mut raw: Option<&mut dyn Raw>,
+        raw: &mut dyn Raw,
         load: Load,
         target: f64,
     ) -> anyhow::Result<Vec<Figure>> {
         self.store.make_effects().await?;
         let (mut rates, mut costs) = (Vec::new(), Vec::new());
         for round in 1..=load.rounds {
-            let before = processor_time();
-            let mut limit = if raw.is_some() {
-                self.bare_transactions(load, BATCH, load.bytes).await?
-            } else {
-                self.plain_inserts(load, BATCH).await?
-            };
-            if let Some(raw) = &mut raw {
-                let messages = self.envelopes(load)?;
-                let messages = messages.iter().map(|event| wire::encode(event, WireFormat::Envelope, 0));
-                let published = raw.publish(messages.collect(), self.clock).await?;
-                let consumed = raw.consume(load.events, self.clock).await?;
-                limit = limit.min(per_second(load.events, published)).min(per_second(load.events, consumed));
-            }
-            let raw_cost = processor_time().saturating_sub(before);
-            let before = processor_time();
-            let line = self.line(self.broker.clone(), S::effects(BATCH))?;
-            let start = self.clock.monotonic();
-            self.commit_all(load).await?;
-            line.applied(load.events, self.clock).await?;
-            let rate = per_second(load.events, self.clock.since(start));
-            line.end().await?;
-            let cost = processor_time().saturating_sub(before);
-            eprintln!("round {round}: slowest raw stage {limit:.0}/s, commit to effect {rate:.0}/s");
-            rates.push((rate, limit));
-            costs.push((per_million(cost, load.events), per_million(raw_cost, load.events)));
+            let before = self.processes.spent();
+            let inserted = self.bare_transactions(load, BATCH, load.bytes).await?;
+            let messages = self.envelopes(load)?;
+            let messages = messages.iter().map(|event| wire::encode(event, WireFormat::Envelope, 0));
+            let published = per_second(load.events, raw.publish(messages.collect(), self.clock).await?);
+            let consumed = per_second(load.events, raw.consume(load.events, self.clock).await?);
+            let raw_spent = self.processes.spent() - before;
+            eprintln!(
+                "round {round}: raw stages: insert {inserted:.0}/s, publish {published:.0}/s, consume {consumed:.0}/s"
+            );
+            let pace = self.commit_to_effect(load).await?;
+            pace.tell(round, "commit to effect", load.events);
+            rates.push((pace.rate, inserted.min(published).min(consumed)));
+            costs.push((pace.spent.per_million(load.events), raw_spent.per_million(load.events)));
         }
-        let over = if raw.is_some() {
-            "the slowest raw stage"
-        } else {
-            "raw inserts of the same size, 100 in a transaction"
-        };
         let figures = [
-            Figure::median(format!("commit to effect over {over}"), self.backend, "/s", rates)
+            Figure::median("commit to effect over the slowest raw stage", self.backend, "/s", rates)
                 .map(|figure| figure.aims_at(target)),
-            Figure::median(
-                "processor seconds of a million events, commit to effect, over the raw stages (client side)",
-                self.backend,
-                "s",
-                costs,
-            ),
+            processor::figure("commit to effect over all raw stages", self.backend, costs),
         ];
         Ok(figures.into_iter().flatten().collect())
     }
 
-    /// Rows a second of one writer that inserts them one by one, so many in a transaction.
-    async fn plain_inserts(&self, load: Load, batch: usize) -> anyhow::Result<f64> {
+    /// Throughput of a store without a broker's own limits, over rows of the same size alone: many in a statement, and one by one.
+    pub(super) async fn end_to_end_of_rows(&self, load: Load, target: f64) -> anyhow::Result<Vec<Figure>> {
+        self.store.make_effects().await?;
+        let (mut over_batches, mut over_rows) = (Vec::new(), Vec::new());
+        for round in 1..=load.rounds {
+            let batched = self.plain_inserts(load, BATCH).await?;
+            let one_by_one = self.plain_inserts(load, 1).await?;
+            let pace = self.commit_to_effect(load).await?;
+            eprintln!(
+                "round {round}: rows in statements of {BATCH} {batched:.0}/s, one by one {one_by_one:.0}/s"
+            );
+            pace.tell(round, "commit to effect", load.events);
+            over_batches.push((pace.rate, batched));
+            over_rows.push((pace.rate, one_by_one));
+        }
+        let figure = |limit: &str, rounds| {
+            let name =
+                format!("commit to effect over raw inserts of the same size, {limit}, 100 in a transaction");
+            Figure::median(name, self.backend, "/s", rounds)
+        };
+        let figures = [
+            figure("100 in a statement", over_batches).map(|figure| figure.aims_at(target)),
+            figure("one in a statement", over_rows),
+        ];
+        Ok(figures.into_iter().flatten().collect())
+    }
+
+    async fn commit_to_effect(&self, load: Load) -> anyhow::Result<Pace> {
+        let before = self.processes.spent();
+        let line = self.line(self.broker.clone(), S::effects(BATCH))?;
         let start = self.clock.monotonic();
-        for _ in 0..load.events.div_ceil(batch) {
+        self.commit_all(load).await?;
+        line.applied(load.events, self.clock).await?;
+        let rate = per_second(load.events, self.clock.since(start));
+        line.end().await?;
+        Ok(Pace { rate, spent: self.processes.spent() - before })
+    }
+
+    /// Rows a second of one writer that inserts so many in a statement, and as many in a transaction as services do here.
+    async fn plain_inserts(&self, load: Load, statement: usize) -> anyhow::Result<f64> {
+        let start = self.clock.monotonic();
+        for _ in 0..load.events.div_ceil(BATCH) {
             let mut tx = self.store.begin().await?;
-            for _ in 0..batch {
-                let written =
-                    S::write_effects(&mut tx, vec![self.clock.new_id().to_string()], load.bytes).await;
+            for _ in 0..BATCH / statement {
+                let ids = (0..statement).map(|_| self.clock.new_id().to_string()).collect();
+                let written = S::write_effects(&mut tx, ids, load.bytes).await;
                 written.map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
             }
             self.store.commit(tx).await?;
         }
-        Ok(per_second(load.events.div_ceil(batch) * batch, self.clock.since(start)))
+        Ok(per_second(load.events.div_ceil(BATCH) * BATCH, self.clock.since(start)))
     }
 
     /// Starts a relay and a consumer.
@@ -152,19 +169,4 @@ impl<S: Effects> Desk<'_, S> {
         try_join_all(writers).await?;
         Ok(())
     }
-}
-
-/// Processor time of this process so far, where the system tells it as Linux does: what the client side costs.
-fn processor_time() -> Duration {
-    const TICK: Duration = Duration::from_millis(10);
-    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return Duration::ZERO };
-    // The second field is a name in brackets and may have blanks; user and system time are 12 and 13 fields after it.
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = after_name.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u32>().ok());
-    TICK * ticks.sum::<u32>()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
-fn per_million(cost: Duration, events: usize) -> f64 {
-    cost.as_secs_f64() * 1_000_000.0 / events as f64
 }

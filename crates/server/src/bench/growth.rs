@@ -42,10 +42,10 @@ impl Desk<'_, Postgres> {
         let (mut relayed, mut applied) = (Vec::new(), Vec::new());
         for _ in 0..load.rounds {
             self.fill_outbox(load).await?;
-            relayed.push(self.drain(load, RelayMode::Poll).await?);
+            relayed.push(self.drain(load, RelayMode::Poll).await?.rate);
             // What the relay published is what the consumer gets.
             let consumer = self.consumer(&self.new_name()?, Postgres::effects(100), None)?;
-            applied.push(self.consume(consumer, load.events, ConsumerStatus::applied).await?);
+            applied.push(self.consume(consumer, load.events, ConsumerStatus::applied).await?.rate);
         }
         Ok((middle(relayed), middle(applied)))
     }

@@ -30,6 +30,9 @@ use crate::config::{Config, Environment, Flags};
 /// Requests at the same time, on both sides of every comparison.
 const SIDE_BY_SIDE: usize = 64;
 
+/// Deliveries in hand, as a subscription of that concurrency has them.
+const IN_HAND: u16 = 512;
+
 /// Events of one batch.
 const BATCH: usize = 100;
 
@@ -124,20 +127,24 @@ async fn publish(api: SocketAddr, clock: &Clock, load: Load, size: usize) -> any
     Ok(per_second(load.events / size * size, clock.since(start)))
 }
 
-/// Requests a second of a plain load generator: the same client, the same requests, nothing around them.
+/// Requests a second of a plain load generator: the same client, the same requests, nothing around them, on all processors.
 async fn generate(receiver: SocketAddr, clock: &Clock, load: Load) -> anyhow::Result<f64> {
-    let sender = sender(receiver, clock)?;
+    let sender = Arc::new(sender(receiver, clock)?);
     let envelope = Event { available_at: None, ..event(load)? }.into_envelope(clock);
     let incoming = Incoming::new(ConsumerName::new("bench")?, envelope, 1);
-    let (sender, incoming) = (&sender, &incoming);
     let start = clock.monotonic();
-    let tasks = share(load.events).map(|requests| async move {
-        for _ in 0..requests {
-            sender.send(incoming).await?;
-        }
-        anyhow::Ok(())
+    let tasks = share(load.events).map(|requests| {
+        let (sender, incoming) = (sender.clone(), incoming.clone());
+        tokio::spawn(async move {
+            for _ in 0..requests {
+                sender.send(&incoming).await?;
+            }
+            anyhow::Ok(())
+        })
     });
-    try_join_all(tasks).await?;
+    for sent in try_join_all(tasks).await? {
+        sent?;
+    }
     Ok(per_second(load.events, clock.since(start)))
 }
 
@@ -166,7 +173,7 @@ async fn pushed<S: Backend>(
         clock.clone(),
     );
     let config = ConsumerConfig {
-        prefetch: 128,
+        prefetch: IN_HAND,
         concurrency: Concurrency { min: SIDE_BY_SIDE, max: SIDE_BY_SIDE },
         ..ConsumerConfig::default()
     };
@@ -221,7 +228,12 @@ async fn serve_api<S: Backend + Tokens + Upkeep>(
     let settings = Config::load(&Flags::default(), &Environment::default())?.settings;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let backend = Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+    let backend = Arc::new(Erased {
+        store: store.clone(),
+        further: Vec::new(),
+        broker: broker.clone(),
+        clock: clock.clone(),
+    });
     let once = Arc::new(Deduplicator::new(store.clone(), clock.clone(), "http"));
     let metrics = crate::api::metrics::install()?;
     let api = Api::new(backend, once, clock.clone(), settings.http, settings.limits, metrics, address);

@@ -20,7 +20,9 @@ use postrider::{Broker as _, Clock};
 /// Messages on their way at the same time.
 const WINDOW: usize = 1000;
 /// Deliveries on their way at the same time.
-const PREFETCH: u16 = 250;
+const PREFETCH: u16 = 1000;
+/// Deliveries that one ack is for: it goes for all before it.
+const ACKED_TOGETHER: usize = 100;
 
 /// A broker without anything around it.
 #[async_trait]
@@ -33,7 +35,7 @@ pub(super) trait Raw: Send {
         messages: Vec<Message>,
         clock: &Clock,
     ) -> anyhow::Result<Vec<Duration>>;
-    /// Consumes so many messages and acks each, and says how long it took.
+    /// Consumes so many messages and acks all, and says how long it took.
     async fn consume(&mut self, messages: usize, clock: &Clock) -> anyhow::Result<Duration>;
     /// Empties the queue.
     async fn empty(&mut self) -> anyhow::Result<()>;
@@ -119,11 +121,14 @@ impl Raw for RabbitRaw {
         let (queue, options) = (self.queue.as_str().into(), BasicConsumeOptions::default());
         let mut deliveries =
             self.channel.basic_consume(queue, TAG.into(), options, FieldTable::default()).await?;
-        for _ in 0..messages {
+        for seen in 1..=messages {
             let Some(delivery) = deliveries.next().await else {
                 anyhow::bail!("the broker ended the consumer")
             };
-            delivery?.ack(BasicAckOptions::default()).await?;
+            let delivery = delivery?;
+            if seen % ACKED_TOGETHER == 0 || seen == messages {
+                delivery.ack(BasicAckOptions { multiple: true }).await?;
+            }
         }
         let took = clock.since(start);
         self.channel.basic_cancel(TAG.into(), BasicCancelOptions::default()).await?;

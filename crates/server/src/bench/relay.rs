@@ -9,9 +9,9 @@ use postrider::store::Backend;
 use postrider::{Clock, WireFormat};
 use tokio_util::sync::CancellationToken;
 
-use super::desk::Desk;
+use super::desk::{Desk, Pace};
 use super::gate::Gate;
-use super::{Figure, Load, Naive, Raw, per_second};
+use super::{Figure, Load, Naive, Raw, per_second, processor};
 
 /// Against what the relay is measured.
 pub(super) struct Rival<'a> {
@@ -27,23 +27,30 @@ impl<S: Backend> Desk<'_, S> {
     /// Measures the rounds, raw, naive and relay in turn. One hot key is measured against one message at a time.
     pub(super) async fn relay(&self, rival: &mut Rival<'_>, load: Load) -> anyhow::Result<Vec<Figure>> {
         let (mut polled, mut naive_rounds, mut streamed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut polled_costs, mut streamed_costs) = (Vec::new(), Vec::new());
+        let cost = |pace: Pace| pace.spent.per_million(load.events);
         for round in 1..=load.rounds {
             let limit = self.raw_publish(rival.raw, load).await?;
+            limit.tell(round, "raw", load.events);
             if let Some(naive) = rival.naive {
                 naive.fill(load).await?;
-                naive_rounds.push((per_second(load.events, naive.drain(self.clock).await?), limit));
+                let pace = self.paced(load, naive.drain(self.clock)).await?;
+                pace.tell(round, "naive poller", load.events);
+                naive_rounds.push((pace.rate, limit.rate));
                 rival.raw.empty().await?;
             }
             self.fill_outbox(load).await?;
-            let rate = self.drain(load, RelayMode::Poll).await?;
+            let pace = self.drain(load, RelayMode::Poll).await?;
             rival.raw.empty().await?;
-            eprintln!("round {round}: raw {limit:.0}/s, relay {rate:.0}/s");
-            polled.push((rate, limit));
+            pace.tell(round, "relay", load.events);
+            polled.push((pace.rate, limit.rate));
+            polled_costs.push((cost(pace), cost(limit)));
             if rival.streams {
-                let rate = self.drain_stream(load).await?;
+                let pace = self.drain_stream(load).await?;
                 rival.raw.empty().await?;
-                eprintln!("round {round}: raw {limit:.0}/s, relay by cdc {rate:.0}/s");
-                streamed.push((rate, limit));
+                pace.tell(round, "relay by cdc", load.events);
+                streamed.push((pace.rate, limit.rate));
+                streamed_costs.push((cost(pace), cost(limit)));
             }
         }
         let keys = match load.keys {
@@ -63,46 +70,60 @@ impl<S: Backend> Desk<'_, S> {
                 "/s",
                 naive_rounds,
             ),
+            processor::figure(&format!("relay over raw confirms, {keys}"), self.backend, polled_costs),
+            processor::figure(
+                &format!("relay by cdc over raw confirms, {keys}"),
+                self.backend,
+                streamed_costs,
+            ),
         ];
         Ok(figures.into_iter().flatten().collect())
     }
 
     /// Messages a second of the broker's own client.
-    pub(super) async fn raw_publish(&self, raw: &mut dyn Raw, load: Load) -> anyhow::Result<f64> {
+    pub(super) async fn raw_publish(&self, raw: &mut dyn Raw, load: Load) -> anyhow::Result<Pace> {
         let envelopes = self.envelopes(load)?;
         let messages = envelopes.iter().map(|event| wire::encode(event, WireFormat::Envelope, 0)).collect();
-        let took = if load.keys == 1 {
-            raw.publish_one_by_one(messages, self.clock).await?.iter().sum()
-        } else {
-            raw.publish(messages, self.clock).await?
+        let publishing = async {
+            if load.keys == 1 {
+                return Ok(raw.publish_one_by_one(messages, self.clock).await?.iter().sum());
+            }
+            raw.publish(messages, self.clock).await
         };
+        let pace = self.paced(load, publishing).await?;
         raw.empty().await?;
-        Ok(per_second(load.events, took))
+        Ok(pace)
     }
 
     /// Messages a second that the same client consumes and acks.
-    pub(super) async fn raw_consume(&self, raw: &mut dyn Raw, load: Load) -> anyhow::Result<f64> {
+    pub(super) async fn raw_consume(&self, raw: &mut dyn Raw, load: Load) -> anyhow::Result<Pace> {
         self.fill_queue(&self.envelopes(load)?).await?;
-        Ok(per_second(load.events, raw.consume(load.events, self.clock).await?))
+        self.paced(load, raw.consume(load.events, self.clock)).await
     }
 
     /// Events a second of a relay, from the moment it starts on a full outbox to the moment the last row is marked.
-    pub(super) async fn drain(&self, load: Load, mode: RelayMode) -> anyhow::Result<f64> {
+    pub(super) async fn drain(&self, load: Load, mode: RelayMode) -> anyhow::Result<Pace> {
         let config = RelayConfig { mode, ..RelayConfig::default() };
         let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
         let (status, stop) = (relay.status(), CancellationToken::new());
-        let start = self.clock.monotonic();
-        let running = tokio::spawn(relay.run(stop.clone()));
-        until_published(&status, load.events, self.clock).await?;
-        let took = self.clock.since(start);
+        let mut running = None;
+        let draining = async {
+            let start = self.clock.monotonic();
+            running = Some(tokio::spawn(relay.run(stop.clone())));
+            until_published(&status, load.events, self.clock).await?;
+            Ok(self.clock.since(start))
+        };
+        let pace = self.paced(load, draining).await?;
         stop.cancel();
-        running.await?;
-        Ok(per_second(load.events, took))
+        if let Some(running) = running {
+            running.await?;
+        }
+        Ok(pace)
     }
 
     /// The same with a relay that streams: everything is committed while the broker takes nothing, and measured from when it
     /// does.
-    async fn drain_stream(&self, load: Load) -> anyhow::Result<f64> {
+    async fn drain_stream(&self, load: Load) -> anyhow::Result<Pace> {
         let gate = Arc::new(Gate::new(self.broker.clone()));
         let config = RelayConfig { mode: RelayMode::Cdc, ..RelayConfig::default() };
         let relay = Relay::new(self.store.clone(), gate.clone(), self.clock.clone(), config);
@@ -111,14 +132,28 @@ impl<S: Backend> Desk<'_, S> {
         until_streaming(&status, self.clock).await?;
         gate.close();
         self.fill_outbox(load).await?;
-        let start = self.clock.monotonic();
-        gate.open();
-        until_published(&status, load.events, self.clock).await?;
-        let took = self.clock.since(start);
+        let draining = async {
+            let start = self.clock.monotonic();
+            gate.open();
+            until_published(&status, load.events, self.clock).await?;
+            Ok(self.clock.since(start))
+        };
+        let pace = self.paced(load, draining).await?;
         anyhow::ensure!(status.is_streaming(), "the relay ended its stream meanwhile");
         stop.cancel();
         running.await?;
-        Ok(per_second(load.events, took))
+        Ok(pace)
+    }
+
+    /// What took so long, as a rate, and what it cost.
+    pub(super) async fn paced(
+        &self,
+        load: Load,
+        work: impl Future<Output = anyhow::Result<Duration>>,
+    ) -> anyhow::Result<Pace> {
+        let before = self.processes.spent();
+        let took = work.await?;
+        Ok(Pace { rate: per_second(load.events, took), spent: self.processes.spent() - before })
     }
 }
 

@@ -15,6 +15,7 @@ use secrecy::ExposeSecret as _;
 use super::desk::Desk;
 use super::ledger::LedgerBench;
 use super::naive::Naive;
+use super::processor::Processes;
 use super::raw::RabbitRaw;
 use super::relay::Rival;
 use super::table::{forget, forget_inbox, forget_letters, forget_published};
@@ -36,6 +37,7 @@ pub(crate) struct Servers<'a> {
     naive: Naive,
     accelerator: Option<Accelerator>,
     queue: QueueName,
+    processes: Processes,
 }
 
 impl<'a> Servers<'a> {
@@ -57,11 +59,12 @@ impl<'a> Servers<'a> {
         let queue = QueueName::new(format!("postrider.bench.{}", clock.new_id()))?;
         let settings = wiring::rabbitmq(config, broker);
         let url = settings.url.expose_secret().to_owned();
+        let processes = Processes::behind(database.url.to_secret_string().expose_secret(), &url);
         let raw = RabbitRaw::open(&url, queue.clone()).await?;
         let naive = Naive::open(store.pool(), &url, queue.as_str()).await?;
         let broker = Arc::new(RabbitMq::connect(settings, clock.clone()).await?);
         let accelerator = wiring::accelerator(context).await.filter(|front| !front.is_degraded());
-        Ok(Self { context, database, store, broker, raw, naive, accelerator, queue })
+        Ok(Self { context, database, store, broker, raw, naive, accelerator, queue, processes })
     }
 
     /// Measures one part. What needs a server that is not there is left out, and said so.
@@ -72,8 +75,14 @@ impl<'a> Servers<'a> {
         sizes: &Sizes,
     ) -> anyhow::Result<Vec<Figure>> {
         let clock = &self.context.clock;
-        let desk =
-            Desk { store: &self.store, broker: &self.broker, queue: &self.queue, clock, backend: BACKEND };
+        let desk = Desk {
+            store: &self.store,
+            broker: &self.broker,
+            queue: &self.queue,
+            clock,
+            backend: BACKEND,
+            processes: self.processes,
+        };
         let raw = &mut self.raw;
         match part {
             Part::Relay => {
@@ -86,13 +95,14 @@ impl<'a> Servers<'a> {
                 Ok(figures)
             }
             Part::Delay => {
-                let mut figures = desk.delay(raw, load, sizes.rate, RelayMode::Poll).await?;
+                let mut figures = desk.delay_by_hand(raw, load, sizes.rate).await?;
+                figures.extend(desk.delay(raw, load, sizes.rate, RelayMode::Poll).await?);
                 figures.extend(desk.delay(raw, load, sizes.rate, RelayMode::Cdc).await?);
                 Ok(figures)
             }
             Part::Consumer => desk.consumers(raw, load).await,
             Part::EndToEnd => {
-                let mut figures = desk.end_to_end(Some(raw), load, 0.5).await?;
+                let mut figures = desk.end_to_end(raw, load, 0.5).await?;
                 let capacity = figures.first().map_or(0.0, |figure| figure.value);
                 figures.extend(desk.latency(raw, load, capacity, sizes.lasting).await?);
                 Ok(figures)

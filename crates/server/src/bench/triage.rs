@@ -31,7 +31,8 @@ impl<S: Backend> Desk<'_, S> {
         letters: usize,
         replays: u64,
     ) -> anyhow::Result<Vec<Figure>> {
-        let (published, consumed) = (self.raw_publish(raw, load).await?, self.raw_consume(raw, load).await?);
+        let (published, consumed) =
+            (self.raw_publish(raw, load).await?.rate, self.raw_consume(raw, load).await?.rate);
         let collected = self.collect_letters(letters).await?;
         let mut figures = Vec::new();
         let name = format!("dead letters stored, up to {letters}, over raw consume and ack");

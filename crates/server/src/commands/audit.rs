@@ -10,8 +10,8 @@ use postrider::store::Registration;
 use serde::Serialize;
 
 use super::Context;
-use crate::config::OwnTopology;
 use crate::exit::Exit;
+use crate::outboxes::{self, OpenOutbox};
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(
     after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
-    configuration.\nExit code 3 and the ids where the account does not hold. Deliveries that are being handled are counted\n\
+    configuration; the events\nare those of every outbox, in whatever database. Exit code 3 and the ids where the account does not hold. Deliveries that are being handled are counted\n\
     nowhere yet, so an account that does not hold is drawn up again for five seconds."
 )]
 pub(crate) struct AuditArgs {}
@@ -63,7 +63,7 @@ async fn settled<S: WholeStore>(
 ) -> anyhow::Result<Report> {
     let start = context.clock.monotonic();
     loop {
-        let report = report(store, broker, &context.config.own).await?;
+        let report = report(store, broker, context).await?;
         if report.holds || context.clock.since(start) > PATIENCE {
             return Ok(report);
         }
@@ -74,11 +74,13 @@ async fn settled<S: WholeStore>(
 async fn report<S: WholeStore>(
     store: &S,
     broker: &Arc<dyn Broker>,
-    own: &OwnTopology,
+    context: &Context,
 ) -> anyhow::Result<Report> {
+    let (config, clock) = (&context.config, &context.clock);
+    let sources: Vec<_> = outboxes::open(store, config, clock)?.into_iter().map(OpenOutbox::source).collect();
     let mut consumers = Vec::new();
-    for consumer in known(store.registrations().await?, &own.consumers) {
-        consumers.push(audit::account(store, broker, &consumer).await?);
+    for consumer in known(store.registrations().await?, &config.own.consumers) {
+        consumers.push(audit::account_of(store, &sources, broker, &consumer).await?);
     }
     let holds = consumers.iter().all(Account::holds);
     Ok(Report { consumers, holds })

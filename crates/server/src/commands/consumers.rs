@@ -40,6 +40,9 @@ enum What {
     Resume {
         /// The consumer
         name: ConsumerName,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be resumed, and resume nothing
         #[arg(long)]
         dry_run: bool,
@@ -58,6 +61,9 @@ enum What {
         name: ConsumerName,
         /// The ordering key, as `postrider consumers held` shows it
         key: OrderingKey,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be released, and release nothing
         #[arg(long)]
         dry_run: bool,
@@ -78,8 +84,10 @@ impl OnStore for Consumers<'_> {
             What::Ls => list(&wired, context).await,
             What::Held { name } => held(store, name.as_ref(), context).await,
             What::Pause { name, reason, dry_run } => pause(store, &name, &reason, dry_run, context).await,
-            What::Resume { name, dry_run } => resume(store, &name, dry_run, context).await,
-            What::Release { name, key, dry_run } => release(store, &name, &key, dry_run, context).await,
+            What::Resume { name, reason, dry_run } => resume(store, &name, &reason, dry_run, context).await,
+            What::Release { name, key, reason, dry_run } => {
+                release(store, &name, &key, &reason, dry_run, context).await
+            }
         }
     }
 }
@@ -162,6 +170,7 @@ async fn pause<S: WholeStore>(
 async fn resume<S: WholeStore>(
     store: &S,
     name: &ConsumerName,
+    reason: &str,
     dry_run: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
@@ -172,7 +181,7 @@ async fn resume<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     // A name that nobody knows any more may still be paused.
-    if store.resume(name, &context.environment.user()).await? {
+    if store.resume(name, &context.environment.user(), reason).await? {
         context.output.note(&format!("{name} goes on"));
         return Ok(Exit::Ok);
     }
@@ -185,6 +194,7 @@ async fn release<S: WholeStore>(
     store: &S,
     name: &ConsumerName,
     key: &OrderingKey,
+    reason: &str,
     dry_run: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
@@ -200,7 +210,7 @@ async fn release<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     context.output.confirm(&format!("let {what} go on without it?"))?;
-    store.release_key(name, key, &context.environment.user()).await?;
+    store.release_key(name, key, &context.environment.user(), reason).await?;
     context.output.note(&format!("released {what}"));
     Ok(Exit::Ok)
 }

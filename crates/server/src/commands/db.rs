@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::Context;
 use crate::config::Backends;
 use crate::exit::{Exit, usage};
+use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with the schema.
@@ -96,15 +97,7 @@ impl OnStore for Db<'_> {
             }
             What::Migrate { dry_run: false } => {
                 let applied = wired.store.apply_migrations().await?;
-                let worker = RelayId::of_process(&self.context.clock);
-                let house = super::serve::house(&self.context.config);
-                wired.store.keep_house(&worker, &house).await?;
-                for table in &self.context.config.settings.outbox.table {
-                    if wired.store.create_outbox(&table.name).await? {
-                        self.context.output.note(&format!("made the outbox {}", table.name));
-                    }
-                    wired.store.outbox(&table.name)?.keep_house(&worker, &house).await?;
-                }
+                self.migrate_outboxes(&wired.store).await?;
                 if applied.is_empty() {
                     self.context.output.note("the schema is up to date; nothing was changed");
                 }
@@ -115,6 +108,31 @@ impl OnStore for Db<'_> {
 }
 
 impl Db<'_> {
+    /// The schema of the outboxes' own databases, their tables, and partitions ahead.
+    async fn migrate_outboxes<S: WholeStore>(&self, store: &S) -> anyhow::Result<()> {
+        let (config, clock) = (&self.context.config, &self.context.clock);
+        let worker = RelayId::of_process(clock);
+        for outbox in outboxes::open(store, config, clock)? {
+            let label = &outbox.choice.label;
+            if let Some(database) = &outbox.choice.database {
+                let applied = outbox.store.apply_migrations().await?;
+                if !applied.is_empty() {
+                    let steps = applied.len();
+                    self.context
+                        .output
+                        .note(&format!("applied {steps} migrations at {} for {label}", database.shown));
+                }
+            }
+            if let Some(table) = &outbox.choice.table
+                && outbox.store.create_outbox(table).await?
+            {
+                self.context.output.note(&format!("made the outbox {label}"));
+            }
+            outbox.store.keep_house(&worker, &outbox.house(config)).await?;
+        }
+        Ok(())
+    }
+
     fn list(&self, migrations: &[Migration]) -> anyhow::Result<Exit> {
         let row = |migration: &Migration| Row {
             version: migration.version,

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use super::serve::{ApiTask, Behind, Faces};
 use crate::api::metrics;
+use crate::config::Live;
 use crate::demo::{self, End, Options};
 use crate::exit::{Exit, UsageError};
 use crate::output::table;
@@ -94,6 +95,7 @@ impl OnStore for Demo<'_> {
             quiet: output.quiet,
             backend: self.context.config.backends.to_string(),
             dashboard,
+            at_work: serving.as_ref().map(|serving| serving.at_work.clone()).unwrap_or_default(),
         };
         let interrupt = stop.clone();
         tokio::spawn(async move {
@@ -132,7 +134,8 @@ impl Demo<'_> {
         for port in [config.settings.http.listen.port(), 0] {
             config.settings.http.listen.set_port(port);
             let (metrics, config) = (metrics.clone(), config.clone());
-            let behind = Behind { store, broker, accelerator: None, metrics, config, context };
+            let live = Live::new(config.clone());
+            let behind = Behind { store, broker, accelerator: None, metrics, config, live, context };
             let faces = Faces { api: true, dashboard: true };
             match ApiTask::start(behind, faces, stop.clone()).await {
                 Ok(serving) => {

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::exit::Exit;
+use crate::outboxes;
 use crate::wiring::{self, BrokerDoor, OnStore, WholeStore, Wired};
 
 /// It takes nothing of its own.
@@ -90,6 +91,7 @@ struct Examine<'a> {
 impl OnStore for Examine<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         examine_store(&wired.store, self.context, self.report).await;
+        examine_outboxes(&wired.store, self.context, self.report).await;
         examine_broker(&wired.broker, self.context, self.report).await;
         Ok(Exit::Ok)
     }
@@ -125,6 +127,25 @@ async fn examine_store<S: WholeStore>(store: &S, context: &Context, report: &mut
     match store.check().await {
         Ok(()) => report.ok("schema", "up to date"),
         Err(error) => report.fail("schema", advice(&error)),
+    }
+}
+
+/// The outboxes beside the first: whether their databases answer, have the schema, and the table.
+async fn examine_outboxes<S: WholeStore>(store: &S, context: &Context, report: &mut Report) {
+    let open = match outboxes::open(store, &context.config, &context.clock) {
+        Ok(open) => open,
+        Err(error) => return report.fail("outboxes", error.message),
+    };
+    for outbox in open.into_iter().skip(1) {
+        let label = &outbox.choice.label;
+        let there = match outbox.store.check().await {
+            Ok(()) => outbox.store.backlog().await,
+            Err(error) => Err(error),
+        };
+        match there {
+            Ok(backlog) => report.ok("outboxes", format!("{label} is there; {} events are due", backlog.due)),
+            Err(error) => report.fail("outboxes", format!("{label}: {}", advice(&error))),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::Context;
 use crate::exit::{Exit, usage};
+use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// How often progress is looked at.
@@ -52,6 +53,9 @@ enum What {
     Cancel {
         /// Its id
         id: Uuid,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be cancelled, and cancel nothing
         #[arg(long)]
         dry_run: bool,
@@ -73,28 +77,48 @@ pub(crate) struct Ops<'a> {
 
 impl OnStore for Ops<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
-        let (store, context) = (&wired.store, self.context);
-        store.check().await?;
+        let context = self.context;
+        wired.store.check().await?;
+        let open = outboxes::open(&wired.store, &context.config, &context.clock)?;
+        let stores: Vec<S> = outboxes::databases(open).into_iter().map(|outbox| outbox.store).collect();
         match self.args.what {
             What::Ls { limit } => {
-                let rows = store.operations(None, limit).await?;
+                let mut rows = Vec::new();
+                for store in &stores {
+                    rows.extend(store.operations(None, limit).await?);
+                }
+                rows.sort_by_key(|operation| std::cmp::Reverse((operation.created_at, operation.id)));
+                rows.truncate(limit);
                 let header = ["ID", "KIND", "STATE", "DONE", "SKIPPED", "TOTAL", "BY", "CREATED"];
                 context.output.rows(&header, &rows, row)?;
                 Ok(Exit::Ok)
             }
             What::Get { id } => {
-                let operation = find(store, id).await?;
+                let operation = find(place(&stores, id).await?, id).await?;
                 context.output.one(&operation, &told(&operation))?;
                 Ok(Exit::Ok)
             }
-            What::Watch { id } => watch(store, id, context).await,
+            What::Watch { id } => watch(place(&stores, id).await?, id, context).await,
             What::Resume { id } => {
+                let store = place(&stores, id).await?;
                 find(store, id).await?;
-                run_here(id, &wired, context).await
+                run_here(id, store, context).await
             }
-            What::Cancel { id, dry_run } => cancel(store, id, dry_run, context).await,
+            What::Cancel { id, reason, dry_run } => {
+                cancel(place(&stores, id).await?, id, &reason, dry_run, context).await
+            }
         }
     }
+}
+
+/// The database that has an operation: that of its outbox, or the first. Those that are away are left out.
+async fn place<S: Operations>(stores: &[S], id: Uuid) -> anyhow::Result<&S> {
+    for store in stores {
+        if matches!(store.operation(id).await, Ok(Some(_))) {
+            return Ok(store);
+        }
+    }
+    stores.first().ok_or_else(|| usage("there is no database"))
 }
 
 async fn find<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Operation> {
@@ -147,6 +171,7 @@ fn told(operation: &Operation) -> String {
 async fn cancel<S: Operations>(
     store: &S,
     id: Uuid,
+    reason: &str,
     dry_run: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
@@ -163,7 +188,7 @@ async fn cancel<S: Operations>(
         return Ok(Exit::Ok);
     }
     context.output.confirm(&format!("Cancel {id} with {rest} items to go?"))?;
-    if !store.cancel_operation(id, &context.environment.actor()).await? {
+    if !store.cancel_operation(id, &context.environment.actor(), reason).await? {
         return Err(usage(format!("operation {id} was over before it could be cancelled")));
     }
     let operation = find(store, id).await?;
@@ -173,12 +198,7 @@ async fn cancel<S: Operations>(
 
 /// Runs an operation in this process and shows how it goes. Where another process was faster it is only watched. Ctrl-C
 /// detaches: the operation waits for whoever serves.
-pub(crate) async fn run_here<S: WholeStore>(
-    id: Uuid,
-    wired: &Wired<S>,
-    context: &Context,
-) -> anyhow::Result<Exit> {
-    let store = &wired.store;
+pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let operation = find(store, id).await?;
     let runner = Runner::new(store.clone(), context.clock.clone(), RunnerConfig::default());
     let (letters, events) = (LetterWork::new(context.clock.clone()), EventWork::new(context.clock.clone()));

@@ -9,9 +9,9 @@ use postrider::store::{Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowPag
 use serde::Serialize;
 
 use super::Context;
-use super::serve::house;
 use crate::desk::outbox::{OutboxReport, report};
 use crate::exit::{Exit, usage};
+use crate::outboxes::{self, OpenOutbox};
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -24,13 +24,17 @@ const SHOWN: usize = 20;
     postrider outbox status\n  \
     postrider outbox ls --status dead\n  \
     postrider outbox show 0192f5c0-7d2e-7000-8000-000000000001\n  \
-    postrider outbox unpark shop.order/42\n\n\
+    postrider outbox unpark shop.order/42\n  \
+    postrider outbox ls --table fis_outbox\n\n\
     An event that cannot be published (no queue wants it, the broker refuses it) is tried again ever less often. After\n\
     relay.max_attempts it is dead, and the events of its ordering key wait behind it: the key is parked. Mend what was\n\
     wrong, then unpark it; the events go out in their order.")]
 pub(crate) struct OutboxArgs {
     #[command(subcommand)]
     what: What,
+    /// Another outbox of [[outbox.table]], by its label or name [default: event_outbox; status and archive: all]
+    #[arg(long, global = true, value_name = "OUTBOX")]
+    table: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -127,10 +131,14 @@ struct Freed {
 
 impl OnStore for Outbox<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
-        let store = &wired.store;
-        store.check().await?;
+        wired.store.check().await?;
+        let open = outboxes::open(&wired.store, &self.context.config, &self.context.clock)?;
+        let table = self.args.table.as_deref();
+        let asked = outboxes::named(&open, table)?;
+        let all = if table.is_some() { std::slice::from_ref(&asked) } else { &open };
+        let store = &asked.store;
         match &self.args.what {
-            What::Status => self.status(&report(store, SHOWN).await?),
+            What::Status => self.status(&standings(all).await),
             What::Ls { status, key, aggregate_type, before, limit } => {
                 let filter = RowFilter {
                     status: status.map(Into::into),
@@ -151,10 +159,16 @@ impl OnStore for Outbox<'_> {
                     if *dry_run { would_free(store, &target).await? } else { store.unpark(&target).await? };
                 self.freed(&ids, *dry_run)
             }
-            What::Replay(args) => replay::replay(args, &wired, self.context).await,
+            What::Replay(args) => replay::replay(args, &wired, &asked, self.context).await,
             What::Archive => {
                 let worker = RelayId::of_process(&self.context.clock);
-                self.kept(store.keep_house(&worker, &house(&self.context.config)).await?)
+                let mut rounds = Vec::new();
+                for outbox in all {
+                    let house = outbox.house(&self.context.config);
+                    let kept = outbox.store.keep_house(&worker, &house).await?;
+                    rounds.push(Round { outbox: outbox.choice.label.clone(), kept });
+                }
+                self.kept(&rounds)
             }
         }
     }
@@ -181,43 +195,38 @@ async fn would_free<S: WholeStore>(store: &S, target: &Unpark) -> anyhow::Result
 }
 
 impl Outbox<'_> {
-    fn status(&self, report: &OutboxReport) -> anyhow::Result<Exit> {
-        let OutboxReport { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, .. } = report;
-        let lag = stream_lag_bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
-        let oldest = oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string());
+    fn status(&self, standings: &[Standing]) -> anyhow::Result<Exit> {
+        let reports =
+            || standings.iter().filter_map(|standing| Some((&standing.outbox, standing.report.as_ref()?)));
         let counts = table(
-            &["DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE", "MODE", "LAG BYTES"],
-            std::iter::once(vec![
-                due.to_string(),
-                later.to_string(),
-                dead.to_string(),
-                parked_keys.to_string(),
-                oldest,
-                (*mode).to_owned(),
-                lag,
-            ]),
+            &["OUTBOX", "DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE", "MODE", "LAG BYTES"],
+            standings.iter().map(Standing::cells),
         );
-        let keys = table(
-            &["PARKED KEY", "WAITING", "ATTEMPTS", "SINCE", "EVENT", "ERROR"],
-            report.parked.iter().map(|parked| {
+        let keys =
+            reports().flat_map(|(outbox, report)| report.parked.iter().map(move |parked| (outbox, parked)));
+        let keys: Vec<Vec<String>> = keys
+            .map(|(outbox, parked)| {
                 let error = parked.error.clone().unwrap_or_default();
                 let ParkedKey { key, waiting, attempts, since, event_id, .. } = parked;
-                vec![
-                    key.clone(),
-                    waiting.to_string(),
-                    attempts.to_string(),
-                    since.to_string(),
-                    event_id.clone(),
-                    error,
-                ]
-            }),
-        );
-        let text = if report.parked.is_empty() { counts } else { format!("{counts}\n\n{keys}") };
-        self.context.output.one(report, &text)?;
-        if *dead > 0 {
+                let (waiting, attempts, since) =
+                    (waiting.to_string(), attempts.to_string(), since.to_string());
+                vec![outbox.clone(), key.clone(), waiting, attempts, since, event_id.clone(), error]
+            })
+            .collect();
+        let header = ["OUTBOX", "PARKED KEY", "WAITING", "ATTEMPTS", "SINCE", "EVENT", "ERROR"];
+        let text = if keys.is_empty() {
+            counts
+        } else {
+            format!("{counts}\n\n{}", table(&header, keys.into_iter()))
+        };
+        // The first is told as it always was; scripts read it.
+        self.context.output.one(&Standings { first: standings.first(), outboxes: standings }, &text)?;
+        let dead = reports().any(|(_, report)| report.dead > 0);
+        if dead {
             self.context.output.note("mend what was wrong, then `postrider outbox unpark KEY` (or --id ID)");
         }
-        Ok(if *dead > 0 { Exit::Unhealthy } else { Exit::Ok })
+        let away = standings.iter().any(|standing| standing.error.is_some());
+        Ok(if dead || away { Exit::Unhealthy } else { Exit::Ok })
     }
 
     fn list(&self, page: &RowPage) -> anyhow::Result<Exit> {
@@ -269,25 +278,90 @@ impl Outbox<'_> {
         Ok(Exit::Ok)
     }
 
-    fn kept(&self, kept: Option<Kept>) -> anyhow::Result<Exit> {
-        let Some(kept) = kept else {
-            self.context.output.note("another process is looking after the outbox now; nothing was changed");
-            return Ok(Exit::Ok);
-        };
+    fn kept(&self, rounds: &[Round]) -> anyhow::Result<Exit> {
+        let done = rounds.iter().filter_map(|round| Some((&round.outbox, round.kept.as_ref()?)));
         let text = table(
-            &["MADE", "ENDED", "KEPT", "ARCHIVED", "REMOVED"],
-            std::iter::once(vec![
-                kept.partitions_made.join(" "),
-                kept.partitions_ended.join(" "),
-                kept.partitions_kept.join(" "),
-                kept.archived.to_string(),
-                kept.removed.to_string(),
-            ]),
+            &["OUTBOX", "MADE", "ENDED", "KEPT", "ARCHIVED", "REMOVED"],
+            done.clone().map(|(outbox, kept)| {
+                vec![
+                    outbox.clone(),
+                    kept.partitions_made.join(" "),
+                    kept.partitions_ended.join(" "),
+                    kept.partitions_kept.join(" "),
+                    kept.archived.to_string(),
+                    kept.removed.to_string(),
+                ]
+            }),
         );
-        self.context.output.one(&kept, &text)?;
-        for what in &kept.postponed {
+        self.context.output.one(&rounds, &text)?;
+        for round in rounds.iter().filter(|round| round.kept.is_none()) {
+            let outbox = &round.outbox;
+            self.context
+                .output
+                .note(&format!("another process is looking after {outbox} now; nothing was changed"));
+        }
+        let postponed: Vec<_> = done.flat_map(|(_, kept)| &kept.postponed).collect();
+        for what in &postponed {
             self.context.output.note(&format!("not done now, tried again later: {what}"));
         }
-        Ok(if kept.postponed.is_empty() { Exit::Ok } else { Exit::Partly })
+        Ok(if postponed.is_empty() { Exit::Ok } else { Exit::Partly })
+    }
+}
+
+/// What `archive` did with one outbox; nothing where another process was at it.
+#[derive(Serialize)]
+struct Round {
+    outbox: String,
+    #[serde(flatten)]
+    kept: Option<Kept>,
+}
+
+/// How one outbox stands, or why that is not known.
+#[derive(Serialize)]
+struct Standing {
+    outbox: String,
+    #[serde(flatten)]
+    report: Option<OutboxReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What `status` prints.
+#[derive(Serialize)]
+struct Standings<'a> {
+    #[serde(flatten)]
+    first: Option<&'a Standing>,
+    outboxes: &'a [Standing],
+}
+
+/// A database that is away keeps nobody from seeing the others.
+async fn standings<S: WholeStore>(outboxes: &[OpenOutbox<S>]) -> Vec<Standing> {
+    let mut standings = Vec::new();
+    for outbox in outboxes {
+        let (report, error) = match report(&outbox.store, SHOWN).await {
+            Ok(report) => (Some(report), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        standings.push(Standing { outbox: outbox.choice.label.clone(), report, error });
+    }
+    standings
+}
+
+impl Standing {
+    fn cells(&self) -> Vec<String> {
+        let Some(report) = &self.report else {
+            return vec![self.outbox.clone(), self.error.clone().unwrap_or_default()];
+        };
+        let OutboxReport { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, .. } = report;
+        vec![
+            self.outbox.clone(),
+            due.to_string(),
+            later.to_string(),
+            dead.to_string(),
+            parked_keys.to_string(),
+            oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string()),
+            (*mode).to_owned(),
+            stream_lag_bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string()),
+        ]
     }
 }

@@ -1,6 +1,5 @@
 //! `postrider push`: subscriptions whose events are POSTed to endpoints.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -55,6 +54,9 @@ enum What {
     Resume {
         /// The subscription
         name: ConsumerName,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be resumed, and resume nothing
         #[arg(long)]
         dry_run: bool,
@@ -69,6 +71,9 @@ enum What {
         /// How long the old secret signs still, such as 24h or 0s
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         old_stays: Option<Duration>,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
@@ -146,7 +151,7 @@ impl OnStore for ToEndpoints<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
         let context = self.context;
-        let config = Arc::new(context.config.clone());
+        let config = context.live.clone();
         let desk = PushDesk { store: wired.store, config, clock: context.clock.clone() };
         match self.args.what {
             What::Ls => list(&desk, context).await,
@@ -157,19 +162,19 @@ impl OnStore for ToEndpoints<'_> {
                 let doing = async || desk.store.pause(&name, BY, &reason).await;
                 change(context, dry_run, &format!("pause {name}"), "it is paused already", doing).await
             }
-            What::Resume { name, dry_run } => {
+            What::Resume { name, reason, dry_run } => {
                 known(&desk, &name).await?;
-                let doing = async || desk.store.resume(&name, BY).await;
+                let doing = async || desk.store.resume(&name, BY, &reason).await;
                 change(context, dry_run, &format!("resume {name}"), "it is not paused", doing).await
             }
-            What::RotateSecret { name, signing, old_stays, dry_run } => {
+            What::RotateSecret { name, signing, old_stays, reason, dry_run } => {
                 known(&desk, &name).await?;
                 if dry_run {
                     context.output.note(&format!("would make a new secret for {name}; nothing was changed"));
                     return Ok(Exit::Ok);
                 }
                 let stays = old_stays.unwrap_or(OLD_SECRET_STAYS);
-                let shown = desk.rotate(&name, signing, stays, BY).await.map_err(told)?;
+                let shown = desk.rotate(&name, signing, stays, BY, &reason).await.map_err(told)?;
                 show_secret(&shown, context)
             }
             What::Attempts { name, event, limit } => {

@@ -20,10 +20,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
-use postrider::relay::{Backoff, RelayConfig};
 use postrider::runtime::{Running, Runtime, StartError};
-use postrider::store::{Archive, HouseRules, PartitionSpan};
-use postrider::topology::ExchangeName;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::api_task::{ApiTask, Behind, Faces};
@@ -34,8 +31,8 @@ use self::signals::{Signal, Signals};
 use super::Context;
 use crate::api::metrics;
 use crate::at_work::Relaying;
-use crate::config::{ArchiveChoice, Config, OutboxTable, PartitionChoice};
 use crate::exit::Exit;
+use crate::outboxes::{self, house, relay};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
 
 /// Which parts run in this process, and where.
@@ -123,6 +120,7 @@ impl OnStore for Serve<'_> {
                 accelerator: accelerator.as_ref(),
                 metrics: measured,
                 config: context.config.clone(),
+                live: context.live.clone(),
                 context,
             };
             Some(ApiTask::start(behind, faces, stop.clone()).await?)
@@ -164,7 +162,7 @@ impl OnStore for Serve<'_> {
                     }
                 }
                 signal = signals.next() => match signal {
-                    Signal::Reload => signals::reload(context),
+                    Signal::Reload => signals::reload(context, api.as_ref()),
                     Signal::Stop => break,
                 },
             }
@@ -238,9 +236,8 @@ impl Serve<'_> {
             if let Some(accelerator) = accelerator {
                 runtime = runtime.accelerator(accelerator.clone());
             }
-            for table in &config.settings.outbox.table {
-                runtime = runtime.outbox(store.outbox(&table.name)?, relay_of(config, table)?);
-            }
+            let further = outboxes::open(store, config, &self.context.clock)?.into_iter().skip(1);
+            runtime = further.map(|outbox| outbox.further(config)).fold(runtime, Runtime::outbox);
             if self.runs(Role::Collector) {
                 runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);
                 runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule).operations();
@@ -261,77 +258,5 @@ fn may_pass(error: &StartError) -> bool {
     match error {
         StartError::Store(error) => error.is_transient(),
         StartError::Broker(error) => error.is_transient(),
-    }
-}
-
-fn relay(config: &Config) -> RelayConfig {
-    let relay = &config.settings.relay;
-    RelayConfig {
-        exchange: config.own.layout.exchange.clone(),
-        formats: config.own.layout.formats.clone(),
-        batch_size: usize::try_from(relay.batch_size).unwrap_or(usize::MAX),
-        lanes: relay.lanes,
-        poll_interval: Duration::from_millis(relay.poll_interval_ms),
-        lease: Duration::from_millis(relay.lease_ms),
-        mode: relay.mode,
-        max_lag_bytes: relay.max_lag_bytes,
-        max_attempts: relay.max_attempts,
-        backoff: Backoff {
-            base: Duration::from_millis(relay.backoff_base_ms),
-            max: Duration::from_millis(relay.backoff_max_ms),
-        },
-        ..RelayConfig::default()
-    }
-}
-
-/// The relay of another outbox table.
-fn relay_of(config: &Config, table: &OutboxTable) -> anyhow::Result<RelayConfig> {
-    let mut relay = relay(config);
-    if let Some(exchange) = &table.exchange {
-        relay.exchange = ExchangeName::new(exchange)?;
-    }
-    if let Some(format) = &table.format {
-        relay.format = format.parse()?;
-        relay.formats.remove(&relay.exchange);
-    }
-    Ok(relay)
-}
-
-/// How long the outbox keeps what is published.
-pub(crate) fn house(config: &Config) -> HouseRules {
-    let outbox = &config.settings.outbox;
-    HouseRules {
-        keep: Duration::from_hours(24 * u64::from(outbox.retention_days)),
-        archive: match outbox.archive {
-            ArchiveChoice::None => Archive::Nowhere,
-            ArchiveChoice::Table => Archive::Table,
-            ArchiveChoice::Files => Archive::Files(outbox.archive_dir.clone()),
-        },
-        partition: match outbox.partition {
-            PartitionChoice::Day => PartitionSpan::Day,
-            PartitionChoice::Week => PartitionSpan::Week,
-            PartitionChoice::Month => PartitionSpan::Month,
-        },
-        ahead: outbox.partitions_ahead,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use postrider::dedup::AcceleratorConfig;
-
-    use super::*;
-    use crate::config::{Environment, Flags};
-
-    #[test]
-    fn the_binary_and_the_library_have_the_same_defaults() {
-        let ours = relay(&Config::load(&Flags::default(), &Environment::default()).unwrap());
-        let theirs = RelayConfig { exchange: ours.exchange.clone(), ..RelayConfig::default() };
-        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
-        let config = Config::load(&Flags::default(), &Environment::default()).unwrap();
-        assert_eq!(house(&config), HouseRules::default());
-        assert_eq!(config.settings.inbox.keep(), postrider::runtime::INBOX_KEEPS);
-        assert_eq!(wiring::accelerator_config(&config), AcceleratorConfig::default());
-        assert_eq!(config.settings.redis.idempotency_ttl(), postrider::redis::RedisCache::TTL);
     }
 }

@@ -92,6 +92,20 @@ fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String
     Ok(Some(server(url)))
 }
 
+/// The database of an outbox that is not in the store's.
+pub(super) fn outbox_database(
+    url: &Secret,
+    password: &Secret,
+) -> Result<Option<Server>, (&'static str, String)> {
+    const KEY: &str = "outbox.table.url";
+    let Some(text) = url.get() else { return Ok(None) };
+    let mut url = parse(KEY, text, &["postgres", "postgresql"], "postgres://user@host:5432/name")?;
+    if let Some(password) = password.get() {
+        set_password("outbox.table.password", &mut url, password)?;
+    }
+    Ok(Some(server(url)))
+}
+
 /// RabbitMQ, if a url or a host is set. There is no default user and no default password.
 fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Server>, (&'static str, String)> {
     let broker = &settings.broker;

@@ -93,7 +93,7 @@ impl<'a> Layers<'a> {
     pub(super) fn flat(&self) -> BTreeMap<String, String> {
         let mut flat = BTreeMap::new();
         record(&self.table, "", &mut |key, value| {
-            flat.insert(key, format!("{:?}", value.get_ref()));
+            flat.insert(key, plain(value.get_ref()));
         });
         flat
     }
@@ -101,6 +101,22 @@ impl<'a> Layers<'a> {
     /// The settings as they are now.
     pub(super) fn read(&self) -> Result<Settings, toml::de::Error> {
         Settings::deserialize(toml::Deserializer::from(Spanned::new(0..0, self.table.clone())))
+    }
+}
+
+/// A value without the places where it stands: what was only moved has not changed.
+fn plain(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::Array(items) => {
+            let items: Vec<_> = items.iter().map(|item| plain(item.get_ref())).collect();
+            format!("[{}]", items.join(", "))
+        }
+        DeValue::Table(table) => {
+            let members =
+                table.iter().map(|(key, value)| format!("{:?} = {}", key.get_ref(), plain(value.get_ref())));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+        }
+        single => format!("{single:?}"),
     }
 }
 

@@ -8,7 +8,7 @@ use postrider::envelope::TenantId;
 use postrider::topology::{ExchangeName, Layout};
 use serde::Deserialize;
 
-use super::sections::OutboxTable;
+use super::outboxes::OutboxTable;
 
 /// The financial ledger.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,9 +42,13 @@ impl Ledger {
                 format!("{} is no queue that is consumed here; declare it as [[queue]]", self.queue);
             return Err(("ledger.queue", problem));
         }
-        if !self.outbox.is_empty() && !tables.iter().any(|table| table.name == self.outbox) {
-            let problem =
-                format!("{} is no outbox here, so nobody would relay it; add [[outbox.table]]", self.outbox);
+        // Entries and the events that tell of them commit together, so it must be in the same database.
+        let here = |table: &OutboxTable| table.name == self.outbox && table.url.get().is_none();
+        if !self.outbox.is_empty() && !tables.iter().any(here) {
+            let problem = format!(
+                "{} is no outbox of this database, so nobody would relay it; add [[outbox.table]]",
+                self.outbox
+            );
             return Err(("ledger.outbox", problem));
         }
         self.tenant().map_err(|error| ("ledger.tenant", error.to_string()))?;

@@ -48,6 +48,15 @@ pub(crate) struct Pushed {
     pub(crate) secrets: Vec<SigningSecret>,
 }
 
+impl PartialEq for Pushed {
+    fn eq(&self, other: &Self) -> bool {
+        let texts = |pushed: &Self| {
+            pushed.secrets.iter().map(|secret| secret.reveal().to_owned()).collect::<Vec<_>>()
+        };
+        self.subscription == other.subscription && texts(self) == texts(other)
+    }
+}
+
 impl PushForm {
     /// The subscription, or what is wrong with it.
     pub(crate) fn whole(&self, allowed: &Allowed) -> Result<Pushed, String> {

@@ -14,6 +14,7 @@ use super::consumer::ConsumerShort;
 use super::ledger::Ledger;
 use super::migration::Migration;
 use super::observing::{Log, Telemetry};
+use super::outboxes::OutboxTable;
 use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
@@ -154,17 +155,6 @@ impl Inbox {
     pub(crate) fn keep(&self) -> Duration {
         Duration::from_hours(u64::from(self.retention_days) * 24)
     }
-}
-
-/// An outbox table beside the default one.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct OutboxTable {
-    pub(crate) name: String,
-    /// Where its events go; absent: where those of the default outbox go.
-    pub(crate) exchange: Option<String>,
-    /// How they are written; absent: as envelopes.
-    pub(crate) format: Option<String>,
 }
 
 /// Where events go that are older than the outbox keeps.

@@ -21,6 +21,10 @@ pub(super) enum Action {
     TestPush,
     /// An endpoint gets a new secret.
     RotateSecret,
+    /// Both buses of a migration are compared.
+    Compare,
+    /// A migration takes a step.
+    Migrate,
     /// Tokens are made and taken back.
     ManageTokens,
 }
@@ -30,8 +34,10 @@ impl Action {
     pub(super) fn needs(self) -> (TokenRole, Tenants) {
         match self {
             Self::Operate | Self::Edit => (TokenRole::Operator, Tenants::Own),
-            Self::Unpark | Self::Control | Self::TestPush => (TokenRole::Operator, Tenants::All),
-            Self::RotateSecret | Self::ManageTokens => (TokenRole::Admin, Tenants::All),
+            Self::Unpark | Self::Control | Self::TestPush | Self::Compare => {
+                (TokenRole::Operator, Tenants::All)
+            }
+            Self::RotateSecret | Self::Migrate | Self::ManageTokens => (TokenRole::Admin, Tenants::All),
         }
     }
 }
@@ -78,4 +84,9 @@ pub(super) fn reason_field(hint: &str) -> Markup {
             input type="text" name="reason" required maxlength="500" placeholder=(hint) autocomplete="off";
         }
     }
+}
+
+/// The same in the row of a table.
+pub(super) fn short_reason() -> Markup {
+    html! { input type="text" name="reason" required maxlength="500" placeholder="why" aria-label="Reason" autocomplete="off"; }
 }

@@ -8,7 +8,7 @@ use super::visit::Visit;
 use crate::api::Problem;
 
 /// Where one can go: the shortcut, the path, the name, and whether it shows what belongs to all tenants.
-const PLACES: [(&str, &str, &str, bool); 12] = [
+const PLACES: [(&str, &str, &str, bool); 13] = [
     ("o", "/dashboard", "Overview", true),
     ("f", "/dashboard/failures", "Failures", false),
     ("e", "/dashboard/events", "Events", false),
@@ -17,6 +17,7 @@ const PLACES: [(&str, &str, &str, bool); 12] = [
     ("t", "/dashboard/topology", "Topology", true),
     ("p", "/dashboard/push", "Push", true),
     ("j", "/dashboard/jobs", "Jobs", false),
+    ("m", "/dashboard/migration", "Migration", true),
     ("l", "/dashboard/ledger", "Ledger", false),
     ("r", "/dashboard/operations", "Operations", false),
     ("a", "/dashboard/audit-log", "Audit log", true),

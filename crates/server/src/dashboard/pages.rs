@@ -8,6 +8,7 @@ pub(super) mod failures;
 pub(super) mod jobs;
 pub(super) mod ledger;
 pub(super) mod letter;
+pub(super) mod migration;
 pub(super) mod operations;
 pub(super) mod outbox;
 pub(super) mod overview;

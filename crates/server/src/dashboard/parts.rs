@@ -63,7 +63,9 @@ pub(super) fn pill(mood: &str, text: &str) -> Markup {
 /// How a state of anything looks.
 pub(super) fn state(word: &str) -> Markup {
     let mood = match word {
-        "ok" | "applied" | "published" | "done" | "active" | "valid" | "DONE" | "replayed" => "good",
+        "ok" | "applied" | "published" | "done" | "active" | "valid" | "DONE" | "replayed" | "finished" => {
+            "good"
+        }
         "dead" | "failed" | "unavailable" | "dead in the outbox" | "open" => "bad",
         "paused"
         | "degraded"
@@ -144,6 +146,13 @@ pub(super) fn choice(search: &Search, name: &str, label: &str, choices: &[(&str,
     }
 }
 
+/// A name as a part of a path, whatever is in it.
+pub(super) fn segment(name: &str) -> String {
+    let escaped: String = url::form_urlencoded::byte_serialize(name.as_bytes()).collect();
+    // In a path a plus is a plus.
+    escaped.replace('+', "%20")
+}
+
 /// The first line, and no more of it than fits.
 pub(super) fn short(text: &str, most: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
@@ -162,6 +171,11 @@ mod tests {
         assert_eq!(number(7), "7");
         assert_eq!(number(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(number(u64::MAX).replace('\u{202f}', ""), u64::MAX.to_string());
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_a_path() {
+        assert_eq!(segment("a/b c?d#e\"<"), "a%2Fb%20c%3Fd%23e%22%3C");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use subtle::ConstantTimeEq as _;
 use super::search::Search;
 use super::visit::Visit;
 use super::{Dashboard, frame};
-use crate::api::{Caller, Code, Problem, owner, with_token};
+use crate::api::{Caller, Code, Problem, owner, plain_refusal, with_token};
 use crate::config::Tls;
 
 const COOKIE: &str = "postrider_session";
@@ -119,7 +119,7 @@ pub(super) async fn known(
     let mut visit = Visit {
         caller,
         proof,
-        read_only: dashboard.api.http.read_only,
+        read_only: dashboard.api.http().read_only,
         fields: Arc::default(),
         now: dashboard.api.clock.now(),
         path,
@@ -130,7 +130,7 @@ pub(super) async fn known(
     }
     let mut request = Request::from_parts(parts, axum::body::Body::empty());
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        let fields = to_bytes(body, dashboard.api.http.max_body_bytes).await.map(|body| fields(&body));
+        let fields = to_bytes(body, dashboard.api.http().max_body_bytes).await.map(|body| fields(&body));
         let fields = fields.unwrap_or_default();
         let given = fields.get("proof").map_or("", String::as_str);
         if !bool::from(given.as_bytes().ct_eq(visit.proof.as_bytes())) {
@@ -143,9 +143,13 @@ pub(super) async fn known(
     request.extensions_mut().insert(visit.clone());
     let mut response = next.run(request).await;
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        response = frame::trouble(&visit, &problem);
+        return safe(frame::trouble(&visit, &problem));
     }
-    safe(response)
+    safe(
+        plain_refusal(response)
+            .await
+            .map_or_else(|response| response, |problem| frame::trouble(&visit, &problem)),
+    )
 }
 
 fn fields(body: &[u8]) -> BTreeMap<String, String> {
@@ -207,7 +211,7 @@ pub(super) async fn enter(
     let hash = TokenHash::of(token.trim());
     let told = match with_token(&dashboard.api, &hash).await {
         Ok(Some(caller)) if caller.role.allows(postrider::store::TokenRole::Viewer) => {
-            let secure = if dashboard.api.http.tls == Tls::Off { "" } else { "; Secure" };
+            let secure = if dashboard.api.http().tls == Tls::Off { "" } else { "; Secure" };
             let id = dashboard.sessions.begin(hash);
             let seconds = LASTS.as_secs();
             let cookie = format!(

@@ -1,10 +1,12 @@
 //! Consumers: what waits for each, whether it is paused, and the keys it holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::broker::Broker;
 use postrider::envelope::OrderingKey;
+use postrider::rabbitmq::management::Traffic;
 use postrider::store::{Controls, Held, HeldKey, HeldState, Pause, Registration, Registrations, StoreError};
 use postrider::topology::ConsumerName;
 use serde::Serialize;
@@ -15,6 +17,8 @@ use crate::wiring::WholeStore;
 
 /// List at most so many held keys.
 pub(crate) const LISTED: usize = 1000;
+/// Statistics are waited for this long; without them a page shows what is known here.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A consumer as it is listed.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +32,10 @@ pub(crate) struct ConsumerRow {
     pub(crate) ready: Option<u64>,
     /// In its wait queues.
     pub(crate) waiting: Option<u64>,
+    /// Delivered and not settled yet: wherever it runs by RabbitMQ's statistics, else in this process; absent where neither knows.
+    pub(crate) in_flight: Option<u64>,
+    /// Settled a second, by RabbitMQ's statistics.
+    pub(crate) settled_per_second: Option<f64>,
     /// Behind an earlier event of their key.
     pub(crate) held: u64,
     /// Keys that wait for somebody to replay, discard or release.
@@ -38,20 +46,38 @@ pub(crate) struct ConsumerRow {
 pub(crate) trait Consumers {
     /// All of them.
     async fn consumers(&self) -> Answer<Vec<ConsumerRow>>;
+    /// The same, with what RabbitMQ knows of those that run in other processes.
+    async fn consumers_closely(&self) -> Answer<Vec<ConsumerRow>>;
     /// The keys that one of them, or all, hold.
     async fn held(&self, name: Option<&ConsumerName>) -> Answer<Vec<HeldKey>>;
     /// Pauses one wherever it runs. False if it was paused before.
     async fn pause(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool>;
     /// Lets one go on. False if it was not paused.
-    async fn resume(&self, name: &ConsumerName, by: &str) -> Answer<bool>;
+    async fn resume(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool>;
     /// Lets the events behind a parked one go on without it.
-    async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str) -> Answer<()>;
+    async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str, reason: &str) -> Answer<()>;
 }
 
 #[async_trait]
 impl<S: WholeStore> Consumers for StoreDesk<S> {
     async fn consumers(&self) -> Answer<Vec<ConsumerRow>> {
-        Ok(rows(&self.store, Some(&self.broker), &self.config.own.consumers).await?)
+        let mut rows = rows(&self.store, Some(&self.broker), &self.config.own.consumers).await?;
+        for row in &mut rows {
+            let name = ConsumerName::new(&row.name).ok();
+            row.in_flight = name.and_then(|name| self.at_work.in_flight(&name));
+        }
+        Ok(rows)
+    }
+
+    async fn consumers_closely(&self) -> Answer<Vec<ConsumerRow>> {
+        let (rows, traffic) = tokio::join!(self.consumers(), self.traffic());
+        let mut rows = rows?;
+        for row in &mut rows {
+            let Some(seen) = traffic.iter().find(|seen| seen.name == row.queue) else { continue };
+            row.in_flight = seen.messages_unacknowledged.or(row.in_flight);
+            row.settled_per_second = seen.acked_per_second();
+        }
+        Ok(rows)
     }
 
     async fn held(&self, name: Option<&ConsumerName>) -> Answer<Vec<HeldKey>> {
@@ -63,17 +89,17 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
         Ok(self.store.pause(name, by, reason).await?)
     }
 
-    async fn resume(&self, name: &ConsumerName, by: &str) -> Answer<bool> {
+    async fn resume(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool> {
         // A name that nobody knows any more may still be paused.
-        let resumed = self.store.resume(name, by).await?;
+        let resumed = self.store.resume(name, by, reason).await?;
         if !resumed {
             self.expect(name).await?;
         }
         Ok(resumed)
     }
 
-    async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str) -> Answer<()> {
-        if self.store.release_key(name, key, by).await? == 0 {
+    async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str, reason: &str) -> Answer<()> {
+        if self.store.release_key(name, key, by, reason).await? == 0 {
             return Err(Problem::new(Code::NotFound, format!("{name} has no parked key {key}")));
         }
         Ok(())
@@ -81,6 +107,13 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
 }
 
 impl<S: WholeStore> StoreDesk<S> {
+    /// What RabbitMQ says of its queues, if it says so soon.
+    async fn traffic(&self) -> Vec<Traffic> {
+        let Some(operator) = &self.operator else { return Vec::new() };
+        let asked = operator.management().traffic(operator.vhost());
+        tokio::time::timeout(PATIENCE, asked).await.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
     async fn expect(&self, name: &ConsumerName) -> Answer<()> {
         let known = known(&self.store, &self.config.own.consumers).await?;
         if known.iter().any(|consumer| consumer.name == *name) {
@@ -114,6 +147,8 @@ pub(crate) async fn rows<S: Registrations + Controls + Held>(
             ordered: consumer.service.order.is_some(),
             ready,
             waiting,
+            in_flight: None,
+            settled_per_second: None,
             held: keys.iter().map(|key| key.events).sum(),
             parked_keys: keys.iter().filter(|key| is_parked(key)).count(),
         });

@@ -18,7 +18,7 @@ pub(crate) trait Endpoints {
     /// Sends one an event of its own, past the queue.
     async fn try_endpoint(&self, name: &ConsumerName, by: &str) -> Answer<Tested>;
     /// A new secret beside the old one.
-    async fn rotate(&self, name: &ConsumerName, by: &str) -> Answer<Shown>;
+    async fn rotate(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<Shown>;
 }
 
 #[async_trait]
@@ -37,13 +37,13 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
         Ok(self.push().test(name).await?)
     }
 
-    async fn rotate(&self, name: &ConsumerName, by: &str) -> Answer<Shown> {
-        Ok(self.push().rotate(name, Signing::default(), OLD_SECRET_STAYS, by).await?)
+    async fn rotate(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<Shown> {
+        Ok(self.push().rotate(name, Signing::default(), OLD_SECRET_STAYS, by, reason).await?)
     }
 }
 
 impl<S: WholeStore> StoreDesk<S> {
     fn push(&self) -> PushDesk<S> {
-        PushDesk { store: self.store.clone(), config: self.config.clone(), clock: self.clock.clone() }
+        PushDesk { store: self.store.clone(), config: self.live.clone(), clock: self.clock.clone() }
     }
 }

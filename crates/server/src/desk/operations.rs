@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use async_trait::async_trait;
+use postrider::archive::Shelf;
 use postrider::broker::BrokerErrorKind;
-use postrider::envelope::{TenantId, WireFormat};
+use postrider::envelope::TenantId;
 use postrider::operation::{
     EventPlan, EventSurvey, LetterPlan, Plan, plan, plan_events, start, start_events,
 };
@@ -15,6 +16,7 @@ use uuid::Uuid;
 
 use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
+use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
 
 /// What somebody wants done. A plan answers with the same, frozen: to be sent back as an operation.
@@ -46,6 +48,9 @@ pub(crate) struct Asked {
     /// Consumers that have applied an event apply it once more.
     #[serde(default)]
     pub(crate) reapply: bool,
+    /// The outbox whose events are sent again; the default one, where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) table: Option<String>,
     /// How many the plan came to. With more than that the operation is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expects: Option<u64>,
@@ -106,7 +111,7 @@ pub(crate) trait Operations {
     /// One of them.
     async fn operation(&self, id: Uuid) -> Answer<Option<Operation>>;
     /// Ends one before its time.
-    async fn cancel(&self, id: Uuid, by: &str) -> Answer<Operation>;
+    async fn cancel(&self, id: Uuid, by: &str, reason: &str) -> Answer<Operation>;
 }
 
 impl Asked {
@@ -122,6 +127,7 @@ impl Asked {
             to_queue: None,
             keep_count: false,
             reapply: false,
+            table: None,
             expects: None,
         }
     }
@@ -179,8 +185,9 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
     async fn plan(&self, asked: &Asked) -> Answer<Planned> {
         asked.check()?;
         let mut operation = asked.clone();
-        let drawn = if let Some(events) = self.events_of(asked) {
-            Drawn::Events(plan_events(&self.store, &events, asked.rate).await?)
+        let drawn = if let Some(events) = self.events_of(asked)? {
+            let (outbox, files) = self.archive_of(asked, &events)?;
+            Drawn::Events(plan_events(&outbox.store, &events, files.as_ref(), asked.rate).await?)
         } else {
             // What dies after the plan was seen is not in it.
             let now = self.clock.now();
@@ -210,8 +217,9 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
             return Err(Problem::new(Code::InvalidRequest, told));
         }
         let (clock, rate) = (&self.clock, asked.rate);
-        let started = if let Some(events) = self.events_of(asked) {
-            start_events(&self.store, clock, &events, rate, by, Some(reason)).await?
+        let started = if let Some(events) = self.events_of(asked)? {
+            let (outbox, files) = self.archive_of(asked, &events)?;
+            start_events(&outbox.store, clock, &events, files.as_ref(), rate, by, Some(reason)).await?
         } else {
             let kind = match asked.kind {
                 AskedKind::DiscardLetters => OperationKind::DiscardLetters,
@@ -234,8 +242,8 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
         Ok(self.store.operation(id).await?)
     }
 
-    async fn cancel(&self, id: Uuid, by: &str) -> Answer<Operation> {
-        let cancelled = self.store.cancel_operation(id, by).await?;
+    async fn cancel(&self, id: Uuid, by: &str, reason: &str) -> Answer<Operation> {
+        let cancelled = self.store.cancel_operation(id, by, reason).await?;
         let operation = self.operation(id).await?.ok_or_else(|| no_operation(id))?;
         if cancelled {
             return Ok(operation);
@@ -246,18 +254,34 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
 }
 
 impl<S: WholeStore> StoreDesk<S> {
-    fn events_of(&self, asked: &Asked) -> Option<EventPlan> {
-        let own = &self.config.own.layout;
-        let filter = asked.events.clone().filter(|_| asked.kind == AskedKind::ReplayOutbox)?;
-        Some(EventPlan {
-            filter,
-            limit: asked.limit,
-            to_queue: asked.to_queue.clone(),
-            reapply: asked.reapply,
-            exchange: own.exchange.clone(),
-            format: WireFormat::default(),
-            formats: own.formats.clone(),
-        })
+    fn events_of(&self, asked: &Asked) -> Answer<Option<EventPlan>> {
+        let Some(filter) = asked.events.clone().filter(|_| asked.kind == AskedKind::ReplayOutbox) else {
+            return Ok(None);
+        };
+        let (limit, to_queue, reapply) = (asked.limit, asked.to_queue.clone(), asked.reapply);
+        let usual = self.outbox_of(asked)?.replay(&self.config, filter);
+        Ok(Some(EventPlan { limit, to_queue, reapply, ..usual }))
+    }
+
+    /// The outbox that is asked for. Those of other databases have operations of their own there, which this desk does not show.
+    fn outbox_of(&self, asked: &Asked) -> Answer<OpenOutbox<S>> {
+        let wrong = |told: String| Problem::new(Code::InvalidRequest, told);
+        let open = outboxes::open(&self.store, &self.config, &self.clock)?;
+        let outbox =
+            outboxes::named(&open, asked.table.as_deref()).map_err(|error| wrong(error.to_string()))?;
+        match &outbox.choice.database {
+            None => Ok(outbox),
+            Some(_) => Err(wrong(format!(
+                "{0} is in another database; use `postrider outbox replay --table {0}`",
+                outbox.choice.label
+            ))),
+        }
+    }
+
+    fn archive_of(&self, asked: &Asked, plan: &EventPlan) -> Answer<(OpenOutbox<S>, Option<Shelf>)> {
+        let outbox = self.outbox_of(asked)?;
+        let files = outbox.files(plan)?;
+        Ok((outbox, files))
     }
 
     /// A queue that is not there, as far as the broker can be asked: a replay waits in the outbox for one that is away.
@@ -318,6 +342,13 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, is_replay: bool) -> String
 /// The plan of a replay of published events, for people.
 pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>, reapply: bool) -> String {
     let mut text = format!("{} published events match", survey.events);
+    if survey.archived + survey.in_files > 0 {
+        let EventSurvey { live, archived, in_files, .. } = survey;
+        let _ = write!(
+            text,
+            ": {live} in the outbox, {archived} in its archive table, {in_files} in archive files"
+        );
+    }
     if survey.total < survey.events {
         let _ = write!(text, ", {} of them are taken, the oldest first", survey.total);
     }

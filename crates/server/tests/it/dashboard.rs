@@ -1,6 +1,8 @@
 //! The dashboard in a real browser, on the embedded default and on real servers; and its doors, without one.
 
 mod doors;
+mod markup;
+mod migrating;
 mod pictures;
 mod ways;
 

@@ -68,6 +68,13 @@ async fn erased(folder: &Folder) {
     assert_eq!((&of_mail["committed"], &of_mail["dead"]), (&json!(3), &json!(3)), "{account}");
     folder.run(&["event", "erase", "evt_nobody", "--reason", "x", "--yes"]).assert(0, "erased 0 events");
     folder.run(&["event", "erase", "evt_3", "--reason", "x"]).assert(2, "--yes");
+
+    // What has left the outbox for its archive is erased there.
+    folder.write("postrider.toml", &format!("{config}[outbox]\nretention_days = 0\narchive = 'table'\n"));
+    folder.run(&["outbox", "archive"]).assert(0, "");
+    folder.run(&["outbox", "show", "evt_3"]).assert(1, "evt_3");
+    let report = erase(&["evt_3"]).assert(0, "").json();
+    assert_eq!((&report["events"], &report["rows"]), (&json!(["evt_3"]), &json!(1)), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

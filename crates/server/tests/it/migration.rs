@@ -127,6 +127,138 @@ fn the_variable_starts_it_once_and_the_stored_phase_decides() {
     folder.run(&["migration", "start"]).assert(1, "there is no queue");
 }
 
+/// Waits until the migration says so.
+fn until(folder: &Folder, what: &str, so: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let standing = standing(folder);
+        if so(&standing) {
+            return standing;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    panic!("{what} did not happen: {}", standing(folder));
+}
+
+fn post(serving: &Serving, path: &str, body: &Value) -> (u16, Value) {
+    let (status, _, answer) = serving.http("POST", path, &[], &body.to_string());
+    (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
+}
+
+/// Waits for the operation that an answer names.
+fn carried_out(serving: &Serving, (status, asked): (u16, Value), meanwhile: impl Fn()) -> Value {
+    assert_eq!(status, 202, "{asked}");
+    let path = format!("/v1/operations/{}", asked["operation"].as_str().unwrap());
+    for _ in 0..600 {
+        let operation: Value = serde_json::from_str(&serving.http("GET", &path, &[], "").2).unwrap();
+        if !matches!(operation["state"].as_str(), Some("planned" | "running")) {
+            return operation;
+        }
+        meanwhile();
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    panic!("{path} is not over");
+}
+
+#[test]
+fn a_migration_goes_through_its_phases_over_http() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let (status, started) = post(&serving, "/v1/migrations", &json!({ "reason": "we move" }));
+    assert_eq!((status, &started["phase"]), (201, &json!("dual")), "{started}");
+    until(&folder, "settling", |standing| standing["settled"] == true);
+    let asked = post(&serving, "/v1/migrations/old-bus/compare", &json!({ "listen_ms": 2000 }));
+    let compared = carried_out(&serving, asked, || publish(&folder));
+    assert_eq!(compared["state"], "done", "{compared}");
+    let parity = until(&folder, "a report", |standing| !standing["parity"].is_null())["parity"].clone();
+    assert!(parity["holds"] == true && parity["compared"].as_u64() > Some(0), "{parity}");
+    until(&folder, "the last copy", |standing| standing["legacy"]["pending"] == 0);
+    let (status, cut) = post(&serving, "/v1/migrations/old-bus/cutover", &json!({ "reason": "proven" }));
+    assert_eq!((status, &cut["phase"]), (200, &json!("cutover")), "{cut}");
+    // Nobody has consumed the copies.
+    until(&folder, "settling", |standing| standing["settled"] == true);
+    let refused = carried_out(&serving, post(&serving, "/v1/migrations/old-bus/finish", &json!({})), || {});
+    assert!(
+        refused["state"] == "failed" && refused["error"].as_str().unwrap().contains("messages"),
+        "{refused}"
+    );
+    assert_eq!(standing(&folder)["phase"], "cutover");
+}
+
+#[test]
+fn an_old_bus_that_nobody_uses_is_removed_over_http() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    assert_eq!(post(&serving, "/v1/migrations", &json!({})).0, 201);
+    let forced = json!({ "force": true, "reason": "nobody ever used it" });
+    assert_eq!(post(&serving, "/v1/migrations/old-bus/cutover", &json!({ "force": true })).0, 422);
+    assert_eq!(post(&serving, "/v1/migrations/old-bus/cutover", &forced).0, 200);
+    until(&folder, "settling", |standing| standing["settled"] == true);
+    let done = carried_out(
+        &serving,
+        post(&serving, "/v1/migrations/old-bus/finish", &json!({ "reason": "week 4" })),
+        || {},
+    );
+    assert_eq!((&done["state"], &done["reason"]), (&json!("done"), &json!("week 4")), "{done}");
+    assert_eq!(standing(&folder)["phase"], "finished");
+    assert_eq!(post(&serving, "/v1/migrations/old-bus/rollback", &json!({})).0, 409);
+}
+
+/// Every publish is too slow here: copies are turned off, the new bus goes on, and a rollback makes up for them.
+#[test]
+fn copies_that_take_too_long_are_turned_off_and_made_up_for() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", &format!("{CONFIG}on_latency = 'disable'\nwarn_ms = 0\nlimit_ms = 0\n"));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    let mut published = 0;
+    while standing(&folder)["phase"] != "suspended" {
+        publish(&folder);
+        published += 1;
+        assert!(published < 500, "it was never too slow: {}", standing(&folder));
+    }
+    publish(&folder);
+    published += 1;
+    until(&folder, "the new bus going on", |standing| standing["settled"] == true);
+    serving.wait_for_metric(&format!("postrider_relay_published_total {published}"));
+    let copied = standing(&folder)["legacy"]["confirmed"].as_u64().unwrap();
+    assert!(copied < published, "{copied} of {published}");
+    folder.run(&["migration", "rollback", "--reason", "the old bus is fast again"]).assert(0, "dual since");
+    until_copied(&folder, published);
+}
+
+/// An old bus that refuses holds its event up, which the new bus has once and no more often.
+#[test]
+fn an_event_is_published_only_when_the_old_bus_has_it_too_if_asked() {
+    let folder = Folder::new();
+    let config = "[outbox]\nexchange = 'shop.events'\n[relay]\nbackoff_base_ms = 200\nbackoff_max_ms = 500\n\
+        [migration]\nlegacy_exchange = 'old'\nblock_on_legacy = true\n\
+        [[exchange]]\nname = 'old'\nkind = 'fanout'\nalternate = ''\n\
+        [[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n";
+    folder.write("postrider.toml", config);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    folder.run(&["publish", "shop.order.placed", "--data", "{}", "--id", "evt_1"]).assert(0, "");
+    let held_up = until(&folder, "a refusal", |standing| standing["legacy"]["failed"] == 1);
+    assert_eq!(held_up["new"]["confirmed"], 1, "{held_up}");
+    let row = folder.run(&["outbox", "show", "evt_1", "--json"]).json();
+    assert_eq!(row["status"], "failed", "{row}");
+    drop(serving);
+    // The old bus has a queue again.
+    folder.write("postrider.toml", &format!("{config}[[queue]]\nname = 'old-mail'\nbind = ['old:']\n"));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    until_copied(&folder, 1);
+    until(&folder, "both", |standing| standing["new"]["confirmed"] == 1);
+    let consumers = folder.run(&["consumers", "ls", "--json"]).json();
+    assert_eq!(consumers[0]["ready"], 1, "the new bus has it once: {consumers}");
+}
+
 #[test]
 fn the_catalogue_refuses_what_breaks_readers() {
     let folder = Folder::new();

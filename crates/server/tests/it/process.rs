@@ -128,6 +128,13 @@ impl Serving {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// The most memory it ever had, in KiB.
+    pub(crate) fn most_memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     /// Waits for the end and returns its exit code.
     pub(crate) fn ended(mut self) -> (i32, Vec<String>) {
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {

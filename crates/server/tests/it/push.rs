@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postrider_testkit::receiver::{Receiver, Reply, Request};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::networked::servers;
@@ -175,6 +176,43 @@ async fn workers_lease_settle_and_extend_over_http() {
     assert_eq!(say("ack", json!({"leases": []})).0, 200);
     assert_eq!(ask(&serving, "POST", "/v1/queues/nowhere/deliveries", &json!({})).1["code"], "not_found");
     assert_eq!(say("extend", json!({"leases": [], "lease_ms": 0})).1["code"], "invalid_request");
+}
+
+/// Another process, as far as the lease can tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_counts_after_a_restart() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", &config("http://127.0.0.1:9/"));
+    let path = "/v1/queues/jobs/deliveries";
+    let ask_for_one = json!({"wait_ms": 10_000, "lease_ms": 60_000});
+    let mut before = folder.serve(&["--roles", "relay,collector,api"]);
+    before.wait_for("serving");
+    let publish = |serving: &_, id: &str| {
+        let event = json!({"type": "shop.job.made", "data": {}, "id": id});
+        assert_eq!(ask(serving, "POST", "/v1/events", &event).0, 202);
+    };
+    let lease = |serving: &_| loop {
+        if let Some(given) = ask(serving, "POST", path, &ask_for_one).1["deliveries"].get(0) {
+            return (given["id"].as_str().unwrap().to_owned(), given["lease"].clone());
+        }
+    };
+    publish(&before, "evt_1");
+    let (id, token) = lease(&before);
+    assert_eq!(id, "evt_1");
+    before.signal(Signal::KILL);
+    before.ended();
+
+    let mut after = folder.serve(&["--roles", "relay,collector,api"]);
+    after.wait_for("serving");
+    let say = |word: &str, leases: Value| {
+        ask(&after, "POST", &format!("{path}:{word}"), &json!({"leases": leases}))
+    };
+    let (status, told) = say("retry", json!([token]));
+    assert_eq!((status, &told["code"]), (410, &json!("lease_over")), "{told}");
+    assert_eq!(say("ack", json!([token])), (200, json!({"settled": [token], "over": []})));
+    // It is in front of the second one, and nobody is given it again.
+    publish(&after, "evt_2");
+    assert_eq!(lease(&after).0, "evt_2");
 }
 
 #[test]

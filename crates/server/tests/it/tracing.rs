@@ -117,3 +117,40 @@ async fn without_a_collector_the_context_goes_through_as_it_came() {
     let call = endpoint.requests().remove(0);
     assert_eq!((call.header("traceparent"), call.header("tracestate")), (traceparent.as_str(), "congo=t61"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_event_of_a_batch_is_a_child_of_the_request() {
+    let collector = Receiver::start(|_, _| Reply::status(200)).await;
+    let folder = Folder::new()
+        .with("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{}", collector.address))
+        .with("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=ops");
+    let mut serving = folder.serve(&["--roles", "api"]);
+    serving.wait_for("serving");
+    let batch = json!([
+        {"type": "shop.order.placed", "id": "evt_1", "data": {}},
+        {"type": "shop.order.paid", "data": 5, "unknown": true},
+        {"type": "shop.order.paid", "id": "evt_2", "data": {}},
+    ]);
+    let traceparent = format!("00-{TRACE}-{CALLER}-01");
+    let headers = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
+    let (status, _, answer) = serving.http("POST", "/v1/events:batch", &headers, &batch.to_string());
+    assert_eq!(status, 207, "{answer}");
+    let told: Value = serde_json::from_str(&answer).unwrap();
+    let told: Vec<_> =
+        told["events"].as_array().unwrap().iter().map(|event| event["status"].clone()).collect();
+    assert_eq!(told, ["accepted", "refused", "accepted"]);
+    let exported = async {
+        while spans(&collector).len() < 2 {
+            tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(2), exported).await.unwrap();
+    let spans = spans(&collector);
+    assert!(
+        spans.iter().all(|span| span["traceId"] == TRACE && span["parentSpanId"] == CALLER),
+        "{spans:#?}"
+    );
+    let mut ids: Vec<_> = spans.iter().map(|span| attribute(span, "messaging.message.id")).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["evt_1", "evt_2"]);
+}

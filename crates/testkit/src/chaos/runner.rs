@@ -82,6 +82,7 @@ pub async fn run(options: &Options) -> Result<Report> {
     let healed = clock.monotonic();
     let drained = drain(&striker).await.then(|| clock.since(healed));
     let duplicates = stage.duplicates();
+    eprintln!("judging, and playing the controls");
     let (judgement, events, unknown_commits) = {
         let log = std::mem::take(&mut *load.log());
         (judge::judge(&stage, &log).await?, log.committed.len() as u64, log.unknown)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use postrider::broker::{Broker, Outgoing, Published};
-use postrider::envelope::wire;
+use postrider::envelope::{Envelope, wire};
 use postrider::topology::{ExchangeName, RoutingKey};
 use postrider::{Clock, WireFormat};
 use sqlx::Connection as _;
@@ -225,15 +225,23 @@ impl Striker {
         Ok("the queue had no binding".to_owned())
     }
 
+    /// Only what the relay has published: of anything else this would be the first delivery, and out of order.
     async fn publish_again(&self) -> Result<String> {
-        let envelopes: Vec<_> = self.load.log().samples.iter().rev().take(50).cloned().collect();
+        let latest: Vec<_> = self.load.log().samples.iter().rev().take(200).cloned().collect();
+        let ids: Vec<_> = latest.iter().map(|envelope| envelope.id.to_string()).collect();
+        let mut connection = sqlx::PgConnection::connect(&self.stage.postgres.url()).await?;
+        let published = "SELECT id FROM postrider.event_outbox WHERE id = ANY ($1) AND status = 'published'";
+        let published: Vec<String> =
+            sqlx::query_scalar(published).bind(ids).fetch_all(&mut connection).await?;
+        let is_published = |envelope: &&Envelope| published.iter().any(|id| id == envelope.id.as_str());
+        let envelopes: Vec<_> = latest.iter().filter(is_published).take(50).collect();
         let exchange = ExchangeName::new(worker::EXCHANGE)?;
-        let outgoing = |envelope: &postrider::Envelope| Outgoing {
+        let outgoing = |envelope: &Envelope| Outgoing {
             exchange: exchange.clone(),
             routing_key: RoutingKey::from(&envelope.event_type),
             message: wire::encode(envelope, WireFormat::Envelope, 0),
         };
-        let answers = self.broker.publish(envelopes.iter().map(outgoing).collect()).await;
+        let answers = self.broker.publish(envelopes.into_iter().rev().map(outgoing).collect()).await;
         let count = answers.iter().filter(|answer| **answer == Published::Confirmed).count();
         ensure!(count > 0, "none was confirmed");
         Ok(format!("{count} confirmed"))

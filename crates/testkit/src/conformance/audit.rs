@@ -34,6 +34,7 @@ pub(super) fn scope() -> AuditScope {
         queue: queue("orders"),
         topology: topology(),
         exchange: exchange("shop"),
+        routing_key: None,
         list: 100,
     }
 }

@@ -1,6 +1,6 @@
 //! What every store must remember of pauses and crashes.
 
-use postrider::store::{Controls, Crashes, Pause};
+use postrider::store::{Controls, Crashes, Operations, Pause};
 use postrider::topology::ConsumerName;
 
 use super::store::StoreFixture;
@@ -17,15 +17,18 @@ fn told(pauses: &[Pause]) -> Vec<(&str, &str, &str)> {
 pub async fn a_pause_is_seen_until_it_is_taken_back<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;
     let (mail, ledger) = (name("mail"), name("größe"));
-    assert!(!store.resume(&mail, "ann").await.unwrap(), "it was not paused");
+    assert!(!store.resume(&mail, "ann", "").await.unwrap(), "it was not paused");
     assert!(store.pause(&mail, "ann", "the mail server moves").await.unwrap());
     assert!(store.pause(&ledger, "bob", "").await.unwrap());
     let expected = [("größe", "bob", ""), ("mail", "ann", "the mail server moves")];
     assert_eq!(told(&store.pauses().await.unwrap()), expected);
     assert_eq!(told(&[store.pause_of(&mail).await.unwrap().unwrap()]), [expected[1]]);
-    assert!(store.resume(&mail, "bob").await.unwrap());
+    assert!(store.resume(&mail, "bob", "the bank is back").await.unwrap());
     assert_eq!(store.pause_of(&mail).await.unwrap(), None);
     assert_eq!(told(&store.pauses().await.unwrap()), [expected[0]]);
+    let log = store.log_of("mail", 10).await.unwrap();
+    let told: Vec<_> = log.iter().map(|entry| (entry.actor.as_str(), entry.reason.as_deref())).collect();
+    assert_eq!(told, [("bob", Some("the bank is back")), ("ann", Some("the mail server moves"))]);
 }
 
 /// Two people may want the same; the second one changes nothing.

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider::Clock;
+use postrider::archive::Shelf;
 use postrider::envelope::{Payload, TenantId, WireFormat};
-use postrider::operation::{Ended, EventPlan, EventWork, Runner, RunnerConfig, plan_events, start_events};
+use postrider::operation::{
+    Ended, EventPlan, EventWork, Runner, RunnerConfig, plan_events, shelf, start_events,
+};
 use postrider::settlement::RetryPolicy;
 use postrider::store::{
     Admission, Archive, Arrival, Backend, EventFilter, HouseRules, OutboxRow, Registration, RowFilter,
@@ -39,14 +42,22 @@ fn every(aggregate_type: &str) -> EventPlan {
         exchange: exchange("shop"),
         format: WireFormat::Envelope,
         formats: [].into(),
+        outbox: None,
+        routing_key: None,
     }
 }
 
 /// Replays to the end, and says what is due then.
 async fn replay<S: Backend>(desk: &Desk<S>, plan: &EventPlan) -> Vec<OutboxRow> {
+    replay_with(desk, plan, None).await
+}
+
+async fn replay_with<S: Backend>(desk: &Desk<S>, plan: &EventPlan, files: Option<&Shelf>) -> Vec<OutboxRow> {
     let clock = Clock::system();
-    let id =
-        start_events(&desk.store, &clock, plan, None, "ada", Some("new consumer")).await.unwrap().unwrap();
+    let id = start_events(&desk.store, &clock, plan, files, None, "ada", Some("new consumer"))
+        .await
+        .unwrap()
+        .unwrap();
     let runner = Runner::new(desk.store.clone(), clock.clone(), RunnerConfig::default());
     let ended = runner.run(id, &EventWork::new(clock), &CancellationToken::new()).await.unwrap();
     assert_eq!(ended, Some(Ended::Done));
@@ -78,7 +89,7 @@ pub async fn published_events_are_sent_again_under_their_ids<F: StoreFixture>(fi
     publish_all(&desk).await;
     desk.commit([keyed("waiting", "a")]).await;
     let plan = EventPlan { limit: Some(5), ..every("shop.order") };
-    let survey = plan_events(&desk.store, &plan, Some(4.0)).await.unwrap();
+    let survey = plan_events(&desk.store, &plan, None, Some(4.0)).await.unwrap();
     assert_eq!((survey.events, survey.total, survey.takes), (2, 2, Some(Duration::from_millis(500))));
     let rows = replay(&desk, &plan).await;
     assert_eq!(rows[0].envelope.id, id("waiting"), "live events do not wait for it");
@@ -94,7 +105,7 @@ pub async fn published_events_are_sent_again_under_their_ids<F: StoreFixture>(fi
     assert_eq!((log[0].actor.as_str(), log[0].reason.as_deref()), ("ada", Some("new consumer")));
     publish_all(&desk).await;
     assert_eq!(
-        plan_events(&desk.store, &plan, None).await.unwrap().events,
+        plan_events(&desk.store, &plan, None, None).await.unwrap().events,
         3,
         "the replay is not among them"
     );
@@ -130,8 +141,9 @@ pub async fn only_matching_events_are_sent_again<F: StoreFixture>(fixture: &F) {
         with(|filter| filter.from = filter.to),
         with(|filter| filter.event_type = Some("gone".to_owned())),
     ] {
-        assert_eq!(plan_events(&desk.store, &nothing, None).await.unwrap().total, 0);
-        let started = start_events(&desk.store, &desk.clock, &nothing, None, "ada", None).await.unwrap();
+        assert_eq!(plan_events(&desk.store, &nothing, None, None).await.unwrap().total, 0);
+        let started =
+            start_events(&desk.store, &desk.clock, &nothing, None, None, "ada", None).await.unwrap();
         assert_eq!(started, None);
     }
     assert_eq!(desk.store.operations(None, 10).await.unwrap().len(), 3, "of nothing comes no operation");
@@ -181,16 +193,16 @@ pub async fn a_plan_tells_who_has_forgotten<F: StoreFixture>(fixture: &F) {
     publish_all(&desk).await;
     desk.apply("order-consumer", &["one", "two"]).await;
     let plan = every("shop.order");
-    assert_eq!(plan_events(&desk.store, &plan, None).await.unwrap().forgotten, []);
+    assert_eq!(plan_events(&desk.store, &plan, None, None).await.unwrap().forgotten, []);
     until("the marks to be forgotten", async || {
         let forgotten = desk.store.forget("suite", Duration::ZERO, 100).await.unwrap()?;
         (forgotten.marks == 2).then_some(())
     })
     .await;
-    let forgotten = plan_events(&desk.store, &plan, None).await.unwrap().forgotten;
+    let forgotten = plan_events(&desk.store, &plan, None, None).await.unwrap().forgotten;
     assert_eq!((forgotten[0].consumer.as_str(), forgotten[0].events), ("order-consumer", 2));
     let elsewhere = EventPlan { to_queue: Some(queue("another")), ..plan };
-    assert_eq!(plan_events(&desk.store, &elsewhere, None).await.unwrap().forgotten, []);
+    assert_eq!(plan_events(&desk.store, &elsewhere, None, None).await.unwrap().forgotten, []);
 }
 
 /// Also what is archived between the plan and its turn.
@@ -215,4 +227,64 @@ pub async fn archived_events_are_sent_again<F: StoreFixture>(fixture: &F) {
     archive().await;
     let rows = replay(&desk, &every("shop.order")).await;
     assert_eq!(sent(&rows), ["one", "two", "three"], "an archived replay is no event");
+}
+
+/// From files, the archive table and the outbox together: each event once, in the order of the outbox, and as it was. A runner that is
+/// lost in the middle leaves exactly the rest to the next one, wherever the files are by then.
+pub async fn events_come_back_from_archive_files<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let folder = tempfile::tempdir().unwrap();
+    let archive = async |to: Archive| {
+        let rules = HouseRules { keep: Duration::ZERO, archive: to, ..HouseRules::default() };
+        until("the rows to go", async || {
+            desk.store.keep_house(&desk.relay, &rules).await.unwrap();
+            desk.store.list(&RowFilter::default(), 1).await.unwrap().rows.is_empty().then_some(())
+        })
+        .await;
+    };
+    let text = postrider::Event::new("shop.order.noted").unwrap().id("text").unwrap();
+    let text = text.payload(Payload::new("text/plain", &b"\xff\x00 not JSON"[..]));
+    desk.commit([keyed("one", "a"), keyed("two", "a"), text, free("bill")]).await;
+    publish_all(&desk).await;
+    archive(Archive::Files(folder.path().to_owned())).await;
+    desk.commit([keyed("three", "a")]).await;
+    publish_all(&desk).await;
+    archive(Archive::Table).await;
+    desk.commit([keyed("four", "a")]).await;
+    publish_all(&desk).await;
+
+    let plan = every("shop.order");
+    let files = shelf(&desk.store, &plan, folder.path()).unwrap();
+    let survey = plan_events(&desk.store, &plan, Some(&files), None).await.unwrap();
+    assert_eq!((survey.in_files, survey.archived, survey.live, survey.total), (4, 1, 1, 6));
+    let canary = EventPlan { limit: Some(3), format: WireFormat::Bare, ..plan.clone() };
+    let rows = replay_with(&desk, &canary, Some(&files)).await;
+    assert_eq!(sent(&rows), ["one", "two", "text"], "the oldest first, wherever they are");
+    assert_eq!(rows[2].verbatim.as_ref().unwrap().body.as_ref(), b"\xff\x00 not JSON");
+    desk.publish(&rows).await;
+
+    let clock = Clock::system();
+    let id = start_events(&desk.store, &clock, &plan, Some(&files), Some(8.0), "ada", None)
+        .await
+        .unwrap()
+        .unwrap();
+    drop(folder);
+    let work = EventWork::new(clock.clone());
+    let config = RunnerConfig { lease: Duration::from_secs(1), ..RunnerConfig::default() };
+    let runner = || Runner::new(desk.store.clone(), clock.clone(), config.clone());
+    let part = async || Some(desk.store.operation(id).await.unwrap()?.done).filter(|done| *done > 0);
+    let lost = runner();
+    let stop = CancellationToken::new();
+    tokio::select! {
+        _ = lost.run(id, &work, &stop) => panic!("it was to be lost on the way"),
+        done = until("a part of the operation", part) => assert!(done < 6),
+    }
+    until("the lease to end", async || {
+        runner().run(id, &work, &stop).await.unwrap().filter(|ended| *ended == Ended::Done)
+    })
+    .await;
+    let rows = desk.claim().await;
+    assert_eq!(sent(&rows), ["one", "two", "text", "bill", "three", "four"]);
+    let operation = desk.store.operation(id).await.unwrap().unwrap();
+    assert_eq!((operation.done, operation.skipped, operation.total), (6, 0, 6));
 }

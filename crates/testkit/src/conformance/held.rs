@@ -176,11 +176,11 @@ pub async fn a_parked_key_stays_until_it_is_released<F: StoreFixture>(fixture: &
     assert_eq!(heads(&store, &["a"]).await, [Some((id("a1"), HeldState::Parked))]);
     bury(&store, "b1").await;
     assert_eq!(store.release_discarded(&mail()).await.unwrap(), 0, "an open dead letter keeps it parked");
-    assert_eq!(store.release_key(&mail(), &key("c"), "ann").await.unwrap(), 0);
-    assert_eq!(store.release_key(&mail(), &key("a"), "ann").await.unwrap(), 1);
+    assert_eq!(store.release_key(&mail(), &key("c"), "ann", "").await.unwrap(), 0);
+    assert_eq!(store.release_key(&mail(), &key("a"), "ann", "it never comes").await.unwrap(), 1);
     assert_eq!(claim(&store, "me").await, ["a2"]);
     // Released keys do not come back, and a key that only waits is not parked.
-    assert_eq!(store.release_key(&mail(), &key("a"), "ann").await.unwrap(), 0);
+    assert_eq!(store.release_key(&mail(), &key("a"), "ann", "").await.unwrap(), 0);
 }
 
 async fn bury<S: Backend>(store: &S, event: &str) {

@@ -106,8 +106,8 @@ pub async fn a_cancelled_operation_gives_no_more_items<F: StoreFixture>(fixture:
     let id = planned(&store, OperationKind::ReplayLetters, &["1", "2"]).await;
     claim(&store, id, "one").await.unwrap();
     take(&store, id, "one", 1).await.unwrap();
-    assert!(store.cancel_operation(id, "somebody").await.unwrap());
-    assert!(!store.cancel_operation(id, "somebody").await.unwrap());
+    assert!(store.cancel_operation(id, "somebody", "a mistake").await.unwrap());
+    assert!(!store.cancel_operation(id, "somebody", "a mistake").await.unwrap());
     assert_eq!(take(&store, id, "one", 1).await, None);
     assert!(claim(&store, id, "two").await.is_none());
     let found = store.operation(id).await.unwrap().unwrap();
@@ -116,6 +116,7 @@ pub async fn a_cancelled_operation_gives_no_more_items<F: StoreFixture>(fixture:
     let log = store.log_of(&format!("operation/{id}"), 10).await.unwrap();
     let told: Vec<_> = log.iter().map(|entry| (entry.actor.as_str(), entry.action.as_str())).collect();
     assert_eq!(told, [("somebody", "operation.cancelled"), ("suite", "operation.created")]);
+    assert_eq!(log[0].reason.as_deref(), Some("a mistake"));
 }
 
 /// Done or failed, with the reason.

@@ -78,14 +78,14 @@ where
     let store = fixture.store().await;
     let now = Clock::system().now();
     let later = now.checked_add(Duration::from_hours(1)).unwrap();
-    assert!(!store.rotate_secret(&name("a"), &secret(1), later, "ann").await.unwrap());
+    assert!(!store.rotate_secret(&name("a"), &secret(1), later, "ann", "").await.unwrap());
     store.create_subscription(&subscription("a"), Some(&secret(1)), "ann").await.unwrap();
     let before = store.subscriptions().await.unwrap().remove(0);
-    assert!(store.rotate_secret(&name("a"), &secret(2), later, "ann").await.unwrap());
+    assert!(store.rotate_secret(&name("a"), &secret(2), later, "ann", "").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [2, 1].map(|number| secret(number).reveal().to_owned()));
     let after = store.subscriptions().await.unwrap().remove(0);
     assert!(after.version > before.version && after.secrets == 2);
-    assert!(store.rotate_secret(&name("a"), &secret(3), now, "ann").await.unwrap());
+    assert!(store.rotate_secret(&name("a"), &secret(3), now, "ann", "it leaked").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [secret(3).reveal()]);
 }
 
@@ -111,9 +111,12 @@ where
     assert_eq!(found, (3..=6).rev().map(attempt).collect::<Vec<_>>());
     let odd = store.attempts(&name("a"), Some(&id("odd")), 10).await.unwrap();
     assert_eq!(odd.iter().map(|one| one.attempt).collect::<Vec<_>>(), [5, 3, 1]);
-    for _ in 0..6 {
+    for _ in 0..8 {
         store.record_attempts(&name("a"), (1..=256).map(attempt).collect()).await.unwrap();
     }
-    let kept = store.attempts(&name("a"), None, 10_000).await.unwrap().len();
-    assert!((1000..=1256).contains(&kept), "{kept}");
+    let kept = store.attempts(&name("a"), None, 10_000).await.unwrap();
+    let failed = kept.iter().filter(|attempt| attempt.error.is_some()).count();
+    assert_eq!(failed, 2 + 8 * 85, "no number of others drives those out that failed");
+    assert!((1000..1000 + 256).contains(&(kept.len() - failed)), "{}", kept.len());
+    assert!(kept.len() < 6 + 8 * 256, "the oldest are forgotten");
 }

@@ -13,7 +13,7 @@ use super::disk::SmallDisk;
 use super::home::{self, Home};
 use super::ports::Port;
 use super::process::{self, Launch, Process};
-use super::tls::Certificates;
+use super::tls::{CERTIFIED, Certificates};
 use super::wait::Patience;
 
 /// PostgreSQL refuses to run as root; its package brings this user.
@@ -73,6 +73,19 @@ impl Postgres {
             }
             None => plain,
         }
+    }
+
+    /// The same through its socket.
+    pub fn socket_url(&self) -> String {
+        format!("postgres://postgres@localhost:{}/postgres?host={}", self.port.number(), self.data.display())
+    }
+
+    /// The same as the role that the client's certificate names, by that certificate alone; only with TLS. The role must be made, and
+    /// `pg_hba.conf` must say `cert`.
+    pub fn certified_url(&self) -> Option<String> {
+        let (certificate, key) = self.certificates.as_ref()?.client_files();
+        let url = self.url().replace("postgres@", &format!("{CERTIFIED}@"));
+        Some(format!("{url}&sslcert={}&sslkey={}", certificate.display(), key.display()))
     }
 
     /// The authority that signed the server's certificate; only with TLS.
@@ -181,6 +194,7 @@ async fn initialise(home: &Home, certificates: Option<&Certificates>) -> Result<
         fs::write(data.join("pg_hba.conf"), rules)?;
         fs::copy(certificates.server_file(), data.join("server.pem"))?;
         fs::copy(certificates.key_file(), data.join("server.key"))?;
+        fs::copy(certificates.ca_file(), data.join("ca.pem"))?;
         if let Some(user) = user() {
             home::give_to(user, &data)?;
         }
@@ -193,7 +207,8 @@ fn launch(home: &Home, data: &Path, port: &Port, certificates: Option<&Certifica
         vec!["-D".into(), data.into(), "-p".into(), port.number().to_string().into()];
     let mut set = |setting: &str| args.extend(["-c".into(), setting.into()]);
     set("listen_addresses=127.0.0.1");
-    set("unix_socket_directories=");
+    // Its data folder: nobody else's.
+    set("unix_socket_directories=.");
     set("fsync=on");
     set("wal_level=logical");
     set("max_connections=200");
@@ -204,6 +219,7 @@ fn launch(home: &Home, data: &Path, port: &Port, certificates: Option<&Certifica
         set("ssl=on");
         set("ssl_cert_file=server.pem");
         set("ssl_key_file=server.key");
+        set("ssl_ca_file=ca.pem");
     }
     Launch {
         name: "PostgreSQL".into(),

@@ -78,7 +78,11 @@ impl Fault {
             }
             15..=16 => Self::Cut { process },
             17 => Self::Duplicate,
-            18 => Self::BrokerAway(100 + random.below(5_000)),
+            // Some for longer than a message that is refused is tried.
+            18 => {
+                let millis = 100 + random.below(5_000);
+                Self::BrokerAway(if millis.is_multiple_of(3) { 4 * millis } else { millis })
+            }
             19 => Self::StoreAway(100 + random.below(5_000)),
             20 => Self::CacheFlushed,
             21 => Self::CacheAway(100 + random.below(5_000)),

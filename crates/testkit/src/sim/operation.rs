@@ -196,7 +196,7 @@ impl Operations for SimStore {
         Ok(())
     }
 
-    async fn cancel_operation(&self, _id: Uuid, _actor: &str) -> Result<bool, StoreError> {
+    async fn cancel_operation(&self, _id: Uuid, _actor: &str, _why: &str) -> Result<bool, StoreError> {
         Ok(false)
     }
 

@@ -11,7 +11,7 @@ use postrider::envelope::{EventId, Ordering, OrderingKey, wire};
 use postrider::handler::{Incoming, handler_fn};
 use postrider::operation::{Runner, RunnerConfig};
 use postrider::registry::Registry;
-use postrider::relay::{Relay, RelayConfig, RelayMode};
+use postrider::relay::{Backoff, Relay, RelayConfig, RelayMode};
 use postrider::settlement::RetryPolicy;
 use postrider::store::{OperationKind, Outbox as _, Store as _, StoreError};
 use postrider::topology::{
@@ -106,6 +106,8 @@ pub(super) fn start(process: usize, port: Port, stage: &Arc<Stage>, log: &Log) {
                 poll_interval: Duration::from_secs(5),
                 lease: Duration::from_secs(10),
                 mode: RelayMode::Poll,
+                max_attempts: 8,
+                backoff: Backoff { base: Duration::from_millis(250), max: Duration::from_secs(2) },
                 ..RelayConfig::default()
             };
             let broker: Arc<dyn Broker> = Arc::new(SimBroker(port.clone()));

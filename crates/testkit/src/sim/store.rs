@@ -226,7 +226,7 @@ impl Controls for SimStore {
         Ok(false)
     }
 
-    async fn resume(&self, _of: &ConsumerName, _by: &str) -> Result<bool, StoreError> {
+    async fn resume(&self, _of: &ConsumerName, _by: &str, _why: &str) -> Result<bool, StoreError> {
         Ok(false)
     }
 

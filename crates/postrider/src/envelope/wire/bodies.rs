@@ -3,6 +3,8 @@
 //! The payload member keeps its text, byte for byte. A payload that is not JSON stands in `payload_base64`, beside
 //! `payload_content_type`.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -20,16 +22,19 @@ const SMAP_PREFIX: &str = "evt_";
 
 #[derive(Serialize, Deserialize)]
 struct EnvelopeBody<'a> {
-    event_id: String,
+    #[serde(borrow)]
+    event_id: Cow<'a, str>,
     occurred_at: Timestamp,
-    aggregate_type: String,
-    #[serde(default)]
-    aggregate_id: Option<String>,
-    event_type: String,
-    #[serde(default)]
-    group_id: Option<String>,
-    #[serde(default)]
-    subsidiary_id: Option<String>,
+    #[serde(borrow)]
+    aggregate_type: Cow<'a, str>,
+    #[serde(borrow, default)]
+    aggregate_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    event_type: Cow<'a, str>,
+    #[serde(borrow, default)]
+    group_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    subsidiary_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     payload: Option<&'a RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,41 +57,42 @@ struct SmapBody<'a> {
 
 pub(super) fn write_envelope(envelope: &Envelope) -> Bytes {
     let (payload, payload_base64, payload_content_type) = wrap(&envelope.payload);
-    let text = |id: &dyn AsRef<str>| id.as_ref().to_owned();
-    to_bytes(&EnvelopeBody {
-        event_id: text(&envelope.id),
+    let body = EnvelopeBody {
+        event_id: envelope.id.as_str().into(),
         occurred_at: envelope.occurred_at,
-        aggregate_type: envelope.event_type.aggregate_type().to_owned(),
-        aggregate_id: envelope.aggregate_id.as_ref().map(|id| text(id)),
-        event_type: envelope.event_type.action().to_owned(),
-        group_id: envelope.tenant.group.as_ref().map(|id| text(id)),
-        subsidiary_id: envelope.tenant.subsidiary.as_ref().map(|id| text(id)),
+        aggregate_type: envelope.event_type.aggregate_type().into(),
+        aggregate_id: envelope.aggregate_id.as_ref().map(|id| id.as_str().into()),
+        event_type: envelope.event_type.action().into(),
+        group_id: envelope.tenant.group.as_ref().map(|id| id.as_str().into()),
+        subsidiary_id: envelope.tenant.subsidiary.as_ref().map(|id| id.as_str().into()),
         payload,
         payload_base64,
         payload_content_type,
-    })
+    };
+    to_bytes(&body, envelope)
 }
 
 pub(super) fn write_smap(envelope: &Envelope) -> Bytes {
     let (payload, payload_base64, payload_content_type) = wrap(&envelope.payload);
-    to_bytes(&SmapBody {
+    let body = SmapBody {
         event_id: format!("{SMAP_PREFIX}{}", envelope.id),
         timestamp: envelope.occurred_at,
         payload,
         payload_base64,
         payload_content_type,
-    })
+    };
+    to_bytes(&body, envelope)
 }
 
 pub(super) fn read_envelope(body: &[u8]) -> Result<(Draft, Payload), Malformed> {
     let read: EnvelopeBody = parse("envelope", body)?;
     let payload = unwrap(read.payload, read.payload_base64.as_deref(), read.payload_content_type)?;
     let draft = Draft {
-        id: Some(read.event_id),
+        id: Some(read.event_id.into_owned()),
         event_type: Some(format!("{}.{}", read.aggregate_type, read.event_type)),
-        aggregate_id: read.aggregate_id,
-        group: read.group_id,
-        subsidiary: read.subsidiary_id,
+        aggregate_id: read.aggregate_id.map(Cow::into_owned),
+        group: read.group_id.map(Cow::into_owned),
+        subsidiary: read.subsidiary_id.map(Cow::into_owned),
         occurred_at: Some(read.occurred_at),
         ..Draft::default()
     };
@@ -118,9 +124,16 @@ fn parse<'a, T: Deserialize<'a>>(format: &str, body: &'a [u8]) -> Result<T, Malf
     serde_json::from_slice(body).map_err(|error| Malformed(format!("not the {format} format: {error}")))
 }
 
-fn to_bytes(body: &impl Serialize) -> Bytes {
-    // Strings, times and JSON that was checked cannot fail to serialize.
-    serde_json::to_vec(body).unwrap_or_default().into()
+/// What a body takes beside its payload, as a rule.
+const AROUND: usize = 512;
+
+fn to_bytes(body: &impl Serialize, envelope: &Envelope) -> Bytes {
+    let mut bytes = Vec::with_capacity(envelope.payload.bytes().len() + AROUND);
+    match serde_json::to_writer(&mut bytes, body) {
+        Ok(()) => bytes.into(),
+        // Strings, times and JSON that was checked cannot fail to serialize.
+        Err(_) => Bytes::new(),
+    }
 }
 
 type Wrapped<'a> = (Option<&'a RawValue>, Option<String>, Option<String>);

@@ -1,5 +1,7 @@
 //! CloudEvents 1.0.2 on AMQP 0-9-1: attributes as headers beside the body, or the whole event as JSON.
 
+use std::ops::Bound;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -19,9 +21,12 @@ const PREFIXES: [&str; 3] = ["cloudEvents_", "cloudEvents:", "ce-"];
 /// The media type of a whole event as JSON.
 const STRUCTURED: &str = "application/cloudevents+json";
 
-pub(super) fn write_headers(envelope: &Envelope, headers: &mut Headers) {
+/// Writes the attributes; `time` is when the event occurred.
+pub(super) fn write_headers(envelope: &Envelope, time: String, headers: &mut Headers) {
+    let prefixed = |name: &str| [PREFIXES[0], name].concat();
+    headers.insert(prefixed("time"), HeaderValue::Text(time));
     let mut set = |name: &str, value: &str| {
-        headers.insert(format!("{}{name}", PREFIXES[0]), HeaderValue::from(value));
+        headers.insert(prefixed(name), HeaderValue::from(value));
     };
     set("specversion", "1.0");
     set("id", envelope.id.as_str());
@@ -29,7 +34,6 @@ pub(super) fn write_headers(envelope: &Envelope, headers: &mut Headers) {
     if envelope.attributes.get(SOURCE).is_none() {
         set(SOURCE, &source(envelope));
     }
-    set("time", &envelope.occurred_at.to_string());
     if let Some(id) = &envelope.aggregate_id {
         set("subject", id.as_str());
     }
@@ -61,38 +65,37 @@ fn percent_encode(text: &str) -> String {
     url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-/// What the attributes in the headers say; nothing when it is not a CloudEvent.
+/// What the attributes in the headers say; nothing when it is not a CloudEvent. What the envelope has no place of its own for is kept
+/// beside it, but for what could not be carried on.
 pub(super) fn read_headers(message: &Message) -> Draft {
-    let attribute = |name: &str| {
-        PREFIXES.iter().find_map(|prefix| message.header(&format!("{prefix}{name}"))).map(str::to_owned)
-    };
-    if attribute("specversion").is_none() {
-        return Draft::default();
-    }
-    Draft {
-        id: attribute("id"),
-        event_type: attribute("type"),
-        aggregate_id: attribute("subject"),
-        occurred_at: attribute("time").and_then(|time| time.parse().ok()),
-        ordering_key: attribute("partitionkey"),
-        traceparent: attribute("traceparent"),
-        tracestate: attribute("tracestate"),
-        attributes: attributes(message),
-        ..Draft::default()
-    }
-}
-
-/// All that the envelope has no place of its own for. What could not be carried on is left out.
-fn attributes(message: &Message) -> Attributes {
-    let mut attributes = Attributes::default();
-    for (name, value) in &message.headers {
-        let name = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
-        if let (Some(name), Some(value)) = (name.filter(|name| !Attributes::is_placed(name)), value.as_str())
-        {
-            keep(&mut attributes, name, value);
+    let (mut draft, mut is_event) = (Draft::default(), false);
+    for prefix in PREFIXES {
+        let from_here = message.headers.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let named = from_here.map_while(|(name, value)| Some((name.strip_prefix(prefix)?, value)));
+        for (name, value) in named.filter_map(|(name, value)| Some((name, value.as_str()?))) {
+            is_event |= name == "specversion";
+            let place = match name {
+                "id" => &mut draft.id,
+                "type" => &mut draft.event_type,
+                "subject" => &mut draft.aggregate_id,
+                "partitionkey" => &mut draft.ordering_key,
+                "traceparent" => &mut draft.traceparent,
+                "tracestate" => &mut draft.tracestate,
+                "time" => {
+                    draft.occurred_at = draft.occurred_at.or_else(|| value.parse().ok());
+                    continue;
+                }
+                _ => {
+                    if !Attributes::is_placed(name) && draft.attributes.get(name).is_none() {
+                        keep(&mut draft.attributes, name, value);
+                    }
+                    continue;
+                }
+            };
+            place.get_or_insert_with(|| value.to_owned());
         }
     }
-    attributes
+    if is_event { draft } else { Draft::default() }
 }
 
 fn keep(attributes: &mut Attributes, name: &str, value: &str) {

@@ -70,12 +70,13 @@ pub(super) fn write(envelope: &Envelope, format: WireFormat, attempts: u32, mess
     set(names::ORDERING_KEY, envelope.ordering_key.as_ref().map(AsRef::as_ref));
     set(names::CAUSATION_ID, envelope.causation_id.as_ref().map(AsRef::as_ref));
     set(names::CORRELATION_ID, envelope.correlation_id.as_ref().map(AsRef::as_ref));
-    set(names::OCCURRED_AT, Some(&envelope.occurred_at.to_string()));
+    let time = envelope.occurred_at.to_string();
+    set(names::OCCURRED_AT, Some(&time));
     set(names::WIRE_FORMAT, Some(format.as_str()));
     set(names::TRACEPARENT, envelope.trace.traceparent.as_deref());
     set(names::TRACESTATE, envelope.trace.tracestate.as_deref());
     headers.insert(names::ATTEMPTS.to_owned(), HeaderValue::from(attempts));
-    cloudevents::write_headers(envelope, headers);
+    cloudevents::write_headers(envelope, time, headers);
 
     let properties = &mut message.properties;
     properties.message_id = Some(envelope.id.as_str().to_owned());

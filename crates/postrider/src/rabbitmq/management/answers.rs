@@ -50,3 +50,48 @@ pub struct Permission {
     /// Consume and bind.
     pub read: String,
 }
+
+/// What consumers do with a queue: statistics, up to five seconds late, and absent while there are none.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Traffic {
+    /// The queue.
+    pub name: String,
+    /// Delivered and not yet settled.
+    #[serde(default)]
+    pub messages_unacknowledged: Option<u64>,
+    #[serde(default)]
+    message_stats: Option<MessageStats>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct MessageStats {
+    #[serde(default)]
+    ack_details: Option<Details>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Details {
+    #[serde(default)]
+    rate: Option<f64>,
+}
+
+impl Traffic {
+    /// Deliveries that are acked a second.
+    pub fn acked_per_second(&self) -> Option<f64> {
+        self.message_stats.as_ref()?.ack_details.as_ref()?.rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_read_whether_or_not_there_was_any() {
+        let busy = r#"{"name":"a","messages_unacknowledged":7,"message_stats":{"ack_details":{"rate":2.5}}}"#;
+        let busy: Traffic = serde_json::from_str(busy).unwrap();
+        assert_eq!((busy.messages_unacknowledged, busy.acked_per_second()), (Some(7), Some(2.5)));
+        let idle: Traffic = serde_json::from_str(r#"{"name":"a"}"#).unwrap();
+        assert_eq!((idle.messages_unacknowledged, idle.acked_per_second()), (None, None));
+    }
+}

@@ -9,19 +9,41 @@ use crate::store::{Outbox, PublishResult, RowResult, StoreError};
 /// Marks that came too early are made again after this long, doubled each time, and so often.
 const MARK_AGAIN: Duration = Duration::from_millis(1);
 const MARK_TIMES: u32 = 8;
+/// While more is on its way, marks wait this long for company.
+const GATHER: Duration = Duration::from_millis(20);
 
 impl<S: Outbox> Pump<S> {
     pub(super) fn settle(&mut self) {
-        if self.settling || self.done.is_empty() || self.pause.is_on() {
+        if self.settling || self.done.is_empty() || self.pause.is_on() || self.is_gathering() {
             return;
         }
         self.settling = true;
+        self.gathering_since = None;
         let done = std::mem::take(&mut self.done);
         let (store, id) = (self.relay.store.clone(), self.relay.id.clone());
         self.start(async move {
             let recorded = store.settle(&id, results(&done)).await;
             Step::Settled { done, recorded }
         });
+    }
+
+    /// Nobody waits for a mark, and one statement for many costs little more than for one: what is left of the processors belongs to
+    /// events that are not published yet. Should we die meanwhile, a few more are published twice.
+    fn is_gathering(&mut self) -> bool {
+        if self.stopping || self.publishing == 0 || self.done.len() >= self.relay.config.batch_size {
+            return false;
+        }
+        let now = self.now();
+        let Some(since) = self.gathering_since else {
+            self.gathering_since = Some(now);
+            let clock = self.relay.clock.clone();
+            self.start_here(async move {
+                clock.sleep(GATHER).await;
+                Step::MarksAreDue
+            });
+            return true;
+        };
+        now < since + GATHER
     }
 
     pub(super) fn settled(&mut self, done: Vec<Done>, recorded: Result<usize, StoreError>) {

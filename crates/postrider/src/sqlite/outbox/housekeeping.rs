@@ -56,7 +56,10 @@ impl Sqlite {
                  'aggregate_type', aggregate_type, 'aggregate_id', aggregate_id, 'event_type', event_type, \
                  'payload', json(payload), 'body', iif(body IS NULL, NULL, '\\x' || lower(hex(body))), \
                  'content_type', content_type, 'attempts', attempts, 'created_at', created_at, 'occurred_at', occurred_at, \
-                 'ordering_key', ordering_key, 'causation_id', causation_id, 'correlation_id', correlation_id, \
+                 'ordering_key', ordering_key, 'key', \"key\", 'causation_id', causation_id, 'correlation_id', correlation_id, \
+                 'traceparent', traceparent, 'tracestate', tracestate, 'headers', json(headers), \
+                 'status', status, 'event_id', event_id, 'verbatim', iif(verbatim IS NULL, NULL, '\\x' || lower(hex(verbatim))), \
+                 'dead_letter_id', dead_letter_id, \
                  'exchange', exchange, 'routing_key', routing_key, 'target_queue', target_queue, \
                  'published_at', published_at) \
              FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) ORDER BY position",

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::row;
 use crate::envelope::EventId;
 use crate::sqlite::{Sqlite, SqliteTx, from_sqlite};
-use crate::store::{EventFilter, OutboxRow, Replays, StoreError, StoreErrorKind, read_item};
+use crate::store::{EventFilter, Found, Frozen, OutboxRow, Replays, StoreError, StoreErrorKind, read_item};
 use crate::topology::ConsumerName;
 
 /// `?1` to `?5` are the filter. What was sent again is no event of its own.
@@ -26,15 +26,20 @@ const TAKE: &str = "SELECT position, created_at, id, group_id, subsidiary_id, ag
      FROM {source} WHERE position IN (SELECT value FROM json_each(?1))";
 
 impl Replays for Sqlite {
-    async fn count_events(&self, filter: &EventFilter) -> Result<u64, StoreError> {
-        let count = everywhere("SELECT count(*) FROM ({matching})", MATCHING);
-        let count = sqlx::query_scalar::<_, i64>(AssertSqlSafe(count))
+    async fn count_events(&self, filter: &EventFilter) -> Result<Found, StoreError> {
+        let matching = MATCHING.replace(
+            "created_at FROM {source}",
+            "created_at, '{source}' = 'event_outbox' AS live FROM {source}",
+        );
+        let count = "SELECT count(*) FILTER (WHERE live), count(*) FILTER (WHERE NOT live) FROM ({matching})";
+        let count = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(everywhere(count, &matching)))
             .bind(filter.from.as_microsecond())
             .bind(filter.to.as_microsecond())
             .bind(&filter.aggregate_type)
             .bind(&filter.event_type)
             .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref));
-        Ok(count.fetch_one(self.readers()).await.map_err(from_sqlite)?.unsigned_abs())
+        let (live, archived) = count.fetch_one(self.readers()).await.map_err(from_sqlite)?;
+        Ok(Found { live: live.unsigned_abs(), archived: archived.unsigned_abs() })
     }
 
     async fn freeze_events(
@@ -45,8 +50,8 @@ impl Replays for Sqlite {
         limit: Option<u64>,
     ) -> Result<u64, StoreError> {
         let insert = everywhere(
-            "INSERT INTO operation_item (operation_id, seq, subject) \
-             SELECT ?6, row_number() OVER (ORDER BY position), position || '/' || created_at \
+            "INSERT OR IGNORE INTO operation_item (operation_id, seq, subject) \
+             SELECT ?6, position, position || '/' || created_at \
              FROM (SELECT * FROM ({matching}) ORDER BY position LIMIT ?7)",
             MATCHING,
         );
@@ -59,12 +64,33 @@ impl Replays for Sqlite {
             .bind(operation.to_string())
             // A negative limit is none.
             .bind(limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)));
-        let frozen = tx.execute(insert).await?;
-        let total = sqlx::query("UPDATE operation SET total = ? WHERE id = ?")
-            .bind(i64::try_from(frozen).unwrap_or(i64::MAX))
-            .bind(operation.to_string());
-        tx.execute(total).await?;
-        Ok(frozen)
+        tx.execute(insert).await?;
+        counted(tx, operation).await
+    }
+
+    async fn freeze_documents(
+        &self,
+        tx: &mut SqliteTx,
+        operation: Uuid,
+        documents: Vec<(i64, String)>,
+        limit: Option<u64>,
+    ) -> Result<Frozen, StoreError> {
+        let insert = "INSERT OR IGNORE INTO operation_item (operation_id, seq, subject) \
+                      SELECT ?1, value ->> 0, value ->> 1 FROM json_each(?2)";
+        let insert = sqlx::query(insert).bind(operation.to_string()).bind(json!(documents).to_string());
+        tx.execute(insert).await?;
+        let total = counted(tx, operation).await?;
+        let Some(limit) =
+            limit.and_then(|limit| i64::try_from(limit).ok()).filter(|limit| total >= limit.unsigned_abs())
+        else {
+            return Ok(Frozen { total, up_to: None });
+        };
+        let last = "SELECT seq FROM operation_item WHERE operation_id = ? ORDER BY seq LIMIT 1 OFFSET ? - 1";
+        let last = sqlx::query_scalar(last).bind(operation.to_string()).bind(limit);
+        let up_to: Option<i64> = last.fetch_optional(tx.connection().await?).await.map_err(from_sqlite)?;
+        let cut = "DELETE FROM operation_item WHERE operation_id = ? AND seq > ?";
+        tx.execute(sqlx::query(cut).bind(operation.to_string()).bind(up_to)).await?;
+        Ok(Frozen { total: counted(tx, operation).await?, up_to })
     }
 
     async fn take_events(&self, tx: &mut SqliteTx, items: &[String]) -> Result<Vec<OutboxRow>, StoreError> {
@@ -99,6 +125,18 @@ impl Replays for Sqlite {
         let events: Vec<&str> = events.iter().map(EventId::as_str).collect();
         tx.execute(sqlx::query(forget).bind(consumer.to_string()).bind(json!(events).to_string())).await
     }
+
+    fn archive_name(&self) -> String {
+        "event_outbox".to_owned()
+    }
+}
+
+/// How many items an operation has, noted in its row.
+async fn counted(tx: &mut SqliteTx, operation: Uuid) -> Result<u64, StoreError> {
+    let count = "UPDATE operation SET total = (SELECT count(*) FROM operation_item WHERE operation_id = ?1) \
+                 WHERE id = ?1 RETURNING total";
+    let count = sqlx::query_scalar::<_, i64>(count).bind(operation.to_string());
+    Ok(count.fetch_one(tx.connection().await?).await.map_err(from_sqlite)?.unsigned_abs())
 }
 
 /// The statement with `{matching}` over the outbox and its archive. Made of constants only.

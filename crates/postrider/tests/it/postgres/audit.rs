@@ -28,6 +28,7 @@ fn scope(list: usize) -> AuditScope {
         queue: orders,
         topology,
         exchange: shop,
+        routing_key: None,
         list,
     }
 }

@@ -153,6 +153,39 @@ async fn what_could_not_be_announced_is_announced_by_a_repeat_or_later() {
     }
 }
 
+/// Whoever announces with it dies before it is done.
+struct Mute;
+
+#[async_trait]
+impl Announcer for Mute {
+    async fn announce(&self, _event: Event) -> Result<(), ProgressError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_while_it_announces_is_stood_in_for() {
+    let world = world().await;
+    world.closed("7", 1).await;
+    let redis = Redis::connect(RedisConfig::new(world.server.url())).await.unwrap();
+    let dying = RedisProgress::new(redis, JobKeys::default(), Arc::new(Mute), Clock::system());
+    let worker = tokio::spawn(async move { dying.mark(&job("7"), &done(&["a"])).await });
+    for _ in 0..600 {
+        if world.cli(&["HGET", "smap:proj:7", "claimed_until"]) != "0" {
+            break;
+        }
+        tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
+    }
+    worker.abort();
+    assert_eq!(world.ear.heard().len(), 0);
+    // Half a minute later his claim is over, and whoever gets the same delivery announces it.
+    world.cli(&["HSET", "smap:proj:7", "claimed_until", "1"]);
+    for _ in 0..2 {
+        assert_eq!(world.progress.mark(&job("7"), &done(&["a"])).await.unwrap().repeated, 1);
+        assert_eq!(world.ear.heard().len(), 1);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn finished_jobs_are_archived_and_a_store_leaves_redis_own_jobs_alone() {
     let world = world().await;

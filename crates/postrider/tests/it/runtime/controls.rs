@@ -1,11 +1,13 @@
 //! Pausing, the breaker and the rate limit, on a running consumer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider::broker::Message;
 use postrider::consumer::{BreakerConfig, BreakerState, Cause, Concurrency, ConsumerState};
+use postrider::handler::handler_fn;
+use postrider::registry::Registry;
 use postrider::settlement::RetryPolicy;
 use postrider::topology::ConsumerName;
 use postrider::{Event, Failure};
@@ -37,7 +39,7 @@ pub(super) async fn a_paused_consumer_takes_nothing_until_it_is_resumed<S: Effec
     let account = stage.account(&running, |account| account.waiting == 20 && account.holds()).await;
     assert_eq!((account.applied, stage.calls().len()), (1, 1));
 
-    assert!(stage.store.resume(&mail, "bob").await.unwrap());
+    assert!(stage.store.resume(&mail, "bob", "").await.unwrap());
     stage.account(&running, |account| account.applied == 21).await;
     assert_eq!(status.state(), ConsumerState::Running);
 }
@@ -85,6 +87,32 @@ pub(super) async fn a_rate_limit_is_kept<S: Effects>(mut stage: Stage<S>) {
     let took = last.duration_since(started);
     // 20 at 40 a second, of which the bucket had 4 at the start.
     assert!(took >= Duration::from_millis(350).try_into().unwrap(), "{took}");
+}
+
+/// From the least on, a step a second, while the queue is backed up and nothing gets slower; never beyond the most.
+pub(super) async fn concurrency_grows_with_the_backlog<S: Effects>(mut stage: Stage<S>) {
+    stage.config.concurrency = Concurrency { min: 2, max: 4 };
+    stage.config.handler_limit = Duration::from_mins(1);
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (inside, highest, clock) = (now.clone(), most.clone(), stage.clock.clone());
+    let handler = handler_fn::<S, _>(move |_, _| {
+        let (inside, highest, clock) = (inside.clone(), highest.clone(), clock.clone());
+        Box::pin(async move {
+            highest.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            clock.sleep(Duration::from_millis(50)).await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        })
+    });
+    let mut tx = stage.store.begin().await.unwrap();
+    stage.store.append(&mut tx, (0..2_000).map(|_| placed()).collect()).await.unwrap();
+    stage.store.commit(tx).await.unwrap();
+    let running = stage.start_with(Registry::new().on("order.placed", handler)).await;
+    stage.until(async || now.load(Ordering::SeqCst) > 0).await;
+    assert!(most.load(Ordering::SeqCst) <= 2, "it begins with the least");
+    stage.until(async || most.load(Ordering::SeqCst) == 4).await;
+    running.stop(Duration::from_secs(10)).await;
+    assert_eq!(most.load(Ordering::SeqCst), 4, "never beyond the most");
 }
 
 async fn a_store_that_is_killed_costs_no_retries(version: RabbitVersion) {

@@ -158,7 +158,7 @@ pub(super) async fn a_dead_head_parks_its_key_until_it_is_released<S: Effects>(m
     stage.until(async || stage.store.held_keys(None, 10).await.unwrap()[0].events == 5).await;
     let held = stage.store.held_keys(Some(&mail()), 10).await.unwrap();
     assert_eq!((held[0].state, held[0].error.as_str()), (HeldState::Parked, "no such account"));
-    assert_eq!(stage.store.release_key(&mail(), &key("dead"), "ann").await.unwrap(), 1);
+    assert_eq!(stage.store.release_key(&mail(), &key("dead"), "ann", "").await.unwrap(), 1);
     stage.account(&running, |account| account.applied == 9).await;
     assert_eq!(applied.lock().unwrap()["dead"], [1, 2, 3, 4]);
 }

@@ -6,7 +6,7 @@ use postrider::Event;
 use postrider::pull::{Leased, PullDesk, PullHandler, Verdict};
 use postrider::registry::Registry;
 use postrider::settlement::RetryPolicy;
-use postrider::topology::QueueName;
+use postrider::topology::{ConsumerName, QueueName};
 use postrider_testkit::effects::Effects;
 
 use super::stage::{CONSUMER, Stage};
@@ -15,6 +15,10 @@ const LONG: Duration = Duration::from_mins(1);
 
 async fn lease(desk: &PullDesk) -> Leased {
     desk.lease(1, LONG, LONG).await.pop().expect("a delivery within a minute")
+}
+
+fn applied<S: Effects>(stage: &Stage<S>) -> (S, ConsumerName) {
+    (stage.store.clone(), ConsumerName::new(CONSUMER).unwrap())
 }
 
 fn order(number: &str) -> Event {
@@ -28,7 +32,9 @@ pub(super) async fn a_worker_acks_retries_and_rejects<S: Effects>(stage: Stage<S
         ..stage
     };
     let desk = PullDesk::new(stage.clock.clone());
-    let running = stage.start_with(Registry::new().on_outside("#", PullHandler(desk.clone()))).await;
+    let running = stage
+        .start_with(Registry::new().on_outside("#", PullHandler::new(desk.clone(), applied(&stage))))
+        .await;
     stage.commit(order("ack")).await;
     let leased = lease(&desk).await;
     desk.settle(&leased.token, Verdict::Ack).unwrap();
@@ -58,7 +64,9 @@ pub(super) async fn an_expired_lease_gives_the_delivery_back_as_the_same_attempt
 ) {
     let stage = Stage { config: PullDesk::consumer_config(), ..stage };
     let desk = PullDesk::new(stage.clock.clone());
-    let running = stage.start_with(Registry::new().on_outside("#", PullHandler(desk.clone()))).await;
+    let running = stage
+        .start_with(Registry::new().on_outside("#", PullHandler::new(desk.clone(), applied(&stage))))
+        .await;
     let id = stage.commit(order("1")).await;
     let first = desk.lease(1, Duration::from_millis(20), LONG).await.pop().unwrap();
     let again = lease(&desk).await;
@@ -71,14 +79,18 @@ pub(super) async fn an_expired_lease_gives_the_delivery_back_as_the_same_attempt
 pub(super) async fn what_nobody_settled_goes_back_to_the_queue<S: Effects>(stage: Stage<S>) {
     let stage = Stage { config: PullDesk::consumer_config(), ..stage };
     let desk = PullDesk::new(stage.clock.clone());
-    let running = stage.start_with(Registry::new().on_outside("#", PullHandler(desk.clone()))).await;
+    let running = stage
+        .start_with(Registry::new().on_outside("#", PullHandler::new(desk.clone(), applied(&stage))))
+        .await;
     let id = stage.commit(order("1")).await;
     let left = lease(&desk).await;
     assert!(running.finish(LONG).await);
     assert!(desk.settle(&left.token, Verdict::Ack).is_err());
 
     let desk = PullDesk::new(stage.clock.clone());
-    let running = stage.start_with(Registry::new().on_outside("#", PullHandler(desk.clone()))).await;
+    let running = stage
+        .start_with(Registry::new().on_outside("#", PullHandler::new(desk.clone(), applied(&stage))))
+        .await;
     let Some(again) = desk.lease(1, LONG, LONG).await.pop() else {
         // None: still with the subscription that ended. One: with nobody.
         let ready = stage.broker.depth(&QueueName::new(CONSUMER).unwrap()).await;

@@ -180,7 +180,7 @@ pub(super) async fn a_gone_endpoint_is_paused_and_loses_nothing<S: Effects>(stag
     pushing.stage.account(&pushing.running, |account| account.waiting == 1 && account.holds()).await;
 
     back.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert!(store.resume(&name, "ann").await.unwrap());
+    assert!(store.resume(&name, "ann", "").await.unwrap());
     pushing.applied(1).await;
     let last = pushing.calls(&id).pop().unwrap();
     assert_eq!(last.header("x-attempt"), "1", "being gone uses up no attempt");

@@ -61,6 +61,8 @@ scenarios!(
     a_replay_to_a_queue_that_is_gone_opens_its_letter_again,
     what_is_not_collected_is_worked_on_in_its_queue,
     ten_mebibytes_of_error_are_cut_and_grouped,
+    a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected,
+    replays_that_go_round_in_a_circle_end,
 );
 
 fn placed() -> Event {
@@ -358,4 +360,48 @@ async fn ten_mebibytes_of_error_are_cut_and_grouped<S: Effects>(stage: Stage<S>)
     let whole = stage.store.letter(found[0].id).await.unwrap().unwrap().letter;
     assert!(whole.error.starts_with("disk full") && whole.error.len() < 10_000, "{}", whole.error.len());
     assert!(found[0].error.chars().count() <= 300);
+}
+
+/// Whatever batch it is in; and it is collected once it is not refused any more.
+async fn a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected<S: Effects>(stage: Stage<S>) {
+    // Declares the queues.
+    stage.start(|_| Ok(Vec::new())).await.stop(Duration::from_secs(10)).await;
+    stage.store.refuse_a_letter(true).await.unwrap();
+    let dead = QueueName::new("mail.dlq").unwrap();
+    let ids = (0..40).map(|number| if number == 17 { "refused".to_owned() } else { format!("evt_{number}") });
+    let messages = ids.map(|id| {
+        let mut message = Message { body: "{}".into(), ..Message::default() };
+        message.properties.message_id = Some(id);
+        Outgoing::to_queue(&dead, message)
+    });
+    let answers = stage.broker.publish(messages.collect()).await;
+    assert!(answers.iter().all(|answer| *answer == Published::Confirmed), "{answers:?}");
+    let running = stage.start(|_| Ok(Vec::new())).await;
+    letters(&stage, LetterFilter::open(), 39).await;
+    running.stop(Duration::from_secs(10)).await;
+    stage.until(async || stage.broker.depth(&dead).await.unwrap() == 1).await;
+    stage.store.refuse_a_letter(false).await.unwrap();
+    let _running = stage.start(|_| Ok(Vec::new())).await;
+    letters(&stage, LetterFilter::open(), 40).await;
+    stage.until(async || stage.broker.depth(&dead).await.unwrap() == 0).await;
+}
+
+/// Sent to the queue that it was collected from, a letter comes back as another one that says so. Each round is somebody's
+/// decision; nothing goes round by itself.
+async fn replays_that_go_round_in_a_circle_end<S: Effects>(stage: Stage<S>) {
+    let (_running, mended) = failing(&stage).await;
+    stage.commit(placed()).await;
+    letters(&stage, LetterFilter::open(), 1).await;
+    let circle = LetterPlan { to_queue: Some(QueueName::new("mail.dlq").unwrap()), ..LetterPlan::default() };
+    for round in 1..=3 {
+        replay(&stage, &circle).await;
+        let open = letters(&stage, LetterFilter::open(), 1).await;
+        let all = letters(&stage, LetterFilter::default(), round + 1).await;
+        assert_eq!(all.iter().filter(|letter| letter.id == open[0].id).count(), 1);
+    }
+    mended.store(true, Ordering::SeqCst);
+    let home = LetterPlan { to_queue: Some(QueueName::new("mail").unwrap()), ..LetterPlan::default() };
+    replay(&stage, &home).await;
+    stage.until(async || stage.effects().await == 1).await;
+    letters(&stage, LetterFilter::open(), 0).await;
 }

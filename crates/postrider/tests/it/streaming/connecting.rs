@@ -1,4 +1,5 @@
-//! How a stream's own connection comes about: over TLS, by every kind of password, or not at all and with the reason.
+//! How a stream's own connection comes about: over TLS, by every kind of password, by a certificate, through a socket, or not at
+//! all and with the reason.
 
 use std::time::Duration;
 
@@ -108,4 +109,35 @@ async fn a_stream_whose_authority_is_gone_says_so() {
     std::fs::remove_file(&ca).unwrap();
     let why = refused(&store).await;
     assert!(why.contains("sslrootcert") && why.contains("ca.pem"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_through_a_socket() {
+    let server = Server::start().await.unwrap();
+    let store = connect(&server.socket_url()).await;
+    store.migrate().await.unwrap();
+    expect_to_stream(&store, 0).await;
+    let through = "SELECT count(*) FROM pg_stat_replication WHERE client_addr IS NULL AND client_port = -1";
+    let _open = open(&store).await.unwrap();
+    let streams: i64 = sqlx::query_scalar(through).fetch_one(store.pool()).await.unwrap();
+    assert!(streams > 0, "no stream goes through the socket");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_logs_in_by_a_certificate() {
+    let server = Server::start_tls().await.unwrap();
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    admin.execute("CREATE ROLE certified SUPERUSER LOGIN").await.unwrap();
+    let file: String = sqlx::query_scalar("SHOW hba_file").fetch_one(&mut admin).await.unwrap();
+    let rules = std::fs::read_to_string(&file).unwrap();
+    let cert = "hostssl all certified 127.0.0.1/32 cert\nhostssl replication certified 127.0.0.1/32 cert\n";
+    std::fs::write(&file, format!("{cert}{rules}")).unwrap();
+    server.restart().await.unwrap();
+    let url = server.certified_url().unwrap();
+    let store = connect(&url).await;
+    store.migrate().await.unwrap();
+    expect_to_stream(&store, 0).await;
+    let without = url.split("&sslcert").next().unwrap();
+    let refused = Postgres::connect(PostgresConfig::new(without), Clock::system()).await;
+    assert!(refused.is_err(), "the certificate is what lets it in");
 }

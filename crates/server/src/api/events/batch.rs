@@ -4,12 +4,13 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use postrider::Event;
+use postrider::spans::{Operation, Span};
 use postrider::store::StoreErrorKind;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::content::Content;
-use super::{plain, ready, repeat, text};
+use super::{begin_span, plain, ready, repeat, text};
 use crate::api::Api;
 use crate::api::access::Caller;
 use crate::api::problem::{Code, Problem};
@@ -34,6 +35,12 @@ enum Told {
     Duplicate { id: String },
     /// It cannot be taken as it is, or its id is another event's.
     Refused { code: &'static str, detail: String },
+}
+
+impl Told {
+    fn of(why: &Problem) -> Self {
+        Self::Refused { code: why.code(), detail: why.detail().to_owned() }
+    }
 }
 
 /// Commits what can be. 202 if nothing was refused, 207 if something was: `events` says what.
@@ -64,14 +71,36 @@ pub(super) async fn publish(
         };
         ready(event, caller, headers)
     };
-    let read: Vec<Result<Event, Problem>> = events.iter().map(read).collect();
-    let good: Vec<Event> = read.iter().filter_map(|event| event.as_ref().ok().cloned()).collect();
-    let mut committed = commit(api, good).await?.into_iter();
-    let told = |event: Result<Event, Problem>| match event {
-        Ok(_) => committed.next(),
-        Err(problem) => Some(Told::Refused { code: problem.code(), detail: problem.detail().to_owned() }),
-    };
-    Ok(answer(read.into_iter().filter_map(told).collect()))
+    let (mut good, mut refused) = (Vec::with_capacity(events.len()), Vec::new());
+    for (place, event) in events.iter().enumerate() {
+        match read(event) {
+            Ok(event) => good.push(event),
+            Err(why) => refused.push((place, Told::of(&why))),
+        }
+    }
+    let mut told = commit_traced(api, good).await?;
+    for (place, refused) in refused {
+        told.insert(place, refused);
+    }
+    Ok(answer(told))
+}
+
+/// Where spans are exported, the commit of each event is one of its own, as if it had come alone.
+async fn commit_traced(api: &Api, mut events: Vec<Event>) -> Result<Vec<Told>, Problem> {
+    let begun = |event: &mut Event| Some((begin_span(event, api)?, event.event_type.to_string()));
+    let spans: Vec<Option<(Span, String)>> = events.iter_mut().map(begun).collect();
+    let committed = commit(api, events).await;
+    for (place, span) in spans.into_iter().enumerate() {
+        let Some((span, event_type)) = span else { continue };
+        let (id, error) = match committed.as_ref().ok().and_then(|told| told.get(place)) {
+            Some(Told::Accepted { id }) => (id.as_str(), None),
+            Some(Told::Duplicate { .. }) => ("", Some("duplicate")),
+            Some(Told::Refused { code, .. }) => ("", Some(*code)),
+            None => ("", Some("store")),
+        };
+        span.end(Operation::Create, &event_type, id, error, &api.clock);
+    }
+    committed
 }
 
 fn answer(events: Vec<Told>) -> Response {
@@ -110,9 +139,7 @@ async fn commit(api: &Api, events: Vec<Event>) -> Result<Vec<Told>, Problem> {
 fn repeated(problem: Problem, event: &Event) -> Result<Told, Problem> {
     match (problem.is(Code::DuplicateEvent), &event.id) {
         (true, Some(id)) => Ok(Told::Duplicate { id: id.to_string() }),
-        _ if problem.is(Code::EventConflict) => {
-            Ok(Told::Refused { code: problem.code(), detail: problem.detail().to_owned() })
-        }
+        _ if problem.is(Code::EventConflict) => Ok(Told::of(&problem)),
         _ => Err(problem),
     }
 }

@@ -136,7 +136,7 @@ async fn run<S: WholeStore>(
     let id =
         start(&wired.store, &context.clock, kind, letters, which.rate, &by, which.reason.as_deref()).await?;
     if let Some(id) = id {
-        ops::run_here(id, wired, context).await
+        ops::run_here(id, &wired.store, context).await
     } else {
         context.output.note("somebody else resolved them meanwhile; nothing was changed");
         Ok(Exit::Ok)

@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
+use postrider::envelope::EventId;
+use postrider::push::Attempt;
 use postrider::settlement::DeadReason;
-use postrider::store::{LetterId, LetterSummary, LogEntry, StoredLetter};
+use postrider::store::{LetterId, LetterSummary, LogEntry, StoredLetter, Subscriptions};
+use postrider::topology::ConsumerName;
 use serde::Serialize;
 
 use super::Context;
@@ -27,6 +30,8 @@ struct Shown<'a> {
     /// The body as text, where it is text; else as base64 in `letter`.
     body: Option<&'a str>,
     letter: &'a postrider::store::DeadLetter,
+    /// What a push endpoint said last of the event, while that is remembered.
+    last_answer: Option<&'a Attempt>,
     log: &'a [LogEntry],
 }
 
@@ -37,6 +42,7 @@ pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Contex
         )));
     };
     let log = store.log_of(&format!("dead_letter/{id}"), LOGGED).await?;
+    let last_answer = last_answer(&stored.summary, store).await?;
     let letter = &stored.letter;
     let shown = Shown {
         summary: &stored.summary,
@@ -47,13 +53,25 @@ pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Contex
         headers: &letter.headers,
         body: std::str::from_utf8(&letter.body).ok(),
         letter,
+        last_answer: last_answer.as_ref(),
         log: &log,
     };
-    context.output.one(&shown, &text(&stored, &log, context))?;
+    context.output.one(&shown, &text(&stored, last_answer.as_ref(), &log, context))?;
     Ok(Exit::Ok)
 }
 
-fn text(stored: &StoredLetter, log: &[LogEntry], context: &Context) -> String {
+/// The last attempt at the endpoint that its consumer pushes to, if it pushes to one and the attempt is still remembered.
+async fn last_answer<S: Subscriptions>(
+    summary: &LetterSummary,
+    store: &S,
+) -> anyhow::Result<Option<Attempt>> {
+    let consumer = summary.consumer.as_deref().and_then(|name| ConsumerName::new(name).ok());
+    let event = summary.event_id.as_deref().and_then(|id| EventId::new(id).ok());
+    let (Some(consumer), Some(event)) = (consumer, event) else { return Ok(None) };
+    Ok(store.attempts(&consumer, Some(&event), 1).await?.pop())
+}
+
+fn text(stored: &StoredLetter, last: Option<&Attempt>, log: &[LogEntry], context: &Context) -> String {
     let StoredLetter { summary, letter } = stored;
     let now = context.clock.now();
     let none = || "(none)".to_owned();
@@ -86,6 +104,12 @@ fn text(stored: &StoredLetter, log: &[LogEntry], context: &Context) -> String {
     }
     let _ = writeln!(text, "\nerror\n{}", indented(&letter.error));
     let _ = writeln!(text, "\nattempts\n{}", history(stored));
+    if let Some(last) = last {
+        let status = last.status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
+        let _ = writeln!(text, "\nthe endpoint's last answer ({status} in {} ms)", last.took_ms);
+        let _ =
+            writeln!(text, "{}", indented(if last.answer.is_empty() { "(nothing)" } else { &last.answer }));
+    }
     text.push_str("\nheaders\n");
     // The story of its deaths is told above.
     for (name, value) in letter.headers.iter().filter(|(name, _)| *name != "x-death") {

@@ -48,9 +48,9 @@ const ROWS: [(&str, &[Panel]); 6] = [
             Panel {
                 title: "Waiting in the outbox",
                 look: Look::Lines("short"),
-                queries: &[("max(postrider_outbox_due)", "due"), ("max(postrider_outbox_later)", "later"), ("max(postrider_outbox_dead)", "dead"), ("max(postrider_outbox_parked_keys)", "parked keys")],
+                queries: &[("max by (outbox) (postrider_outbox_due)", "{{outbox}} due"), ("max by (outbox) (postrider_outbox_later)", "{{outbox}} later"), ("max by (outbox) (postrider_outbox_dead)", "{{outbox}} dead"), ("max by (outbox) (postrider_outbox_parked_keys)", "{{outbox}} parked keys")],
             },
-            Panel { title: "Age of the oldest due event", look: Look::Lines("s"), queries: &[("max(postrider_outbox_oldest_due_seconds)", "oldest")] },
+            Panel { title: "Age of the oldest due event", look: Look::Lines("s"), queries: &[("max by (outbox) (postrider_outbox_oldest_due_seconds)", "{{outbox}}")] },
             Panel { title: "Log kept for the stream", look: Look::Lines("bytes"), queries: &[("max(postrider_outbox_stream_lag_bytes)", "lag"), ("max(postrider_relay_streaming)", "streaming (1) or polling (0)")] },
         ],
     ),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use postrider::migration::{Definition, DeliveryCounts, Difference, Parity, Phase, Side, Standing};
+use postrider::migration::{Definition, DeliveryCounts, Difference, P99, Parity, Phase, Side, Standing};
 
 /// So many differences are shown.
 const SHOWN: usize = 20;
@@ -26,7 +26,7 @@ pub(super) fn standing(standing: &Standing) -> String {
         text.push_str("  the old bus is gone");
         return text;
     }
-    let obey = standing.relays.iter().filter(|relay| relay.version == Some(standing.version)).count();
+    let obey = standing.obedient();
     let settled = if standing.settled { "settled" } else { "not settled yet" };
     let _ = writeln!(text, "  relays  {obey} of {} obey; {settled}", standing.relays.len());
     let _ = writeln!(text, "  new     {}", counts(&standing.new));
@@ -34,10 +34,7 @@ pub(super) fn standing(standing: &Standing) -> String {
     if let Some(error) = &standing.legacy_error {
         let _ = write!(text, "\n          the newest failure: {error}");
     }
-    let slowest = |p99: Vec<Option<f64>>| p99.into_iter().flatten().max_by(f64::total_cmp);
-    let new = slowest(standing.relays.iter().map(|relay| relay.new_p99_ms).collect());
-    let old = slowest(standing.relays.iter().map(|relay| relay.legacy_p99_ms).collect());
-    if let (Some(new), Some(old)) = (new, old) {
+    if let P99 { new: Some(new), legacy: Some(old) } = standing.slowest() {
         let _ = write!(text, "\n  p99     {new:.1} ms to the new bus, {old:.1} ms to the old one");
     }
     match &standing.parity {

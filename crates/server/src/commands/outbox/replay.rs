@@ -1,9 +1,12 @@
 //! `outbox replay`: published events sent again, a plan first, then an operation, run here and watched.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use postrider::archive::Shelf;
 use postrider::broker::BrokerErrorKind;
-use postrider::envelope::{TenantId, WireFormat};
-use postrider::operation::{EventPlan, EventSurvey, plan_events, start_events};
+use postrider::envelope::TenantId;
+use postrider::operation::{EventPlan, EventSurvey, plan_events, shelf, start_events};
 use postrider::store::EventFilter;
 use postrider::topology::QueueName;
 
@@ -12,6 +15,7 @@ use crate::commands::dlq::since;
 use crate::commands::ops;
 use crate::desk::operations::told_of_events;
 use crate::exit::{Exit, usage};
+use crate::outboxes::OpenOutbox;
 use crate::wiring::{WholeStore, Wired};
 
 /// Which events, where to, and how.
@@ -23,7 +27,8 @@ use crate::wiring::{WholeStore, Wired};
     broker's keeping, catches up. --reapply makes the inboxes of the consumers that are reached forget these events, each in\n\
     the transaction that sends it again, so that it is applied once more: mend what they got wrong first. Consumers with a\n\
     database of their own have an inbox of their own, and skip what they know all the same.\n\
-    Read are the outbox and its archive table (outbox.archive = \"table\"); archive files are not.")]
+    Read are the outbox, its archive table and the archive files of outbox.archive_dir, whatever outbox.archive says now. What is in files\n\
+    is read once, when the operation starts; it goes on without them.")]
 pub(crate) struct ReplayArgs {
     /// All words of the type but the last, such as shop.order
     #[arg(long, value_name = "TYPE")]
@@ -40,6 +45,9 @@ pub(crate) struct ReplayArgs {
     /// Only of this tenant
     #[arg(long, value_name = "TENANT")]
     tenant: Option<TenantId>,
+    /// Read archive files of this folder, instead of outbox.archive_dir
+    #[arg(long, value_name = "DIR")]
+    archive_dir: Option<PathBuf>,
     /// To this queue alone, instead of where each event went
     #[arg(long, value_name = "QUEUE")]
     to_queue: Option<QueueName>,
@@ -61,7 +69,7 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    fn plan(&self, context: &Context) -> anyhow::Result<EventPlan> {
+    fn plan<S: WholeStore>(&self, outbox: &OpenOutbox<S>, context: &Context) -> anyhow::Result<EventPlan> {
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(usage("--rate must be a number above 0; leave it out for no limit"));
         }
@@ -73,22 +81,34 @@ impl ReplayArgs {
         if from >= to {
             return Err(usage(format!("--from ({from}) must be before --to ({to})")));
         }
-        let own = &context.config.own.layout;
-        Ok(EventPlan {
-            filter: EventFilter {
-                aggregate_type: Some(self.aggregate_type.clone()),
-                event_type: self.event_type.as_deref().map(|word| self.last_word(word)).transpose()?,
-                tenant: self.tenant.clone(),
-                from,
-                to,
-            },
-            limit: self.limit,
-            to_queue: self.to_queue.clone(),
-            reapply: self.reapply,
-            exchange: own.exchange.clone(),
-            format: WireFormat::default(),
-            formats: own.formats.clone(),
-        })
+        if self.reapply && outbox.choice.database.is_some() {
+            return Err(usage(format!(
+                "--reapply is not for {}: its events are in another database than the inboxes, so that both cannot change together",
+                outbox.choice.label
+            )));
+        }
+        let filter = EventFilter {
+            aggregate_type: Some(self.aggregate_type.clone()),
+            event_type: self.event_type.as_deref().map(|word| self.last_word(word)).transpose()?,
+            tenant: self.tenant.clone(),
+            from,
+            to,
+        };
+        let (limit, to_queue, reapply) = (self.limit, self.to_queue.clone(), self.reapply);
+        Ok(EventPlan { limit, to_queue, reapply, ..outbox.replay(&context.config, filter) })
+    }
+
+    /// A folder that is named must be there; the one of the configuration need not.
+    fn files<S: WholeStore>(
+        &self,
+        outbox: &OpenOutbox<S>,
+        plan: &EventPlan,
+    ) -> anyhow::Result<Option<Shelf>> {
+        let Some(folder) = &self.archive_dir else { return Ok(outbox.files(plan)?) };
+        if !folder.is_dir() {
+            return Err(usage(format!("--archive-dir {} is no folder", folder.display())));
+        }
+        Ok(Some(shelf(&outbox.store, plan, folder)?))
     }
 
     fn last_word(&self, word: &str) -> anyhow::Result<String> {
@@ -104,10 +124,12 @@ impl ReplayArgs {
 pub(super) async fn replay<S: WholeStore>(
     args: &ReplayArgs,
     wired: &Wired<S>,
+    outbox: &OpenOutbox<S>,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    let plan = args.plan(context)?;
-    let survey = plan_events(&wired.store, &plan, args.rate).await?;
+    let plan = args.plan(outbox, context)?;
+    let files = args.files(outbox, &plan)?;
+    let survey = plan_events(&outbox.store, &plan, files.as_ref(), args.rate).await?;
     let told = |survey: &EventSurvey| told_of_events(survey, plan.to_queue.as_ref(), plan.reapply);
     if args.dry_run {
         context.output.one(&survey, &told(&survey))?;
@@ -124,9 +146,10 @@ pub(super) async fn replay<S: WholeStore>(
     let again = if plan.reapply { ", and have them applied again" } else { "" };
     context.output.confirm(&format!("Send {} events again{again}?", survey.total))?;
     let (by, reason) = (context.environment.actor(), args.reason.as_deref());
-    let started = start_events(&wired.store, &context.clock, &plan, args.rate, &by, reason).await?;
+    let started =
+        start_events(&outbox.store, &context.clock, &plan, files.as_ref(), args.rate, &by, reason).await?;
     if let Some(id) = started {
-        return ops::run_here(id, wired, context).await;
+        return ops::run_here(id, &outbox.store, context).await;
     }
     context.output.note("the events left the outbox meanwhile; nothing was changed");
     Ok(Exit::Ok)

@@ -8,23 +8,25 @@ use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::broker::Broker;
 use postrider::dedup::{Accelerator, Deduplicator};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::connections;
 use super::tls::{self, TlsListener};
-use crate::api::migrations::MigrationDesk;
 use crate::api::{
-    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, migrations, progress,
-    refuse_open_doors, subscriptions,
+    Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, progress, refuse_open_doors,
+    subscriptions,
 };
 use crate::at_work::AtWork;
 use crate::commands::Context;
-use crate::config::{Config, Tls};
+use crate::config::{Config, Http, Live, Tls};
 use crate::dashboard::Dashboard;
 use crate::desk::StoreDesk;
 use crate::desk::pulse::Pulse;
+use crate::outboxes;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
 use crate::wiring::{self, WholeStore};
@@ -32,10 +34,13 @@ use crate::wiring::{self, WholeStore};
 /// The running API.
 pub(crate) struct ApiTask {
     task: JoinHandle<()>,
+    api: Api,
+    /// The certificate, where we have one.
+    certified: Option<watch::Sender<Arc<ServerConfig>>>,
     /// Where the dashboard is, if there is one.
     pub(crate) dashboard: Option<String>,
     /// What health is told of this process.
-    pub(super) at_work: Arc<AtWork>,
+    pub(crate) at_work: Arc<AtWork>,
 }
 
 /// What is served at the address.
@@ -54,6 +59,8 @@ pub(crate) struct Behind<'a, S> {
     pub(crate) accelerator: Option<&'a Accelerator>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) config: Config,
+    /// The same, with what a reload changes.
+    pub(crate) live: Live,
     pub(crate) context: &'a Context,
 }
 
@@ -64,15 +71,20 @@ impl ApiTask {
         faces: Faces,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let Behind { store, broker, accelerator, metrics, config, context } = behind;
+        let Behind { store, broker, accelerator, metrics, config, live, context } = behind;
         let config = Arc::new(config);
         let (http, clock) = (config.settings.http.clone(), context.clock.clone());
-        let backend: Arc<dyn ApiBackend> =
-            Arc::new(Erased { store: store.clone(), broker: broker.clone(), clock: clock.clone() });
+        let further = outboxes::open(store, &config, &clock)?.into_iter().skip(1).map(|outbox| outbox.store);
+        let backend: Arc<dyn ApiBackend> = Arc::new(Erased {
+            store: store.clone(),
+            further: further.collect(),
+            broker: broker.clone(),
+            clock: clock.clone(),
+        });
         let once = once(store, accelerator, context);
         refuse_open_doors(backend.as_ref(), &http).await?;
         let certified = match http.tls {
-            Tls::Own => Some(tls::config(&http.cert_file, &http.key_file)?),
+            Tls::Own => Some(watch::Sender::new(tls::config(&http.cert_file, &http.key_file)?)),
             Tls::Off | Tls::Proxy => None,
         };
         let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
@@ -86,15 +98,16 @@ impl ApiTask {
             store: store.clone(),
             broker: broker.clone(),
             config: config.clone(),
+            live: live.clone(),
             clock: context.clock.clone(),
             ledger: wiring::ledger(store, &config, &context.clock)?,
             operator: wiring::operator(context, config.own.layout.vhost.as_ref())?,
+            at_work: at_work.clone(),
         });
         let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
         let front = Front { desk, pulse, clock: context.clock.clone() };
         let more = if faces.api {
-            let desk =
-                PushDesk { store: store.clone(), config: config.clone(), clock: context.clock.clone() };
+            let desk = PushDesk { store: store.clone(), config: live.clone(), clock: context.clock.clone() };
             let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
             let (noted, ended) = (at_work.clone(), stop.clone());
             let desks =
@@ -102,12 +115,7 @@ impl ApiTask {
             let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
             let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
             let jobs = progress::routes(store.clone(), config.settings.progress.completed.clone());
-            let buses = migrations::routes(MigrationDesk {
-                store: store.clone(),
-                clock: context.clock.clone(),
-                configured: config.migration.clone(),
-            });
-            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs).merge(buses))
+            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs))
         } else {
             None
         };
@@ -116,17 +124,26 @@ impl ApiTask {
         } else {
             Router::new()
         };
-        let router = api.router(more, pages);
+        let router = api.clone().router(more, pages);
         let scheme = if certified.is_some() { "https" } else { "http" };
         let dashboard = faces.dashboard.then(|| format!("{scheme}://{listens_at}/dashboard"));
-        let task = if let Some(certified) = certified {
-            let listener = TlsListener::new(listener, certified)?;
+        let task = if let Some(certified) = &certified {
+            let listener = TlsListener::new(listener, certified.subscribe())?;
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         } else {
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
         eprintln!("listening on {scheme}://{listens_at}");
-        Ok(Self { task, dashboard, at_work })
+        Ok(Self { task, api, certified, dashboard, at_work })
+    }
+
+    /// Takes up what may change while it serves. A certificate is read again, from the same files or from others.
+    pub(super) fn reload(&self, http: &Http) -> anyhow::Result<()> {
+        if let Some(certified) = &self.certified {
+            certified.send_replace(tls::config(&http.cert_file, &http.key_file)?);
+        }
+        self.api.reload(http);
+        Ok(())
     }
 
     /// Waits for requests in flight, for at most this long. Then they are cut off.

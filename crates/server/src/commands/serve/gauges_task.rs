@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use postrider::Clock;
 use postrider::broker::Broker;
-use postrider::store::{Backlog, Registration, StoreFigures};
+use postrider::store::{Registration, StoreFigures};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
+use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
 
 /// How often they are read.
@@ -24,12 +24,15 @@ pub(super) fn start<S: WholeStore>(
     context: &Context,
     stop: &CancellationToken,
 ) {
+    // What cannot be opened was refused when the relays were started.
+    let outboxes = outboxes::open(store, &context.config, &context.clock).unwrap_or_default();
     metrics::gauge!("postrider_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     let gauges = Gauges {
         store: store.clone(),
         broker: broker.clone(),
         clock: context.clock.clone(),
         configured: context.config.own.consumers.clone(),
+        outboxes,
         with_letters: BTreeSet::new(),
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(gauges.run()));
@@ -40,6 +43,7 @@ struct Gauges<S> {
     broker: Arc<dyn Broker>,
     clock: Clock,
     configured: Vec<Registration>,
+    outboxes: Vec<OpenOutbox<S>>,
     /// Queues that had open dead letters: they are shown as 0 when they have none any more.
     with_letters: BTreeSet<String>,
 }
@@ -65,8 +69,10 @@ impl<S: WholeStore> Gauges<S> {
         let apart = before.duration_since(facts.now).max(facts.now.duration_since(self.clock.now()));
         metrics::gauge!("postrider_clock_skew_seconds").set(apart.as_secs_f64().max(0.0));
         // The relay reads these too, where it runs; it may run elsewhere, in a process that nobody can scrape.
-        if let Ok(backlog) = self.store.backlog().await {
-            show_backlog(&backlog, facts.now);
+        for outbox in &self.outboxes {
+            if let (Ok(backlog), Ok(facts)) = (outbox.store.backlog().await, outbox.store.facts().await) {
+                backlog.show(&outbox.choice.label, facts.now);
+            }
         }
         match self.store.figures().await {
             Ok(figures) => self.show(figures),
@@ -106,15 +112,6 @@ impl<S: WholeStore> Gauges<S> {
                 .set(float(ready + waiting));
         }
     }
-}
-
-fn show_backlog(backlog: &Backlog, now: Timestamp) {
-    let waited = backlog.oldest_due.map_or(0.0, |at| now.duration_since(at).as_secs_f64().max(0.0));
-    metrics::gauge!("postrider_outbox_due").set(float(backlog.due));
-    metrics::gauge!("postrider_outbox_later").set(float(backlog.later));
-    metrics::gauge!("postrider_outbox_dead").set(float(backlog.dead));
-    metrics::gauge!("postrider_outbox_parked_keys").set(float(backlog.parked_keys));
-    metrics::gauge!("postrider_outbox_oldest_due_seconds").set(waited);
 }
 
 fn up(part: &'static str, is_up: bool) {

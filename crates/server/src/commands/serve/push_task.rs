@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::policies::Policies;
 use crate::at_work::AtWork;
 use crate::commands::Context;
-use crate::config::{Config, Pushed};
+use crate::config::{Config, Live, Pushed};
 use crate::wiring::WholeStore;
 
 /// How often it looks for changes, and stores what came of attempts.
@@ -48,6 +48,7 @@ impl PushTask {
             clock: context.clock.clone(),
             policies: Policies::of(context),
             at_work: at_work.clone(),
+            live: context.live.clone(),
             config,
             endpoints: BTreeMap::new(),
             trouble: None,
@@ -68,6 +69,8 @@ struct Pushing<S> {
     clock: Clock,
     policies: Policies,
     at_work: Arc<AtWork>,
+    live: Live,
+    /// As it was when the endpoints were taken up.
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
     /// What was last complained about.
@@ -77,6 +80,8 @@ struct Pushing<S> {
 /// An endpoint that is called.
 struct Endpoint<S> {
     revision: Revision,
+    /// As the configuration has it, if it does.
+    configured: Option<Pushed>,
     running: Running<S>,
     attempts: Arc<Attempts>,
 }
@@ -104,6 +109,7 @@ impl<S: WholeStore> Pushing<S> {
 
     /// Starts what is new, stops what is gone, starts what has changed again.
     async fn take_up(&mut self) -> anyhow::Result<()> {
+        self.reload();
         let mut wanted: BTreeMap<ConsumerName, (Revision, Subscription)> = BTreeMap::new();
         for stored in self.store.subscriptions().await? {
             let revision = (stored.version, stored.secrets);
@@ -131,12 +137,27 @@ impl<S: WholeStore> Pushing<S> {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Takes up subscriptions of the configuration as they are now; those that changed begin again, and where requests may go is
+    /// asked for all of them anew.
+    fn reload(&mut self) {
+        let now = self.live.now();
+        if self.config.allowed != now.allowed {
+            self.endpoints.clear();
+        }
+        let unchanged = |name: &ConsumerName, endpoint: &mut Endpoint<S>| {
+            let configured = now.push.iter().find(|pushed| pushed.subscription.name == *name);
+            endpoint.configured.as_ref() == configured
+        };
+        self.endpoints.retain(unchanged);
+        (self.config.push, self.config.allowed) = (now.push.clone(), now.allowed.clone());
+    }
+
     async fn begin(&self, subscription: Subscription, revision: Revision) -> anyhow::Result<Endpoint<S>> {
-        let secrets =
-            match self.config.push.iter().find(|pushed| pushed.subscription.name == subscription.name) {
-                Some(Pushed { secrets, .. }) => secrets.clone(),
-                None => self.store.signing_secrets(&subscription.name).await?,
-            };
+        let configured = self.config.push.iter().find(|pushed| pushed.subscription.name == subscription.name);
+        let secrets = match configured {
+            Some(Pushed { secrets, .. }) => secrets.clone(),
+            None => self.store.signing_secrets(&subscription.name).await?,
+        };
         let (layout, allowed) = (&self.config.own.layout, self.config.allowed.clone());
         subscription.check(&allowed)?;
         let service = subscription.service(&layout.services, &layout.exchange)?;
@@ -167,7 +188,7 @@ impl<S: WholeStore> Pushing<S> {
         let running = runtime.start().await?;
         self.at_work.note_consumers(running.consumers());
         tracing::info!(consumer = %subscription.name, url = subscription.shown_url(), "pushing");
-        Ok(Endpoint { revision, running, attempts })
+        Ok(Endpoint { revision, configured: configured.cloned(), running, attempts })
     }
 
     /// What cannot be stored now is not worth keeping.

@@ -2,6 +2,7 @@
 
 use tokio::signal::unix::{Signal as Unix, SignalKind, signal};
 
+use super::ApiTask;
 use crate::commands::Context;
 use crate::config::Config;
 
@@ -45,9 +46,9 @@ impl Signals {
     }
 }
 
-/// Reads the configuration again and applies the log level. Says what else changed and needs a restart. A bad
-/// configuration changes nothing.
-pub(super) fn reload(context: &Context) {
+/// Reads the configuration again and puts in force what may change while everything runs; says what waits for a restart. A bad
+/// configuration, or a certificate that cannot be read, changes nothing.
+pub(super) fn reload(context: &Context, api: Option<&ApiTask>) {
     let new = match Config::load(&context.flags, &context.environment) {
         Ok(new) => new,
         Err(error) => {
@@ -55,13 +56,21 @@ pub(super) fn reload(context: &Context) {
             return;
         }
     };
-    let level = &new.settings.log.level;
-    match context.logging.set_level(level) {
-        Ok(()) => eprintln!("reloaded: log.level is {level}"),
-        Err(error) => eprintln!("log.level stays as it is: {error}"),
+    if let Some(api) = api
+        && let Err(error) = api.reload(&new.settings.http)
+    {
+        eprintln!("not reloaded, everything stays as it is: {error:#}");
+        return;
     }
-    let waiting: Vec<_> =
-        context.config.changed(&new).into_iter().filter(|key| *key != "log.level").collect();
+    let level = new.settings.log.level.clone();
+    if let Err(error) = context.logging.set_level(&level) {
+        eprintln!("log.level stays as it is: {error}");
+    }
+    let (taken, waiting) = context.live.take_up(new);
+    match taken.as_slice() {
+        [] => eprintln!("reloaded: log.level is {level}, and nothing that is in force at once has changed"),
+        taken => eprintln!("reloaded: log.level is {level}; in force now: {}", taken.join(", ")),
+    }
     if !waiting.is_empty() {
         eprintln!("changed, and in use after a restart: {}", waiting.join(", "));
     }

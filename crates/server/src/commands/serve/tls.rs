@@ -12,7 +12,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -44,11 +44,15 @@ pub(super) struct TlsListener {
 }
 
 impl TlsListener {
-    /// Shakes hands in tasks of their own: a client that says nothing keeps nobody waiting.
-    pub(super) fn new(mut listener: TcpListener, config: Arc<ServerConfig>) -> io::Result<Self> {
+    /// Shakes hands in tasks of their own: a client that says nothing keeps nobody waiting. Each connection gets the certificate of
+    /// its time.
+    pub(super) fn new(
+        mut listener: TcpListener,
+        config: watch::Receiver<Arc<ServerConfig>>,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (sender, ready) = mpsc::channel(HANDSHAKES);
-        let (acceptor, shaking) = (TlsAcceptor::from(config), Arc::new(Semaphore::new(HANDSHAKES)));
+        let shaking = Arc::new(Semaphore::new(HANDSHAKES));
         tokio::spawn(async move {
             while !sender.is_closed() {
                 let Ok(slot) = shaking.clone().acquire_owned().await else { return };
@@ -56,7 +60,7 @@ impl TlsListener {
                     () = sender.closed() => return,
                     accepted = Listener::accept(&mut listener) => accepted,
                 };
-                let (acceptor, sender) = (acceptor.clone(), sender.clone());
+                let (acceptor, sender) = (TlsAcceptor::from(config.borrow().clone()), sender.clone());
                 tokio::spawn(async move {
                     let _slot = slot;
                     match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {

@@ -29,7 +29,10 @@
     }
   };
 
-  // Puts new content in the place of old, unless somebody is in the middle of something there.
+  // Which field it is, whenever the page is drawn again.
+  const named = (field) => `${field.form?.getAttribute("action")} ${field.name} ${field.closest("details") !== null}`;
+
+  // Puts new content in the place of old, unless somebody is in the middle of something there. What was typed stays.
   const replace = (old, html) => {
     const chosen = getSelection();
     if (chosen && !chosen.isCollapsed && old.contains(chosen.anchorNode)) return;
@@ -37,7 +40,17 @@
     const typing = active && old.contains(active) && active.matches("input, select, textarea");
     if (typing) return;
     const href = active && old.contains(active) ? active.getAttribute("href") : null;
+    const typed = [...old.querySelectorAll("input:not([type=hidden]), textarea")]
+      .filter((field) => field.value !== field.defaultValue).map((field) => [named(field), field.value]);
+    const opened = [...old.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
     old.innerHTML = html;
+    for (const field of old.querySelectorAll("input:not([type=hidden]), textarea")) {
+      const kept = typed.find(([name]) => name === named(field));
+      if (kept) field.value = kept[1];
+    }
+    for (const summary of old.querySelectorAll("details > summary")) {
+      if (opened.includes(summary.textContent)) summary.parentElement.open = true;
+    }
     times(old);
     if (href) [...old.querySelectorAll("a")].find((link) => link.getAttribute("href") === href)?.focus();
   };
@@ -76,7 +89,8 @@
           const fresh = page.getElementById(part.id);
           if (fresh) {
             replace(part, fresh.innerHTML);
-            if (!fresh.dataset.refresh) delete part.dataset.refresh;
+            if (fresh.dataset.refresh) part.dataset.refresh = fresh.dataset.refresh;
+            else delete part.dataset.refresh;
           }
         } catch { /* The server is away for a moment. */ }
       }

@@ -4,7 +4,7 @@ use axum::extract::{Extension, Path, State};
 use maud::{Markup, html};
 use postrider::EventId;
 
-use super::super::parts::{empty, number, state, time};
+use super::super::parts::{empty, number, segment, state, time};
 use super::super::{Page, frame};
 use super::{Here, Who};
 use crate::api::no_event;
@@ -13,9 +13,7 @@ use crate::desk::payload;
 
 /// Where an event is shown.
 pub(in crate::dashboard) fn address(id: &str) -> String {
-    let escaped: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
-    // In a path a plus is a plus.
-    format!("/dashboard/events/{}", escaped.replace('+', "%20"))
+    format!("/dashboard/events/{}", segment(id))
 }
 
 pub(in crate::dashboard) async fn show(

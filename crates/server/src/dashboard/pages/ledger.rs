@@ -9,7 +9,7 @@ use postrider_ledger::report::TrialBalance;
 use postrider_ledger::verify::Verification;
 
 use super::super::actions::form;
-use super::super::parts::{empty, number, pill, short, table, time};
+use super::super::parts::{empty, number, pill, segment, short, table, time};
 use super::super::search::Search;
 use super::super::visit::Visit;
 use super::super::{Dashboard, Page, frame};
@@ -21,8 +21,7 @@ const PAGE: u64 = 25;
 pub(in crate::dashboard) async fn tenants(State(dashboard): Here, Extension(visit): Who) -> Page {
     let mut tenants = dashboard.front.desk.book_keepers().await?;
     tenants.retain(|tenant| visit.sees(Some(tenant.as_str())));
-    let row =
-        |tenant: &TenantId| html! { tr { td { a href={ "/dashboard/ledger/" (tenant) } { (tenant) } } } };
+    let row = |tenant: &TenantId| html! { tr { td { a href={ "/dashboard/ledger/" (segment(tenant.as_str())) } { (tenant) } } } };
     let rows: Vec<Markup> = tenants.iter().map(row).collect();
     Ok(frame::page(
         &visit,
@@ -78,7 +77,7 @@ async fn page(
     let (mut entries, _) =
         desk.entries(tenant, after, usize::try_from(from - 1 - after).unwrap_or(0)).await?;
     entries.reverse();
-    let path = format!("/dashboard/ledger/{tenant}");
+    let path = format!("/dashboard/ledger/{}", segment(tenant.as_str()));
     let title = format!("Books of {tenant}");
     Ok(frame::page(
         visit,

@@ -7,7 +7,7 @@ use postrider::operation::LetterPlan;
 use postrider::store::{GroupQuery, LetterFilter, Operation, OperationKind, OperationState};
 use uuid::Uuid;
 
-use super::super::actions::{Action, button, form};
+use super::super::actions::{Action, button, form, short_reason};
 use super::super::parts::{ago, number, pager, short, state, table, time};
 use super::super::search::Search;
 use super::super::visit::Visit;
@@ -99,6 +99,7 @@ pub(in crate::dashboard) async fn show(
                 details { summary { "The plan, as it was frozen" } pre { (serde_json::to_string_pretty(&operation.plan).unwrap_or_default()) } }
                 @if !operation.state.is_over() {
                     (form(&visit, &format!("/dashboard/operations/{id}/cancel"), "row", html! {
+                        (short_reason())
                         (button(&visit, Action::Operate, "danger", "Cancel the rest"))
                     }))
                 }
@@ -152,6 +153,6 @@ pub(in crate::dashboard) async fn cancel(
 ) -> Done {
     visit.may(Action::Operate)?;
     find(&dashboard, &visit, id).await?;
-    dashboard.front.desk.cancel(id, &visit.actor()).await?;
+    dashboard.front.desk.cancel(id, &visit.actor(), visit.reason()?).await?;
     Ok(Redirect::to(&format!("/dashboard/operations/{id}")))
 }

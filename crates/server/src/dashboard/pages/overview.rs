@@ -21,7 +21,7 @@ pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit):
     let moment = dashboard.front.pulse.fresh().await;
     let tools = html! {
         form method="get" action="/dashboard/events" class="row" role="search" {
-            input type="search" name="q" id="find" placeholder="Find an event: its id, or its order number" size="36"
+            input type="search" name="q" id="find" placeholder="Find an event by id or order number" size="36"
                 aria-label="Find an event";
         }
         span class="quiet" id="live-state" role="status" { "Live" }

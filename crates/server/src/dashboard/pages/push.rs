@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use postrider::push::Attempt;
 use postrider::topology::ConsumerName;
 
-use super::super::actions::{Action, button, form};
-use super::super::parts::{ago, number, pill, short, state, table};
+use super::super::actions::{Action, button, form, short_reason};
+use super::super::parts::{ago, number, pill, segment, short, state, table};
 use super::super::visit::Visit;
 use super::super::{Dashboard, Done, Page, frame};
 use super::{Here, Who};
@@ -21,7 +21,7 @@ pub(in crate::dashboard) async fn list(State(dashboard): Here, Extension(visit):
     visit.sees_all()?;
     let row = |row: &Row| {
         html! { tr {
-            td { a href={ "/dashboard/push/" (row.name) } { (row.name) } }
+            td { a href={ "/dashboard/push/" (segment(&row.name)) } { (row.name) } }
             td { code { (row.url) } }
             td { code { (row.queue) } @for key in &row.keys { div class="quiet" { (key) } } }
             td { (state(row.state)) }
@@ -79,18 +79,18 @@ async fn page(dashboard: &Dashboard, visit: &Visit, name: &ConsumerName, news: M
 }
 
 fn controls(row: &Row, visit: &Visit) -> Markup {
-    let to = |what: &str| format!("/dashboard/push/{}/{what}", row.name);
+    let to = |what: &str| format!("/dashboard/push/{}/{what}", segment(&row.name));
     html! {
         (form(visit, &to("test"), "row", html! { (button(visit, Action::TestPush, "main", "Send a test event")) }))
         @if row.pause.is_some() {
-            (form(visit, &to("resume"), "row", html! { (button(visit, Action::Control, "", "Resume")) }))
+            (form(visit, &to("resume"), "row", html! { (short_reason()) (button(visit, Action::Control, "", "Resume")) }))
         } @else {
             (form(visit, &to("pause"), "row", html! {
-                input type="text" name="reason" required placeholder="why" aria-label="Reason";
+                (short_reason())
                 (button(visit, Action::Control, "", "Pause"))
             }))
         }
-        (form(visit, &to("rotate"), "row", html! { (button(visit, Action::RotateSecret, "danger", "New secret")) }))
+        (form(visit, &to("rotate"), "row", html! { (short_reason()) (button(visit, Action::RotateSecret, "danger", "New secret")) }))
     }
 }
 
@@ -134,7 +134,7 @@ pub(in crate::dashboard) async fn rotate(
     Path(name): Path<ConsumerName>,
 ) -> Page {
     visit.may(Action::RotateSecret)?;
-    let shown = dashboard.front.desk.rotate(&name, &visit.actor()).await?;
+    let shown = dashboard.front.desk.rotate(&name, &visit.actor(), visit.reason()?).await?;
     let secret = shown.secret.or(shown.public_key).unwrap_or_default();
     let news = html! {
         div class="card" role="status" {
@@ -153,7 +153,7 @@ pub(in crate::dashboard) async fn pause(
 ) -> Done {
     visit.may(Action::Control)?;
     dashboard.front.desk.pause(&name, &visit.actor(), visit.reason()?).await?;
-    Ok(Redirect::to(&format!("/dashboard/push/{name}")))
+    Ok(Redirect::to(&format!("/dashboard/push/{}", segment(name.as_str()))))
 }
 
 pub(in crate::dashboard) async fn resume(
@@ -162,6 +162,6 @@ pub(in crate::dashboard) async fn resume(
     Path(name): Path<ConsumerName>,
 ) -> Done {
     visit.may(Action::Control)?;
-    dashboard.front.desk.resume(&name, &visit.actor()).await?;
-    Ok(Redirect::to(&format!("/dashboard/push/{name}")))
+    dashboard.front.desk.resume(&name, &visit.actor(), visit.reason()?).await?;
+    Ok(Redirect::to(&format!("/dashboard/push/{}", segment(name.as_str()))))
 }

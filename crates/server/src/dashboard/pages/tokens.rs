@@ -7,7 +7,7 @@ use postrider::envelope::TenantId;
 use postrider::store::TokenRole;
 use uuid::Uuid;
 
-use super::super::actions::{Action, button, form};
+use super::super::actions::{Action, button, form, short_reason};
 use super::super::parts::{state, table, time};
 use super::super::visit::Visit;
 use super::super::{Dashboard, Done, Page, frame};
@@ -64,6 +64,7 @@ fn row(token: &TokenRow, visit: &Visit) -> Markup {
         td { @match token.expires_at { Some(at) => (time(at)), None => { "never" } } }
         td { @if token.state == "valid" {
             (form(visit, &format!("/dashboard/tokens/{}/revoke", token.id), "row", html! {
+                (short_reason())
                 (button(visit, Action::ManageTokens, "small danger", "Revoke"))
             }))
         } }
@@ -94,6 +95,6 @@ pub(in crate::dashboard) async fn revoke(
     Path(id): Path<Uuid>,
 ) -> Done {
     visit.may(Action::ManageTokens)?;
-    dashboard.front.desk.revoke_token(id, &visit.actor(), visit.field("reason")).await?;
+    dashboard.front.desk.revoke_token(id, &visit.actor(), Some(visit.reason()?)).await?;
     Ok(Redirect::to("/dashboard/tokens"))
 }

@@ -129,3 +129,92 @@ fn too_many_requests_are_told_to_wait_and_read_only_is_read_only() {
     let (status, problem) = serving.post_event(&[], r#"{"type":"a.b","data":{}}"#);
     assert_eq!((status, problem["code"].as_str()), (403, Some("read_only")));
 }
+
+/// Whatever is wrong with a request, the answer is a problem: never bare text, and never our fault.
+#[test]
+fn every_route_answers_nonsense_with_a_problem() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let document: Value = serde_json::from_str(&serving.http("GET", "/v1/openapi.json", &[], "").2).unwrap();
+    let json = [("content-type", "application/json")];
+    let check = |method: &str, path: &str, body: &str| {
+        let (status, head, answer) = serving.http(&method.to_uppercase(), path, &json, body);
+        if status >= 400 {
+            assert!(status < 500, "{method} {path} answered {status}: {answer}");
+            assert!(head.contains("application/problem+json"), "{method} {path}: {head}");
+            let problem: Value = serde_json::from_str(&answer).unwrap();
+            let told = |name: &str| !problem[name].as_str().unwrap_or_default().is_empty();
+            assert!(told("code") && told("detail"), "{method} {path}: {problem}");
+        }
+        status
+    };
+    let mut refused = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let parts: Vec<&str> = path.split('/').collect();
+        let filled = |with: &str| {
+            let fill = |part: &&str| match (part.find('{'), part.find('}')) {
+                (Some(_), Some(end)) => format!("{with}{}", &part[end + 1..]),
+                _ => (*part).to_owned(),
+            };
+            parts.iter().map(fill).collect::<Vec<_>>().join("/")
+        };
+        for method in methods.as_object().unwrap().keys() {
+            if path == "/v1/stream" {
+                continue;
+            }
+            // A part of the path that is no text, one that is too long, a query and a body that are nonsense.
+            for with in ["%FF", &"x".repeat(700)] {
+                if path.contains('{') {
+                    let status = check(method, &filled(with), "{}");
+                    assert!(status >= 400, "{method} {path} took {with}");
+                    refused += 1;
+                }
+            }
+            check(method, &format!("{}?limit=many&limit=-1&nonsense=%FF", filled("1")), "{}");
+            if method == "post" {
+                for body in ["{", "[]", "\"\"", "{\"nonsense\": 1}", "\u{0}"] {
+                    check(method, &filled("1"), body);
+                }
+            }
+        }
+    }
+    assert!(refused > 40, "{refused}");
+}
+
+/// Read-only mode: every route and every form that would change something is refused, and pages say why.
+#[test]
+fn nothing_can_be_changed_in_read_only_mode() {
+    let folder = Folder::new().with("POSTRIDER_HTTP__READ_ONLY", "true");
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    let document: Value = serde_json::from_str(&serving.http("GET", "/v1/openapi.json", &[], "").2).unwrap();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys().filter(|method| *method != "get") {
+            let asked = path.replace(['{', '}'], "");
+            let (status, _, answer) = serving.http(&method.to_uppercase(), &asked, &[], "{}");
+            let plans = path == "/v1/plans";
+            assert!(plans || (status == 403 && answer.contains("read_only")), "{method} {path}: {answer}");
+        }
+    }
+    let (status, _, page) = serving.http("GET", "/dashboard/tokens", &[], "");
+    assert!(status == 200 && page.contains("Read-only") && page.contains("disabled"), "{page}");
+    let proof = page.split("name=\"proof\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    for path in [
+        "/tokens",
+        "/outbox/unpark",
+        "/consumers/a/pause",
+        "/consumers/a/resume",
+        "/consumers/a/release",
+        "/push/a/test",
+        "/push/a/pause",
+        "/push/a/rotate",
+        "/migration",
+        "/migration/a/compare",
+        "/migration/a/cutover",
+    ] {
+        let body = format!("proof={proof}&reason=x&key=k&seconds=1&role=admin");
+        let (status, _, answer) = serving.http("POST", &format!("/dashboard{path}"), &form, &body);
+        assert!(status == 403 && answer.contains("http.read_only"), "{path}: {status} {answer}");
+    }
+    assert_eq!(folder.run(&["token", "ls", "--json"]).json(), json!([]));
+}

@@ -7,7 +7,7 @@ use postrider_testkit::browser::{Browser, Look};
 use super::super::process::Folder;
 use super::Shop;
 
-fn folder_of_pictures() -> PathBuf {
+pub(super) fn folder_of_pictures() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_postrider")).ancestors().nth(2).unwrap().join("screenshots")
 }
 
@@ -47,6 +47,7 @@ async fn every_page_is_drawn_light_and_dark_and_fits_a_phone() {
         ("push", "/push".to_owned()),
         ("endpoint", "/push/email".to_owned()),
         ("jobs", "/jobs".to_owned()),
+        ("migration", "/migration".to_owned()),
         ("ledger", "/ledger/acme".to_owned()),
         ("operations", "/operations".to_owned()),
         ("audit-log", "/audit-log".to_owned()),

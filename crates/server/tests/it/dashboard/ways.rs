@@ -86,6 +86,7 @@ async fn a_consumer_is_paused_and_resumed_and_the_books_are_verified() {
         billing.unwrap()["state"].clone()
     };
     assert_eq!(state(), "paused");
+    browser.fill("form[action$='/billing/resume'] input[name=reason]", "the bank is back").await.unwrap();
     browser.press("Resume").await.unwrap();
     browser.click("form[action$='/billing/pause'] input[name=reason]").await.unwrap();
     assert_eq!(state(), "active");

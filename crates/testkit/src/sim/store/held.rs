@@ -131,6 +131,7 @@ impl Held for SimStore {
         _of: &ConsumerName,
         _key: &OrderingKey,
         _by: &str,
+        _why: &str,
     ) -> Result<u64, StoreError> {
         Ok(0)
     }

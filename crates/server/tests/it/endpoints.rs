@@ -1,0 +1,132 @@
+//! Endpoints that speak HTTP/2, and others, endpoints and clients, that mean no good: what they are called by, and what they cost.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use postrider_testkit::receiver::{Receiver, Reply};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+
+use super::process::Folder;
+
+async fn until(mut so: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if so() {
+            return;
+        }
+        tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
+    }
+    panic!("it did not come about");
+}
+
+/// What came: on which connection, by which protocol, which event.
+type Calls = Arc<Mutex<Vec<(usize, Version, String)>>>;
+
+/// An endpoint that speaks nothing but HTTP/2, with a certificate of the folder.
+async fn speaks_http_2(folder: &Folder) -> (SocketAddr, Calls) {
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -days 10 -subj /CN=localhost \
+                -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
+                -keyout key.pem -out cert.pem";
+    let made =
+        Command::new("openssl").args(words.split_whitespace()).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let certificate = CertificateDer::from_pem_file(folder.path().join("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(folder.path().join("key.pem")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut tls = tls.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, calls) = (listener.local_addr().unwrap(), Calls::default());
+    let noted = calls.clone();
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let Ok((stream, _)) = listener.accept().await else { return };
+            let (acceptor, noted) = (acceptor.clone(), noted.clone());
+            let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+                let id = request.headers()["webhook-id"].to_str().unwrap_or_default().to_owned();
+                noted.lock().unwrap().push((connection, request.version(), id));
+                let mut response = Response::new(String::new());
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                async { Ok::<_, Infallible>(response) }
+            });
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let served = http2::Builder::new(TokioExecutor::new());
+                let _ended = served.serve_connection(TokioIo::new(stream), answer).await;
+            });
+        }
+    });
+    (address, calls)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_offers_http_2_is_called_by_it() {
+    let folder = Folder::new();
+    let (address, calls) = speaks_http_2(&folder).await;
+    let trusted = folder.path().join("cert.pem");
+    let folder = folder.with("SSL_CERT_FILE", trusted.to_str().unwrap());
+    let config = format!(
+        "[egress]\nallow = ['127.0.0.1']\n[[push]]\nname = 'erp'\nkeys = ['shop.order.*']\n\
+         url = 'https://{address}/hook'\nconcurrency = 8\n"
+    );
+    folder.write("postrider.toml", &config);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("pushing");
+    for number in 1..=40 {
+        let event = format!(r#"{{"type":"shop.order.placed","id":"evt_{number}","data":{{}}}}"#);
+        assert_eq!(serving.post_event(&[], &event).0, 202);
+    }
+    until(|| calls.lock().unwrap().len() == 40).await;
+    let calls = calls.lock().unwrap();
+    assert!(calls.iter().all(|(_, version, _)| *version == Version::HTTP_2), "{calls:?}");
+    let connections: std::collections::HashSet<_> = calls.iter().map(|(connection, ..)| connection).collect();
+    assert!(connections.len() <= 8, "a connection is used again: {calls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_endpoints_and_slow_clients_take_little_memory() {
+    use std::io::Write as _;
+
+    let endless = Receiver::start(|_, _| Reply::Endless).await;
+    let folder = Folder::new();
+    let config = format!(
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[[push]]\nname = 'erp'\nkeys = ['shop.order.*']\nurl = '{}'\n\
+         concurrency = 32\n",
+        endless.url()
+    );
+    folder.write("postrider.toml", &config);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("pushing");
+    assert_eq!(serving.post_event(&[], r#"{"type":"shop.order.placed","data":{}}"#).0, 202);
+    until(|| !endless.requests().is_empty()).await;
+    let before = serving.most_memory_kib();
+    // Each would send a megabyte and stops half way; their bodies are never whole.
+    let half = "x".repeat(500_000);
+    let slow: Vec<_> = (0..50)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&serving.address).unwrap();
+            let head = "POST /v1/events HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n";
+            stream.write_all(format!("{head}{half}").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let batch: Vec<_> = (0..200).map(|_| r#"{"type":"shop.order.placed","data":{}}"#).collect();
+    let json = [("content-type", "application/json")];
+    let sent = serving.http("POST", "/v1/events:batch", &json, &format!("[{}]", batch.join(",")));
+    assert_eq!(sent.0, 202, "{}", sent.2);
+    until(|| endless.requests().len() > 200).await;
+    drop(slow);
+    let grown = serving.most_memory_kib().saturating_sub(before);
+    // 25 MB of halves, 32 times 64 KiB of answers, and what a debug build and its allocator add.
+    assert!(grown < 150 * 1024, "it grew by {grown} KiB");
+}
