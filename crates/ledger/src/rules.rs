@@ -34,7 +34,7 @@ use crate::refusal::Refusal;
 pub struct Rules {
     version: u32,
     document: String,
-    rules: Vec<Rule>,
+    all: Vec<Rule>,
 }
 
 /// Why a document of rules cannot be used.
@@ -131,7 +131,7 @@ impl Rules {
                 return Err(BadRules::Rule { rule: rule.name.clone(), why: "stands twice".to_owned() });
             }
         }
-        Ok(Self { version, document: text.to_owned(), rules })
+        Ok(Self { version, document: text.to_owned(), all: rules })
     }
 
     /// As they were written.
@@ -146,12 +146,12 @@ impl Rules {
 
     /// How many rules there are.
     pub fn len(&self) -> usize {
-        self.rules.len()
+        self.all.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.all.is_empty()
     }
 
     /// The draft that an event becomes, in the tenant's base currency unless the rule names another.
@@ -165,7 +165,7 @@ impl Rules {
             aggregate_id: envelope.aggregate_id.as_ref().map(AsRef::as_ref),
             occurred_at: envelope.occurred_at,
         };
-        for rule in self.rules.iter().filter(|rule| topic_matches(&rule.pattern, facts.event_type)) {
+        for rule in self.all.iter().filter(|rule| topic_matches(&rule.pattern, facts.event_type)) {
             let asked = Asked { rule, facts: &facts, version: self.version };
             if asked.applies()? {
                 return asked.draft(&envelope.id, hash, envelope.occurred_at, base);

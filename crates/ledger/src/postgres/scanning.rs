@@ -85,15 +85,15 @@ fn pair(
     bad: &impl Fn() -> StoreError,
 ) -> Result<(), StoreError> {
     let (mut entries, mut lines) = (Rows(body(entries)), Rows(body(lines)));
-    let mut next = lines.next_line().ok_or_else(bad)?;
+    let mut next = lines.next_line().map_err(|Broken| bad())?;
     let mut own = Vec::new();
-    while let Some(entry) = entries.next_entry().ok_or_else(bad)? {
+    while let Some(entry) = entries.next_entry().map_err(|Broken| bad())? {
         own.clear();
         while let Some((number, line)) = next.filter(|(number, _)| *number <= entry.number) {
             if number == entry.number {
                 own.push(line);
             }
-            next = lines.next_line().ok_or_else(bad)?;
+            next = lines.next_line().map_err(|Broken| bad())?;
         }
         show(&entry, &own);
     }
@@ -107,34 +107,37 @@ fn body(told: &[u8]) -> &[u8] {
 /// Rows that are left, each as COPY writes it: how many columns, and each with its length before it.
 struct Rows<'a>(&'a [u8]);
 
+/// The bytes are not what COPY writes of these columns.
+struct Broken;
+
 impl<'a> Rows<'a> {
-    /// The next entry; none at the end. Nothing at all where the bytes are no entry.
-    fn next_entry(&mut self) -> Option<Option<EntryRow<'a>>> {
+    /// The next entry; none at the end.
+    fn next_entry(&mut self) -> Result<Option<EntryRow<'a>>, Broken> {
         if !self.begin(11)? {
-            return Some(None);
+            return Ok(None);
         }
-        Some(Some(EntryRow {
+        Ok(Some(EntryRow {
             number: self.long()?,
             kind: self.short()?,
             effective_on: i32::from_be_bytes(self.fixed()?).saturating_add(DAYS),
             posted_at: self.long()?.saturating_add(MICROSECONDS),
             source_event: self.text()?,
-            payload_hash: self.column()??,
+            payload_hash: self.column()?.ok_or(Broken)?,
             rule: self.text()?,
             description: self.text()?,
             metadata: self.text()?,
             refers_to: match self.column()? {
-                Some(number) => Some(i64::from_be_bytes(number.try_into().ok()?)),
+                Some(number) => Some(i64::from_be_bytes(number.try_into().map_err(|_| Broken)?)),
                 None => None,
             },
-            hash: self.column()??,
+            hash: self.column()?.ok_or(Broken)?,
         }))
     }
 
-    /// The next line and the number of its entry.
-    fn next_line(&mut self) -> Option<Option<(i64, LineRow<'a>)>> {
+    /// The next line and the number of its entry; none at the end.
+    fn next_line(&mut self) -> Result<Option<(i64, LineRow<'a>)>, Broken> {
         if !self.begin(8)? {
-            return Some(None);
+            return Ok(None);
         }
         let entry = self.long()?;
         let line = LineRow {
@@ -146,48 +149,48 @@ impl<'a> Rows<'a> {
             rate: self.maybe_text()?,
             rate_source: self.maybe_text()?,
         };
-        Some(Some((entry, line)))
+        Ok(Some((entry, line)))
     }
 
     /// Whether there is another row.
-    fn begin(&mut self, columns: i16) -> Option<bool> {
-        let count = i16::from_be_bytes(*self.0.split_off(..2)?.first_chunk()?);
-        match count {
-            -1 => Some(false),
-            count if count == columns => Some(true),
-            _ => None,
+    fn begin(&mut self, columns: i16) -> Result<bool, Broken> {
+        match i16::from_be_bytes(self.take()?) {
+            -1 => Ok(false),
+            count if count == columns => Ok(true),
+            _ => Err(Broken),
         }
     }
 
     /// The next column; none for NULL.
-    fn column(&mut self) -> Option<Option<&'a [u8]>> {
-        let length = i32::from_be_bytes(*self.0.split_off(..4)?.first_chunk()?);
-        match usize::try_from(length) {
-            Ok(length) => self.0.split_off(..length).map(Some),
-            Err(_) => Some(None),
+    fn column(&mut self) -> Result<Option<&'a [u8]>, Broken> {
+        match usize::try_from(i32::from_be_bytes(self.take()?)) {
+            Ok(length) => self.0.split_off(..length).map(Some).ok_or(Broken),
+            Err(_) => Ok(None),
         }
     }
 
-    fn fixed<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.column()??.try_into().ok()
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
+        let taken = self.0.split_off(..N).ok_or(Broken)?;
+        taken.try_into().map_err(|_| Broken)
     }
 
-    fn long(&mut self) -> Option<i64> {
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
+        self.column()?.ok_or(Broken)?.try_into().map_err(|_| Broken)
+    }
+
+    fn long(&mut self) -> Result<i64, Broken> {
         self.fixed().map(i64::from_be_bytes)
     }
 
-    fn short(&mut self) -> Option<i16> {
+    fn short(&mut self) -> Result<i16, Broken> {
         self.fixed().map(i16::from_be_bytes)
     }
 
-    fn maybe_text(&mut self) -> Option<Option<&'a str>> {
-        match self.column()? {
-            Some(bytes) => std::str::from_utf8(bytes).ok().map(Some),
-            None => Some(None),
-        }
+    fn maybe_text(&mut self) -> Result<Option<&'a str>, Broken> {
+        self.column()?.map(|bytes| std::str::from_utf8(bytes).map_err(|_| Broken)).transpose()
     }
 
-    fn text(&mut self) -> Option<&'a str> {
-        self.maybe_text()?
+    fn text(&mut self) -> Result<&'a str, Broken> {
+        self.maybe_text()?.ok_or(Broken)
     }
 }

@@ -115,3 +115,50 @@ fn a_token_reads_and_writes_what_its_role_and_tenant_allow() {
         assert_eq!((status, problem["code"].as_str()), (403, Some("forbidden")), "{path}: {problem}");
     }
 }
+
+#[test]
+fn rules_rates_periods_and_a_year_are_kept_and_the_journal_leaves() {
+    let desk = Desk::new();
+    let none = Value::Null;
+    let post = |path: &str, body: &Value| desk.call("POST", path, "", body);
+    assert_eq!(desk.get("/acme")["base_currency"], "EUR");
+    let rules = desk.get("/acme/rules");
+    assert_eq!(
+        (&rules["version"], post("/acme/rules", &json!({ "document": rules["document"] })).0),
+        (&json!(1), 200)
+    );
+    let (status, problem) = post("/acme/rules", &json!({ "document": "[[rule]]\nname = 'x'" }));
+    assert_eq!((status, problem["code"].as_str()), (422, Some("invalid_request")), "{problem}");
+    let changed = json!({ "document": format!("{}\n# changed\n", rules["document"].as_str().unwrap()) });
+    let (status, second) = post("/acme/rules", &changed);
+    assert_eq!((status, &second["version"]), (201, &json!(2)), "{second}");
+
+    let rate = |rate: &str| json!({ "rates": [{ "currency": "USD", "rate": rate, "on": "2026-03-01" }] });
+    assert_eq!(post("/acme/rates", &rate("0.92")).0, 201);
+    assert_eq!(post("/acme/rates", &rate("-1")).0, 422);
+    assert_eq!(desk.get("/acme/rates")["rates"][0]["rate"], "0.92");
+    let till = json!({ "accounts": [{ "code": "till", "type": "asset" }] });
+    assert_eq!(post("/acme/accounts", &till).0, 201);
+
+    assert_eq!(post("/acme/entries", &entry("e-1", "12.50")).0, 201);
+    let (status, closed) = post("/acme/years/2026/close", &none);
+    assert_eq!((status, &closed["entries"][0]["entry"]), (201, &json!("2")), "{closed}");
+    let (status, sealed) = post("/acme/periods", &json!({ "name": "2026-Q1", "state": "closed" }));
+    assert_eq!((status, &sealed["sealed"]["entry"]), (201, &json!("3")), "{sealed}");
+    let (status, problem) = post("/acme/entries", &entry("e-2", "1"));
+    assert_eq!((status, problem["code"].as_str()), (422, Some("period_closed")), "{problem}");
+    assert_eq!(post("/acme/periods", &json!({ "name": "spring", "state": "open" })).0, 422);
+    assert_eq!(desk.get("/acme/periods")["periods"][0]["state"], "closed");
+
+    let (status, headers, journal) = desk.serving.http("GET", "/v1/ledger/acme/export", &[], "");
+    assert!(status == 200 && headers.contains("application/jsonl"), "{headers}");
+    assert!(journal.contains(r#""sourceEvent":"e-1""#), "{journal}");
+    let (status, problem) = desk.call("GET", "/acme/entries/1/proof", "", &none);
+    assert_eq!((status, problem["code"].as_str()), (404, Some("not_in_a_checkpoint")), "{problem}");
+
+    let (operator, admin) = (desk.token("operator", Some("acme")), desk.token("admin", Some("acme")));
+    let body = json!({ "name": "2026-Q1", "state": "open" });
+    assert_eq!(desk.call("POST", "/acme/periods", &operator, &body).0, 403, "that is for an admin");
+    assert_eq!(desk.call("POST", "/other/periods", &admin, &body).0, 403, "of this tenant alone");
+    assert_eq!(desk.call("POST", "/acme/periods", &admin, &body).0, 201);
+}

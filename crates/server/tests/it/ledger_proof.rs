@@ -71,8 +71,9 @@ fn fate(n: usize) -> Fate {
     }
 }
 
+/// Every tenant gets some of everything.
 fn tenant(n: usize) -> String {
-    format!("t{:02}", n % TENANTS)
+    format!("t{:02}", (n + n / TENANTS) % TENANTS)
 }
 
 /// An event as foreign producers send it: what it is in the routing key, all else in the body.
@@ -178,6 +179,7 @@ impl Stage {
         let store = Store::connect(config, self.clock.clone()).await.unwrap();
         let ledger = Ledger::new(store.clone(), self.clock.clone());
         for n in 0..TENANTS {
+            // The first so many events are of so many tenants.
             let mut book = Book::new(TenantId::new(tenant(n)).unwrap(), eur);
             book.rounding_account = Some(AccountCode::new("rounding").unwrap());
             assert!(ledger.open_books(&book, &chart.account, ready::RULES).await.unwrap());
