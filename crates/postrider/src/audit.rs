@@ -19,8 +19,8 @@ const STEP: usize = 50_000;
 pub struct Source<S> {
     /// Its database, at this outbox.
     pub store: S,
-    /// The exchange of rows that name none.
-    pub exchange: ExchangeName,
+    /// The exchange of rows that name none; absent: the one that the consumer knew when it registered.
+    pub exchange: Option<ExchangeName>,
     /// How rows are routed that name no key; by their type, without it.
     pub routing_key: Option<KeyTemplate>,
     /// It is in another database than the inbox and the dead letters.
@@ -80,12 +80,7 @@ pub async fn account<S: Audit>(
     broker: &Arc<dyn Broker>,
     consumer: &Registration,
 ) -> Result<Account, AuditError> {
-    let source = Source {
-        store: store.clone(),
-        exchange: consumer.exchange.clone(),
-        routing_key: None,
-        elsewhere: false,
-    };
+    let source = Source { store: store.clone(), exchange: None, routing_key: None, elsewhere: false };
     account_of(store, &[source], broker, consumer).await
 }
 
@@ -96,7 +91,7 @@ pub async fn account_of<S: Audit>(
     broker: &Arc<dyn Broker>,
     consumer: &Registration,
 ) -> Result<Account, AuditError> {
-    let Registration { name, service, topology, .. } = consumer;
+    let Registration { name, service, topology, exchange } = consumer;
     // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
     let dead_in_queue = depth(broker, &service.dead_letter_queue).await?;
     let mut in_queues = depth(broker, service.name()).await?;
@@ -109,7 +104,7 @@ pub async fn account_of<S: Audit>(
             consumer: name.clone(),
             queue: service.name().clone(),
             topology: topology.clone(),
-            exchange: source.exchange.clone(),
+            exchange: source.exchange.as_ref().unwrap_or(exchange).clone(),
             routing_key: source.routing_key.clone(),
             list: LISTED.saturating_sub(count.elsewhere_ids.len()),
         };

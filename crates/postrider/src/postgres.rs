@@ -151,19 +151,19 @@ impl Postgres {
         };
         // Only a courtesy to the server: dropping the connection would do.
         let _closed = tokio::time::timeout(config.acquire_limit, connection.close()).await;
-        Self::lazy(config, clock)
+        Self::lazy(&config, clock)
     }
 
     /// Connects when it is used: a server that is away is waited for by every call, not here.
-    pub fn lazy(config: PostgresConfig, clock: Clock) -> Result<Self, StoreError> {
-        let options = options(&config)?;
+    pub fn lazy(config: &PostgresConfig, clock: Clock) -> Result<Self, StoreError> {
+        let options = options(config)?;
         let place = place(&options);
         let limits = format!("SET statement_timeout = {};", config.statement_limit.as_millis());
-        let pool = pool(&config, config.max_connections, limits.clone()).connect_lazy_with(options.clone());
-        let relays = pool_for_relays(&config, &limits).connect_lazy_with(options.clone());
-        let door = stream::Door::new(&config, &options);
+        let pool = pool(config, config.max_connections, limits.clone()).connect_lazy_with(options.clone());
+        let relays = pool_for_relays(config, &limits).connect_lazy_with(options.clone());
+        let door = stream::Door::new(config, &options);
         let wake = Wake::new(options, clock.clone());
-        let PostgresConfig { statement_limit, max_payload_bytes, .. } = config;
+        let PostgresConfig { statement_limit, max_payload_bytes, .. } = *config;
         let jobs_changed = Notify::new();
         let inner =
             Inner { clock, pool, relays, place, door, statement_limit, max_payload_bytes, jobs_changed };

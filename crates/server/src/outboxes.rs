@@ -36,7 +36,7 @@ pub(crate) trait Elsewhere: Sized {
 
 impl Elsewhere for Postgres {
     fn at(config: &Config, database: &Server, clock: Clock) -> Result<Self, StoreError> {
-        Self::lazy(wiring::postgres(config, database), clock)
+        Self::lazy(&wiring::postgres(config, database), clock)
     }
 }
 
@@ -59,14 +59,12 @@ pub(crate) fn open<S: WholeStore>(
     for choice in &config.outboxes {
         let database = match &choice.database {
             None => store.clone(),
-            Some(server) => match databases.get(server.shown.as_str()) {
-                Some(known) => known.clone(),
-                None => {
-                    let opened = S::at(config, server, clock.clone())?;
-                    databases.insert(&server.shown, opened.clone());
-                    opened
+            Some(server) => {
+                if !databases.contains_key(server.shown.as_str()) {
+                    databases.insert(&server.shown, S::at(config, server, clock.clone())?);
                 }
-            },
+                databases[server.shown.as_str()].clone()
+            }
         };
         let store = match &choice.table {
             Some(table) => database.outbox(table)?,
@@ -135,9 +133,10 @@ impl<S: Backend> OpenOutbox<S> {
 
     /// For the audit.
     pub(crate) fn source(self) -> Source<S> {
+        let is_default = self.choice.table.is_none() && self.choice.database.is_none();
         Source {
             store: self.store,
-            exchange: self.choice.exchange,
+            exchange: (!is_default).then_some(self.choice.exchange),
             routing_key: self.choice.routing_key,
             elsewhere: self.choice.database.is_some(),
         }

@@ -73,31 +73,34 @@ pub(crate) fn row(json: &str) -> Result<OutboxRow, NotAnEvent> {
         slot: None,
         envelope: Envelope {
             id: columns.id.as_str().try_into()?,
-            tenant: Tenant { group: name(columns.group_id)?, subsidiary: name(columns.subsidiary_id)? },
+            tenant: Tenant {
+                group: name(columns.group_id.as_deref())?,
+                subsidiary: name(columns.subsidiary_id.as_deref())?,
+            },
             event_type: EventType::from_parts(&columns.aggregate_type, &columns.event_type)?,
-            aggregate_id: name(columns.aggregate_id)?,
+            aggregate_id: name(columns.aggregate_id.as_deref())?,
             payload: Payload::new(columns.content_type.as_deref().unwrap_or("application/json"), bytes),
             occurred_at: columns.occurred_at.map_or(created_at, |moment| moment.0),
-            ordering_key: name(columns.key)?,
-            causation_id: name(columns.causation_id)?,
-            correlation_id: name(columns.correlation_id)?,
+            ordering_key: name(columns.key.as_deref())?,
+            causation_id: name(columns.causation_id.as_deref())?,
+            correlation_id: name(columns.correlation_id.as_deref())?,
             trace: TraceContext { traceparent: columns.traceparent, tracestate: columns.tracestate },
             attributes: Attributes::from_json(headers),
         },
-        exchange: name(columns.exchange)?,
-        routing_key: name(columns.routing_key)?,
-        target_queue: name(columns.target_queue)?,
+        exchange: name(columns.exchange.as_deref())?,
+        routing_key: name(columns.routing_key.as_deref())?,
+        target_queue: name(columns.target_queue.as_deref())?,
         attempts: 0,
         verbatim: None,
         dead_letter: None,
     })
 }
 
-fn name<T>(text: Option<String>) -> Result<Option<T>, crate::text::InvalidText>
+fn name<T>(text: Option<&str>) -> Result<Option<T>, crate::text::InvalidText>
 where
     T: for<'t> TryFrom<&'t str, Error = crate::text::InvalidText>,
 {
-    text.as_deref().map(T::try_from).transpose()
+    text.map(T::try_from).transpose()
 }
 
 #[cfg(test)]

@@ -76,10 +76,10 @@ impl Shelf {
     /// How many events match each of the filters, in one reading. An event that a crash left in two files counts twice here,
     /// and is sent once. Takes a thread for as long as it reads.
     pub(crate) async fn count(&self, filters: Vec<EventFilter>) -> Result<Vec<u64>, Unreadable> {
-        let shelf = self.clone();
-        let reading = tokio::task::spawn_blocking(move || {
+        let kept = self.clone();
+        let counting = tokio::task::spawn_blocking(move || {
             let mut counts = vec![0; filters.len()];
-            for file in shelf.files(&filters)? {
+            for file in kept.files(&filters)? {
                 read(&file, |mark, _| {
                     for (count, filter) in counts.iter_mut().zip(&filters) {
                         *count += u64::from(mark.fits(filter));
@@ -89,7 +89,7 @@ impl Shelf {
             }
             Ok(counts)
         });
-        reading.await.unwrap_or_else(|stopped| Err(self.cut_off(stopped)))
+        counting.await.unwrap_or_else(|stopped| Err(self.cut_off(stopped)))
     }
 
     /// Everything that matches, `step` documents at a time, file by file. Reading waits while nobody takes, so memory is bounded.
@@ -99,12 +99,12 @@ impl Shelf {
         step: usize,
     ) -> tokio::sync::mpsc::Receiver<Result<Vec<Document>, Unreadable>> {
         let (found, taken) = tokio::sync::mpsc::channel(2);
-        let shelf = self.clone();
+        let kept = self.clone();
         tokio::task::spawn_blocking(move || {
             let send = |documents| found.blocking_send(Ok(documents)).is_ok();
             let search = || {
                 let mut documents = Vec::new();
-                for file in shelf.files(std::slice::from_ref(&filter))? {
+                for file in kept.files(std::slice::from_ref(&filter))? {
                     let goes_on = read(&file, |mark, line| {
                         if mark.fits(&filter) {
                             documents.push(Document { position: mark.position, json: line.to_owned() });
@@ -213,7 +213,9 @@ mod tests {
 
     fn write(folder: &Path, name: &str, lines: &[String]) {
         let mut file = ArchiveFile::create(folder, name).unwrap();
-        lines.iter().for_each(|line| file.line(line).unwrap());
+        for line in lines {
+            file.line(line).unwrap();
+        }
         file.finish().unwrap();
     }
 

@@ -99,8 +99,15 @@ fn reference(name: &str) -> Value {
 
 fn status(route: &Route) -> &'static str {
     match (route.method, route.path) {
-        ("POST", "/events" | "/events:batch" | "/operations" | "/dlq/messages/{id}/edit")
-        | ("POST", "/migrations/{name}/compare" | "/migrations/{name}/finish") => "202",
+        (
+            "POST",
+            "/events"
+            | "/events:batch"
+            | "/operations"
+            | "/dlq/messages/{id}/edit"
+            | "/migrations/{name}/compare"
+            | "/migrations/{name}/finish",
+        ) => "202",
         ("POST", "/tokens" | "/subscriptions" | "/progress" | "/migrations") => "201",
         ("POST", path) if path.starts_with("/ledger/") => "201",
         ("DELETE", _) | ("POST", "/consumers/{name}/release") => "204",

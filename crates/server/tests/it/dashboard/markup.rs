@@ -92,12 +92,12 @@ async fn plant(folder: &Folder) -> Planted {
     planted.post("/v1/progress", &json!({ "id": PLANTED, "tenant": PLANTED }));
     planted.post("/v1/migrations", &json!({ "reason": PLANTED }));
     planted.post(&format!("/v1/consumers/b{tenant}/pause"), &json!({ "reason": PLANTED }));
-    let (_, planned) = planted.call(
+    let (_, plan) = planted.call(
         "POST",
         "/v1/plans",
         &json!({ "kind": "replay_letters", "filter": { "event_id": PLANTED, "queue": PLANTED } }),
     );
-    assert_eq!(planned["plan"]["total"], 1, "{planned}");
+    assert_eq!(plan["plan"]["total"], 1, "{plan}");
     let discarding = json!({ "kind": "discard_letters", "filter": { "tenant": PLANTED, "text": "nobody" },
         "reason": PLANTED, "expects": 0 });
     assert_eq!(planted.call("POST", "/v1/operations", &discarding).0, 409, "nothing matches that");
