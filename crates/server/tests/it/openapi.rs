@@ -24,7 +24,6 @@ fn shop() -> (Folder, Serving) {
         [[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n\
         [[push]]\nname = 'mail'\nkeys = ['never.*']\nurl = 'http://127.0.0.1:1/'\n";
     folder.write("postrider.toml", config);
-    folder.run(&["ledger", "--tenant", "acme", "accounts", "init", "--base", "EUR"]).assert(0, "opened");
     let letters: Vec<String> = (0..3).map(|number| letter(number).to_string()).collect();
     folder.run_with(&["dlq", "import", "-"], &letters.join("\n")).assert(0, "3 dead letters");
     for id in ["evt_a", "evt_b", "evt_c"] {
