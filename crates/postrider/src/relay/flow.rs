@@ -22,7 +22,7 @@ pub(super) struct Flow {
     /// Every position that is not settled yet, with its size.
     in_hand: HashMap<i64, usize>,
     bytes: usize,
-    /// Keys whose head failed, until claims know it from the store: the last claim that may not.
+    /// Keys whose head failed or recovered, until claims know it from the store: the last claim that may not.
     blocked: HashMap<OrderingKey, u64>,
     /// Keys of which no more is claimed for now, with the position after which some of them were left out.
     crowded: HashMap<OrderingKey, i64>,
@@ -134,6 +134,15 @@ impl Flow {
         self.blocked.insert(key, u64::MAX);
     }
 
+    /// A row that had failed before was confirmed. The store hands out what waits behind it as soon as its mark is recorded, and to a
+    /// claim that began after the first of these: so no claim is believed that was asked for before that is known.
+    pub(super) fn recovered(&mut self, row: &OutboxRow) {
+        if let Some(key) = row.envelope.ordering_key.clone() {
+            self.forget_unsure(&key);
+            self.blocked.insert(key, u64::MAX);
+        }
+    }
+
     /// Nobody knows what became of these: they go out again, before anything else.
     pub(super) fn unknown(&mut self, rows: Vec<OutboxRow>) {
         for row in rows.into_iter().rev() {
@@ -155,11 +164,11 @@ impl Flow {
         }
     }
 
-    /// The store has recorded what became of a row: `failed` is its key, if it failed, and `claim` the last claim that was asked
-    /// for before. The mark of an earlier row of the key says nothing of the failure behind it, so it unblocks nobody.
-    pub(super) fn settled(&mut self, position: i64, failed: Option<&OrderingKey>, claim: u64) {
+    /// The store has recorded what became of a row: `blocked` is its key, if it failed or had failed before, and `claim` the last
+    /// claim that was asked for before. The mark of another row of the key says nothing of that one, so it unblocks nobody.
+    pub(super) fn settled(&mut self, position: i64, blocked: Option<&OrderingKey>, claim: u64) {
         self.forget(position);
-        if let Some(last) = failed.and_then(|key| self.blocked.get_mut(key)) {
+        if let Some(last) = blocked.and_then(|key| self.blocked.get_mut(key)) {
             *last = claim;
         }
     }
@@ -248,152 +257,4 @@ impl Flow {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::relay::tests::{keyed, row};
-
-    fn positions(rows: &[OutboxRow]) -> Vec<i64> {
-        rows.iter().map(|row| row.row.position).collect()
-    }
-
-    fn flow(rows: Vec<OutboxRow>) -> Flow {
-        let mut flow = Flow::default();
-        flow.take(1, i64::MAX, rows);
-        flow
-    }
-
-    #[test]
-    fn one_of_each_key_at_a_time_and_the_free_ones_at_once() {
-        let mut flow = flow(vec![keyed(1, "a"), row(2), keyed(3, "a"), keyed(4, "b"), row(5)]);
-        let first = flow.next(10);
-        assert_eq!(positions(&first), [1, 2, 4, 5]);
-        assert!(flow.next(10).is_empty());
-        flow.confirmed(&first[0]);
-        assert_eq!(positions(&flow.next(10)), [3]);
-        assert_eq!(flow.len(), 5, "in hand until they are settled");
-    }
-
-    #[test]
-    fn a_failed_row_holds_back_its_key_alone_until_claims_know_it() {
-        let mut flow = flow(vec![keyed(1, "a"), keyed(2, "a"), keyed(3, "b"), keyed(4, "b")]);
-        let first = flow.next(10);
-        flow.failed(&first[0]);
-        flow.confirmed(&first[1]);
-        assert_eq!(positions(&flow.next(10)), [4]);
-        // A claim that was asked before the failure was recorded still has the rows behind it.
-        flow.settled(1, first[0].envelope.ordering_key.as_ref(), 2);
-        flow.take(2, i64::MAX, vec![keyed(2, "a")]);
-        assert!(flow.next(10).is_empty());
-        // One that was asked later has only what may go: the head itself, when its time has come.
-        flow.take(3, i64::MAX, vec![keyed(1, "a")]);
-        assert_eq!(positions(&flow.next(10)), [1]);
-    }
-
-    #[test]
-    fn the_mark_of_an_earlier_row_does_not_unblock_a_key() {
-        let mut flow = flow(vec![keyed(1, "a"), keyed(2, "a"), keyed(3, "a")]);
-        let first = flow.next(10);
-        flow.confirmed(&first[0]);
-        let second = flow.next(10);
-        flow.failed(&second[0]);
-        // Only the first is marked, so the store does not know yet that the second failed.
-        flow.settled(1, None, 1);
-        flow.take(2, i64::MAX, vec![keyed(3, "a")]);
-        assert!(flow.next(10).is_empty());
-    }
-
-    #[test]
-    fn what_is_in_hand_is_not_taken_twice() {
-        let mut flow = flow(vec![keyed(1, "a"), row(2)]);
-        flow.take(2, i64::MAX, vec![keyed(1, "a"), row(2), row(3)]);
-        assert_eq!(positions(&flow.next(10)), [1, 2, 3]);
-    }
-
-    #[test]
-    fn what_nobody_knows_goes_again_first() {
-        let mut flow = flow(vec![row(1), row(2), row(3)]);
-        let sent = flow.next(2);
-        flow.unknown(sent);
-        assert_eq!(positions(&flow.next(10)), [1, 2, 3]);
-    }
-
-    #[test]
-    fn a_row_that_comes_late_goes_in_its_place() {
-        let mut flow = flow(vec![keyed(1, "a"), keyed(5, "a")]);
-        flow.take(2, i64::MAX, vec![keyed(3, "a")]);
-        let mut order = Vec::new();
-        while let Some(row) = flow.next(1).pop() {
-            order.push(row.row.position);
-            flow.confirmed(&row);
-        }
-        assert_eq!(order, [1, 3, 5]);
-    }
-
-    #[test]
-    fn a_row_that_was_read_ahead_waits_for_one_that_was_committed_behind_it() {
-        let mut flow = flow(vec![keyed(1, "a"), row(9)]);
-        let sent = flow.next(10);
-        flow.confirmed(&sent[0]);
-        flow.take_unsure(2, 5, vec![keyed(12, "a"), row(13)]);
-        assert_eq!(positions(&flow.next(10)), [13]);
-        // The look saw what was committed behind, and not yet as far as the row that waits.
-        flow.take_sure(3, 5, 8, vec![keyed(8, "a")]);
-        let first = flow.next(10);
-        assert_eq!(positions(&first), [8]);
-        flow.take_sure(4, 8, i64::MAX, Vec::new());
-        assert!(flow.next(10).is_empty());
-        flow.confirmed(&first[0]);
-        assert_eq!(positions(&flow.next(10)), [12]);
-    }
-
-    #[test]
-    fn a_row_that_was_read_ahead_goes_with_the_head_that_failed() {
-        let mut flow = flow(vec![keyed(1, "a")]);
-        let first = flow.next(1);
-        flow.take_unsure(2, 0, vec![keyed(2, "a"), keyed(3, "b")]);
-        flow.failed(&first[0]);
-        flow.take_sure(3, 0, i64::MAX, Vec::new());
-        assert_eq!(positions(&flow.next(10)), [3]);
-    }
-
-    #[test]
-    fn what_a_crowded_key_left_out_is_read_again_from_where_it_could_still_appear() {
-        let rows: Vec<_> = (1..=300).map(|position| keyed(position, "hot")).collect();
-        let mut flow = Flow::default();
-        flow.take(1, 17, rows);
-        let again =
-            std::iter::from_fn(|| flow.next(1).pop().map(|row| flow.confirmed(&row))).flatten().next();
-        assert_eq!(again, Some(17));
-    }
-
-    #[test]
-    fn a_crowded_key_is_left_out_of_claims_until_most_of_it_is_gone() {
-        let rows: Vec<_> = (1..=300).map(|position| keyed(position, "hot")).collect();
-        let mut flow = flow(rows);
-        assert_eq!(flow.crowded().len(), 1);
-        let mut again = None;
-        let mut sent = 0;
-        while again.is_none() {
-            let row = flow.next(1).pop().unwrap();
-            sent += 1;
-            again = flow.confirmed(&row);
-        }
-        assert_eq!(again, Some(300), "claims go on after the last one in hand");
-        assert!((230..=240).contains(&sent), "{sent}");
-        assert!(flow.crowded().is_empty());
-    }
-
-    #[test]
-    fn rows_of_lost_slots_are_let_go_unless_they_are_in_flight() {
-        let mut flow = flow(vec![keyed(1, "a"), keyed(2, "a"), row(3)]);
-        let flying = flow.next(1);
-        flow.let_go(|_| true);
-        assert_eq!(flow.len(), 1);
-        assert!(!flow.is_ready());
-        // It comes back to us: the head in flight is not doubled, and its followers wait for it.
-        flow.take(2, i64::MAX, vec![keyed(1, "a"), keyed(2, "a")]);
-        assert!(flow.next(10).is_empty());
-        flow.confirmed(&flying[0]);
-        assert_eq!(positions(&flow.next(10)), [2]);
-    }
-}
+mod tests;

@@ -72,8 +72,8 @@ impl<S: Outbox> Pump<S> {
         self.relay.status.published.fetch_add(published as u64, Ordering::Relaxed);
         metrics::counter!("postrider_relay_published_total").increment(published as u64);
         for Done { row, key, retried, replay, result, .. } in done {
-            let failed = key.as_ref().filter(|_| result != PublishResult::Published);
-            self.flow.settled(row.position, failed, self.claims);
+            let blocked = key.as_ref().filter(|_| retried || result != PublishResult::Published);
+            self.flow.settled(row.position, blocked, self.claims);
             let freed = match result {
                 PublishResult::Published => retried,
                 PublishResult::Failed { retry_after, .. } => replay && retry_after.is_none(),

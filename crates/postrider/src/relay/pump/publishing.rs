@@ -59,6 +59,9 @@ impl<S: Outbox> Pump<S> {
                 if let Some(after) = self.flow.confirmed(&row) {
                     self.reading.again(after);
                 }
+                if row.attempts > 0 {
+                    self.flow.recovered(&row);
+                }
             } else {
                 self.flow.failed(&row);
                 self.park(&row);
