@@ -1,3 +1,5 @@
+//! What may go out, and what waits.
+
 use super::*;
 use crate::relay::tests::{keyed, row};
 
