@@ -49,7 +49,9 @@ impl Flow {
                 let place = queue.partition_point(|other| other.row.position < position);
                 queue.insert(place, row);
                 if queue.len() >= CROWD {
-                    self.forget_unsure(&key);
+                    if !self.crowded.contains_key(&key) {
+                        self.forget_unsure(&key);
+                    }
                     let after = low.min(position);
                     let last = self.crowded.entry(key).or_insert(after);
                     *last = after.max(*last);

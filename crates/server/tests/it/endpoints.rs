@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -16,16 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 
 use super::process::Folder;
-
-async fn until(mut so: impl FnMut() -> bool) {
-    for _ in 0..600 {
-        if so() {
-            return;
-        }
-        tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
-    }
-    panic!("it did not come about");
-}
+use super::push::until;
 
 /// What came: on which connection, by which protocol, which event.
 type Calls = Arc<Mutex<Vec<(usize, Version, String)>>>;

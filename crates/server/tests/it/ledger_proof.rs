@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::civil::date;
 use postrider::Clock;
-use postrider::broker::{Broker as _, Message, Outgoing, Published, Verdict};
+use postrider::broker::{Broker as _, Message, Outgoing, Published};
 use postrider::envelope::TenantId;
 use postrider::postgres::{Postgres as Store, PostgresConfig};
 use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
@@ -22,9 +22,9 @@ use postrider_ledger::money::Currency;
 use postrider_ledger::rules::ready;
 use postrider_testkit::servers::{Postgres, RabbitCluster, Redis};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use sqlx::{Connection as _, PgConnection, Row as _};
 
+use super::ledger_serve::journal;
 use super::process::{Folder, Serving};
 
 const TENANTS: usize = 50;
@@ -257,27 +257,6 @@ impl Stage {
         let rows = self.ask(busy).await;
         kill_process(Pid::from_raw(rows[0].get(0)).unwrap(), Signal::KILL).unwrap();
     }
-
-    /// The entries that journal events told of, by the events' ids. So many are waited for.
-    async fn journal(&self, count: usize) -> BTreeMap<String, (String, String)> {
-        let broker = self.broker().await;
-        let mut subscription = broker.subscribe(&QueueName::new("journal").unwrap(), 500).await.unwrap();
-        let (settler, mut told) = (subscription.settler(), BTreeMap::new());
-        while told.len() < count {
-            let came = tokio::time::timeout(LIMIT, subscription.next(500)).await;
-            let came = came.unwrap_or_else(|_| panic!("only {} of {count} were told", told.len())).unwrap();
-            let mut settled = Vec::new();
-            for delivery in came {
-                let event: Value = serde_json::from_slice(&delivery.message.body).unwrap();
-                let text = |name: &str| event["payload"][name].as_str().unwrap().to_owned();
-                let id = delivery.message.properties.message_id.clone().unwrap();
-                told.insert(id, (text("tenantId"), text("entry")));
-                settled.push((delivery.receipt, Verdict::Ack));
-            }
-            settler.settle(settled).await.unwrap();
-        }
-        told
-    }
 }
 
 fn program(folder: &Folder, name: &str, args: &[&str]) -> String {
@@ -350,7 +329,7 @@ async fn killed_on_every_side_the_ledger_posts_every_event_once_or_says_why_not(
         let found = letters.get(&format!("evt_{n}")).map(|codes| codes.iter().map(String::as_str).collect());
         assert_eq!(found, expected.map(|code| vec![code]), "evt_{n}");
     }
-    let told = stage.journal(good).await;
+    let told = journal(&stage.broker().await, good).await;
     let entries: BTreeSet<_> = told.values().collect();
     assert_eq!((told.len(), entries.len()), (good, good), "one journal event for each entry");
     serving.signal(Signal::TERM);

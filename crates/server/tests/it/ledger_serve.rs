@@ -37,6 +37,26 @@ bind = ["fis.domain.exchange:fis.journal.*"]
 /// A generous limit for what a test waits for.
 const LIMIT: Duration = Duration::from_mins(2);
 
+/// The journal events that came out: the entry, by the id of the event. So many are waited for.
+pub(super) async fn journal(broker: &RabbitMq, count: usize) -> BTreeMap<String, (String, String)> {
+    let mut subscription = broker.subscribe(&QueueName::new("journal").unwrap(), 500).await.unwrap();
+    let (settler, mut told) = (subscription.settler(), BTreeMap::new());
+    while told.len() < count {
+        let came = tokio::time::timeout(LIMIT, subscription.next(500)).await;
+        let came = came.unwrap_or_else(|_| panic!("only {} of {count} were told", told.len())).unwrap();
+        let mut settled = Vec::new();
+        for delivery in came {
+            let event: Value = serde_json::from_slice(&delivery.message.body).unwrap();
+            let text = |name: &str| event["payload"][name].as_str().unwrap().to_owned();
+            let id = delivery.message.properties.message_id.clone().unwrap();
+            told.insert(id, (text("tenantId"), text("entry")));
+            settled.push((delivery.receipt, Verdict::Ack));
+        }
+        settler.settle(settled).await.unwrap();
+    }
+    told
+}
+
 /// Servers with the books of these tenants, and a broker to publish by as others do.
 struct Stage {
     folder: Folder,
@@ -75,26 +95,6 @@ impl Stage {
         };
         let answers = self.broker.publish(bodies.into_iter().map(outgoing).collect()).await;
         assert!(answers.iter().all(|answer| *answer == Published::Confirmed), "{answers:?}");
-    }
-
-    /// The journal events that came out: the entry, by the id of the event. So many are waited for.
-    async fn journal(&self, count: usize) -> BTreeMap<String, (String, String)> {
-        let mut subscription = self.broker.subscribe(&QueueName::new("journal").unwrap(), 500).await.unwrap();
-        let (settler, mut told) = (subscription.settler(), BTreeMap::new());
-        while told.len() < count {
-            let came = tokio::time::timeout(LIMIT, subscription.next(500)).await;
-            let came = came.unwrap_or_else(|_| panic!("only {} of {count} were told", told.len())).unwrap();
-            let mut settled = Vec::new();
-            for delivery in came {
-                let event: Value = serde_json::from_slice(&delivery.message.body).unwrap();
-                let text = |name: &str| event["payload"][name].as_str().unwrap().to_owned();
-                let id = delivery.message.properties.message_id.clone().unwrap();
-                told.insert(id, (text("tenantId"), text("entry")));
-                settled.push((delivery.receipt, Verdict::Ack));
-            }
-            settler.settle(settled).await.unwrap();
-        }
-        told
     }
 
     /// What became of dead letters, by event: their class. So many are waited for.
@@ -188,7 +188,7 @@ async fn a_queue_of_foreign_events_becomes_entries_and_dead_letters_with_their_r
         .assert(0, "");
     stage.folder.run(&["dlq", "replay", "--event", "evt_3", "--yes"]).assert(0, "");
     wait_for(&serving, "postrider_ledger_posted_total", 2);
-    let told: BTreeSet<_> = stage.journal(2).await.into_values().collect();
+    let told: BTreeSet<_> = journal(&stage.broker, 2).await.into_values().collect();
     assert_eq!(told, BTreeSet::from(["1", "2"].map(|entry| ("acme".to_owned(), entry.to_owned()))));
     stage.folder.run(&["ledger", "verify"]).assert(0, "hold");
     serving.signal(Signal::TERM);
@@ -243,7 +243,7 @@ async fn killed_twice_the_ledger_posts_every_event_once() {
         };
         assert_eq!(class(n), expected, "evt_{n}");
     }
-    let told = stage.journal(good).await;
+    let told = journal(&stage.broker, good).await;
     let entries: BTreeSet<_> = told.values().collect();
     assert_eq!((told.len(), entries.len()), (good, good), "one journal event for each entry");
     serving.signal(Signal::TERM);

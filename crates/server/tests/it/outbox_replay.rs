@@ -13,21 +13,15 @@ use super::process::Folder;
 
 const QUEUES: &str = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[queue]]\nname = 'late'\n";
 
+/// Orders of all times.
+const RANGE: [&str; 8] =
+    ["outbox", "replay", "--aggregate-type", "shop.order", "--from", "1h", "--to", "2999-01-01T00:00:00Z"];
+
 #[test]
 fn a_replay_is_planned_then_run_and_reaches_the_queue_it_names() {
     let folder = Folder::new().with("USER", "ada");
     folder.write("postrider.toml", QUEUES);
-    let range = [
-        "outbox",
-        "replay",
-        "--aggregate-type",
-        "shop.order",
-        "--from",
-        "1h",
-        "--to",
-        "2999-01-01T00:00:00Z",
-    ];
-    let replay = |more: &[&str]| folder.run(&[&range[..], more].concat());
+    let replay = |more: &[&str]| folder.run(&[&RANGE[..], more].concat());
     for id in ["one", "two"] {
         folder.run(&["publish", "shop.order.placed", "--data", "{}", "--id", id]).assert(0, "");
     }
@@ -76,19 +70,9 @@ async fn goes_on_after_a_kill<S: Backend>(folder: &Folder, store: impl AsyncFn()
     let kept = store().await.keep_house(&RelayId::of_process(&clock), &rules).await.unwrap().unwrap();
     assert_eq!(kept.archived, events as u64);
 
-    let replay = [
-        "outbox",
-        "replay",
-        "--aggregate-type",
-        "shop.order",
-        "--from",
-        "1h",
-        "--to",
-        "2999-01-01T00:00:00Z",
-    ];
-    let plan = folder.run(&[&replay[..], &["--dry-run", "--json"]].concat()).assert(0, "").json();
+    let plan = folder.run(&[&RANGE[..], &["--dry-run", "--json"]].concat()).assert(0, "").json();
     assert_eq!((&plan["in_files"], &plan["live"]), (&json!(events), &json!(0)));
-    let replaying = folder.start(&[&replay[..], &["--rate", "8", "--yes", "--quiet"]].concat());
+    let replaying = folder.start(&[&RANGE[..], &["--rate", "8", "--yes", "--quiet"]].concat());
     let operation = |state: &dyn Fn(&Value) -> bool| {
         for _ in 0..600 {
             let found = folder.run(&["ops", "ls", "--json"]).json()[0].clone();

@@ -27,7 +27,7 @@ fn ask(serving: &Serving, method: &str, path: &str, body: &Value) -> (u16, Value
     (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
 }
 
-async fn until(mut so: impl FnMut() -> bool) {
+pub(super) async fn until(mut so: impl FnMut() -> bool) {
     for _ in 0..600 {
         if so() {
             return;
