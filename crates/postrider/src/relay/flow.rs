@@ -36,6 +36,7 @@ impl Flow {
     /// appear is after `low`.
     pub(super) fn take(&mut self, claim: u64, low: i64, rows: Vec<OutboxRow>) {
         self.blocked.retain(|_, last| *last >= claim);
+        let mut crowded: HashMap<OrderingKey, i64> = HashMap::new();
         for row in rows {
             let position = row.row.position;
             if !self.admit(&row) {
@@ -49,11 +50,8 @@ impl Flow {
                 let place = queue.partition_point(|other| other.row.position < position);
                 queue.insert(place, row);
                 if queue.len() >= CROWD {
-                    if !self.crowded.contains_key(&key) {
-                        self.forget_unsure(&key);
-                    }
                     let after = low.min(position);
-                    let last = self.crowded.entry(key).or_insert(after);
+                    let last = crowded.entry(key).or_insert(after);
                     *last = after.max(*last);
                 }
             } else {
@@ -61,15 +59,24 @@ impl Flow {
                 self.ready.push_back(row);
             }
         }
+        for (key, after) in crowded {
+            // Where it was crowded before, claims left it out since then, and the low-water mark passed rows of it.
+            if !self.crowded.contains_key(&key) {
+                self.forget_unsure(&key);
+                self.crowded.insert(key, after);
+            }
+        }
     }
 
-    /// Takes rows that were read ahead: those with a key wait for [`Flow::take_sure`].
+    /// Takes rows that were read ahead: those with a key wait for [`Flow::take_sure`]. A crowded key's are left where they are,
+    /// because the next look leaves the key out and says nothing of it.
     pub(super) fn take_unsure(&mut self, claim: u64, low: i64, rows: Vec<OutboxRow>) {
         let (keyed, free): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|row| row.envelope.ordering_key.is_some());
         self.take(claim, low, free);
         for row in keyed {
-            if self.admit(&row) {
+            let crowded = row.envelope.ordering_key.as_ref().is_some_and(|key| self.is_crowded(key));
+            if !crowded && self.admit(&row) {
                 self.unsure.insert(row.row.position, row);
             }
         }

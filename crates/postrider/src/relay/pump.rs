@@ -245,7 +245,8 @@ impl<S: Outbox> Pump<S> {
         }
         self.claiming = true;
         self.claims += 1;
-        let mut ask = self.reading.ask(now, room, unsure, &self.flow);
+        // What a stream brings goes out at once, so nothing that was read ahead may wait beside it.
+        let mut ask = self.reading.ask(now, room, unsure || self.is_joined(), &self.flow);
         ask.held = Some(self.held.iter().copied().collect());
         self.asked_of.clone_from(&self.held);
         self.asked_without = None;

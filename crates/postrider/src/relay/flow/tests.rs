@@ -162,3 +162,32 @@ fn rows_of_lost_slots_are_let_go_unless_they_are_in_flight() {
     flow.confirmed(&flying[0]);
     assert_eq!(positions(&flow.next(10)), [2]);
 }
+
+#[test]
+fn what_is_read_ahead_of_a_crowded_key_is_left_where_it_is() {
+    let end = i64::try_from(CROWD).unwrap() + 1;
+    let mut flow = flow((1..=end).map(|position| keyed(position, "a")).collect());
+    let key = keyed(1, "a").envelope.ordering_key.unwrap();
+    assert!(flow.is_crowded(&key));
+    // It was asked for before that, and the looks since then leave the key out.
+    flow.take_unsure(2, 0, vec![keyed(end + 50, "a")]);
+    assert_eq!(flow.unsure(), 0);
+    flow.take_sure(3, 0, i64::MAX, Vec::new());
+    assert_eq!(flow.len(), CROWD + 1);
+}
+
+#[test]
+fn a_crowded_key_is_read_again_from_where_it_was_left_out_first() {
+    let end = i64::try_from(CROWD).unwrap() + 1;
+    let mut flow = Flow::default();
+    flow.take(1, 100, (101..=100 + end).map(|position| keyed(position, "a")).collect());
+    // By now the low-water mark has passed rows that were left out.
+    flow.take(0, 1_000, vec![keyed(2_000, "a")]);
+    let mut left_out = None;
+    while let [row] = &flow.next(1)[..]
+        && left_out.is_none()
+    {
+        left_out = flow.confirmed(row);
+    }
+    assert_eq!(left_out, Some(100));
+}

@@ -91,7 +91,7 @@ impl<S: Outbox> Pump<S> {
     }
 
     /// Rows claimed from now on may come by the stream too.
-    fn is_joined(&self) -> bool {
+    pub(super) fn is_joined(&self) -> bool {
         matches!(self.streaming.phase, Phase::Joining { .. } | Phase::Entering | Phase::Live)
     }
 
@@ -204,7 +204,7 @@ impl<S: Outbox> Pump<S> {
             return;
         }
         self.measure(&rows);
-        self.flow.take(0, i64::MAX, rows);
+        self.flow.take(0, self.reading.low(), rows);
         for key in self.flow.crowded() {
             if !self.streaming.handover.has_left(&key) {
                 self.streaming.handover.drain(key);
