@@ -22,6 +22,8 @@ mod player;
 mod process;
 mod queues;
 mod random;
+mod shape;
+mod slots;
 mod store;
 mod world;
 

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use crate::envelope::OrderingKey;
 use crate::store::OutboxRow;
 
-/// From so many waiting rows on, no more of a key are claimed until most of them are gone: one hot key must not fill the
-/// memory and shut out the others.
+/// From so many waiting rows on, and at the latest from as many as four batches, no more of a key are claimed until most of
+/// them are gone: one hot key must not fill the memory and shut out the others.
 const CROWD: usize = 256;
 
 /// Rows in hand, from their claim to their settlement.
-#[derive(Default)]
 pub(super) struct Flow {
+    crowd: usize,
     /// May go out now.
     ready: VecDeque<OutboxRow>,
     /// One entry for every key with a row that is ready or in flight: the rows behind it, in their order.
@@ -32,6 +32,20 @@ pub(super) struct Flow {
 }
 
 impl Flow {
+    /// Nothing in hand yet, of a relay with batches of this size.
+    pub(super) fn new(batch: usize) -> Self {
+        Self {
+            crowd: batch.saturating_mul(4).clamp(4, CROWD),
+            ready: VecDeque::new(),
+            queues: HashMap::new(),
+            in_hand: HashMap::new(),
+            bytes: 0,
+            blocked: HashMap::new(),
+            crowded: HashMap::new(),
+            unsure: BTreeMap::new(),
+        }
+    }
+
     /// Takes the rows of claim number `claim`, but for those it has and those whose key was blocked meanwhile. All that can still
     /// appear is after `low`.
     pub(super) fn take(&mut self, claim: u64, low: i64, rows: Vec<OutboxRow>) {
@@ -49,7 +63,7 @@ impl Flow {
             if let Some(queue) = self.queues.get_mut(&key) {
                 let place = queue.partition_point(|other| other.row.position < position);
                 queue.insert(place, row);
-                if queue.len() >= CROWD {
+                if queue.len() >= self.crowd {
                     let after = low.min(position);
                     let last = crowded.entry(key).or_insert(after);
                     *last = after.max(*last);
@@ -129,7 +143,7 @@ impl Flow {
                 self.queues.remove(key);
             }
         }
-        if left < CROWD / 4 { self.crowded.remove(key) } else { None }
+        if left < self.crowd / 4 { self.crowded.remove(key) } else { None }
     }
 
     /// The row failed by its own fault: what waits behind it is let go, until the store hands it out again.

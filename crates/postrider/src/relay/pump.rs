@@ -127,8 +127,8 @@ impl<S: Outbox> Pump<S> {
     pub(super) fn new(relay: Relay<S>) -> Self {
         Self {
             ear: Arc::new(relay.store.clone()),
+            flow: Flow::new(relay.config.batch_size),
             relay,
-            flow: Flow::default(),
             reading: Reading::default(),
             done: Vec::new(),
             steps: FuturesUnordered::new(),
@@ -210,7 +210,7 @@ impl<S: Outbox> Pump<S> {
 
     /// Lets go of everything: rows that were in hand are claimed again, and perhaps published twice.
     fn begin_again(&mut self) {
-        self.flow = Flow::default();
+        self.flow = Flow::new(self.relay.config.batch_size);
         self.reading = Reading::default();
         self.done.clear();
         self.steps.clear();

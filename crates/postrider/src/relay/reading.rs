@@ -206,7 +206,7 @@ mod tests {
     /// The next ask for new rows, past those for timed ones.
     fn new(reading: &mut Reading, now: Duration) -> i64 {
         loop {
-            match reading.ask(now, 10, false, &Flow::default()).wanted {
+            match reading.ask(now, 10, false, &Flow::new(10)).wanted {
                 Wanted::New { after, .. } => return after,
                 _ => _ = reading.found(SECOND, &[]),
             }
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn timed_rows_are_asked_for_now_and_then_and_at_once_while_there_are_more() {
         let mut reading = Reading::default();
-        let wanted = |reading: &mut Reading, now| reading.ask(now, 10, false, &Flow::default()).wanted;
+        let wanted = |reading: &mut Reading, now| reading.ask(now, 10, false, &Flow::new(10)).wanted;
         assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
         reading.found(SECOND, &rows(1..=10));
         assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(reading.found(SECOND, &rows(11..=20)), Seen::Ahead);
         assert!(!reading.is_unsure_due(SECOND + UNSURE / 2));
         assert!(reading.is_unsure_due(SECOND + UNSURE));
-        let ask = reading.ask(SECOND, 10, true, &Flow::default());
+        let ask = reading.ask(SECOND, 10, true, &Flow::new(10));
         assert_eq!(ask.wanted, Wanted::New { after: 0, since: None });
         assert_eq!(reading.found(SECOND, &rows(21..=22)), Seen::All(i64::MAX));
     }

@@ -9,18 +9,16 @@ use jiff::Timestamp;
 use postrider::envelope::{EventId, OrderingKey, PayloadHash};
 use postrider::progress::{Change, Counts, Status};
 use postrider::store::{
-    Ask, DeadLetter, HeldEvent, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult, SlotLease,
+    Ask, DeadLetter, HeldEvent, OutboxRow, OutboxStatus, PublishResult, RelayId, RowId, RowResult,
     StoreError, StoreErrorKind, Wanted,
 };
 use postrider::topology::ConsumerName;
 
 use super::operation::Plan;
+use super::slots::Slots;
 
 /// Items of the one job.
 pub(super) const JOB_ITEMS: u32 = 8;
-
-/// Slots of the simulated outbox: few, so that they change hands.
-pub(super) const SLOTS: i16 = 4;
 
 /// A row of the outbox.
 #[expect(clippy::struct_field_names, reason = "a row, and what is known of it")]
@@ -31,14 +29,6 @@ pub(super) struct Row {
     pub(super) due_at: Option<Timestamp>,
     /// By whom it was taken, where rows are shared out one by one.
     taken: Option<(RelayId, Duration)>,
-}
-
-/// Who has a slot.
-#[derive(Default)]
-struct Slot {
-    owner: Option<RelayId>,
-    until: Duration,
-    epoch: i64,
 }
 
 /// An effect: a row of a table without a unique key.
@@ -108,9 +98,9 @@ pub(super) struct Database {
     transactions: u64,
     /// Transactions that have appended and not ended, with their processes.
     writing: BTreeMap<u64, usize>,
-    slots: [Slot; SLOTS as usize],
-    /// Until when each relay counts.
-    relays: BTreeMap<RelayId, Duration>,
+    pub(super) slots: Slots,
+    /// Rows without a time of their own, in the order of their commits.
+    pub(super) log: Vec<OutboxRow>,
     /// The last position that was ever handed out.
     pub(super) polled_to: i64,
     pub(super) inbox: BTreeMap<(ConsumerName, EventId), (PayloadHash, Option<Bytes>)>,
@@ -191,6 +181,9 @@ impl Database {
                     let mut row = *row;
                     row.row.created_at = now;
                     self.ids.insert(row.envelope.id.clone());
+                    if due_at.is_none() && status == OutboxStatus::Pending {
+                        self.tell(&row);
+                    }
                     self.rows.insert(position, Row { row, status, due_at, taken: None });
                 }
                 Write::Item(event, completed) => {
@@ -225,51 +218,26 @@ impl Database {
         row.row = RowId { position: self.position, created_at: now };
         if self.ids.insert(row.envelope.id.clone()) {
             let status = OutboxStatus::Pending;
+            self.tell(&row);
             self.rows.insert(self.position, Row { row, status, due_at: None, taken: None });
         }
     }
 
-    /// Takes or renews a fair share of the slots.
-    pub(super) fn lease(&mut self, relay: &RelayId, now: Duration, until: Duration) -> Vec<SlotLease> {
-        self.relays.insert(relay.clone(), until);
-        self.relays.retain(|_, until| *until > now);
-        let share = (SLOTS as usize).div_ceil(self.relays.len().max(1));
-        let mut held = 0;
-        for slot in &mut self.slots {
-            let is_ours = slot.owner.as_ref() == Some(relay);
-            if is_ours && held == share {
-                slot.owner = None;
-            } else if is_ours {
-                slot.until = until;
-                held += 1;
-            }
-        }
-        for slot in &mut self.slots {
-            let is_free = slot.owner.is_none() || slot.until <= now;
-            if held < share && is_free && slot.owner.as_ref() != Some(relay) {
-                *slot = Slot { owner: Some(relay.clone()), until, epoch: slot.epoch + 1 };
-                held += 1;
-            }
-        }
-        self.held_by(relay)
+    /// Writes it to the log, which does not tell slots.
+    fn tell(&mut self, row: &OutboxRow) {
+        self.log.push(OutboxRow { slot: None, ..row.clone() });
     }
 
-    pub(super) fn release(&mut self, relay: &RelayId) {
-        self.relays.remove(relay);
-        for slot in self.slots.iter_mut().filter(|slot| slot.owner.as_ref() == Some(relay)) {
-            slot.owner = None;
-        }
-    }
-
-    fn held_by(&self, relay: &RelayId) -> Vec<SlotLease> {
-        let slots = (0..SLOTS).zip(&self.slots);
-        let ours = slots.filter(|(_, slot)| slot.owner.as_ref() == Some(relay));
-        ours.map(|(number, slot)| SlotLease { slot: number, epoch: slot.epoch }).collect()
+    /// The keys that stand still behind a failed or dead row.
+    pub(super) fn failing_keys(&self) -> Vec<OrderingKey> {
+        let failing = |row: &&Row| matches!(row.status, OutboxStatus::Failed | OutboxStatus::Dead);
+        let keys = self.rows.values().filter(failing).filter_map(|row| row.row.envelope.ordering_key.clone());
+        keys.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Rows of the relay's slots that are due.
     pub(super) fn claim(&self, relay: &RelayId, ask: &Ask, now: Timestamp) -> Vec<OutboxRow> {
-        let held = self.held_by(relay);
+        let held = self.slots.held_by(relay);
         let held: Vec<_> = match &ask.held {
             Some(known) => held.into_iter().filter(|lease| known.contains(lease)).collect(),
             None => held,
@@ -331,7 +299,7 @@ impl Database {
         fenced: bool,
         now: Timestamp,
     ) -> usize {
-        let held = self.held_by(relay);
+        let held = self.slots.held_by(relay);
         let mut recorded = 0;
         for RowResult { row: id, result, .. } in results {
             let Some(row) = self.rows.get_mut(&id.position) else { continue };

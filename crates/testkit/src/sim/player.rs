@@ -82,9 +82,9 @@ pub fn play_plan(seed: u64, flaw: Option<Flaw>, plan: &[Planned], recorded: bool
         .expect("a runtime of one thread");
     let world = World::new(seed, flaw, stage.topology.clone(), recorded);
     let player = Player {
+        log: process::log(world.shape),
         world: Arc::new(Mutex::new(world)),
         stage,
-        log: Log::default(),
         news: Arc::default(),
         seed,
         plan,

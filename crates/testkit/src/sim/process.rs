@@ -22,17 +22,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::broker::SimBroker;
 use super::cache::SimCache;
-use super::database::Effect;
+use super::database::{Effect, JOB_ITEMS};
 use super::flaw::Flaw;
 use super::operation::Send;
+use super::shape::Shape;
 use super::store::SimStore;
 use super::world::Port;
 
 /// Who applies events: one as they come, one in the order of their keys.
 pub(super) const CONSUMERS: [&str; 2] = ["free", "ordered"];
-/// Events of each of the client's three writers; the last has no keys.
-const EVENTS: u64 = 4;
+/// The client's writers; the last has no keys.
 const WRITERS: usize = 3;
+/// So many events of each writer with keys are items of the job.
+const ITEMS_EACH: u64 = (JOB_ITEMS / 2) as u64;
 
 /// What runs, by its number.
 pub(super) const CLIENT: usize = 0;
@@ -71,6 +73,8 @@ impl Stage {
 /// What the client remembers across its own crashes, as a service's users would: what was committed for certain.
 #[derive(Default)]
 pub(super) struct ClientLog {
+    /// How many events each writer has to commit.
+    events: u64,
     /// The next number of each writer.
     next: [u64; WRITERS],
     /// Commits that were answered.
@@ -79,11 +83,16 @@ pub(super) struct ClientLog {
 
 impl ClientLog {
     pub(super) fn is_over(&self) -> bool {
-        self.next.iter().all(|next| *next >= EVENTS)
+        self.next.iter().all(|next| *next >= self.events)
     }
 }
 
 pub(super) type Log = Arc<Mutex<ClientLog>>;
+
+/// A client that has written nothing yet.
+pub(super) fn log(shape: Shape) -> Log {
+    Arc::new(Mutex::new(ClientLog { events: shape.events, ..ClientLog::default() }))
+}
 
 fn client_log(log: &Log) -> std::sync::MutexGuard<'_, ClientLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
@@ -92,6 +101,7 @@ fn client_log(log: &Log) -> std::sync::MutexGuard<'_, ClientLog> {
 /// Starts a process.
 pub(super) fn start(process: usize, port: Port, stage: &Arc<Stage>, log: &Log) {
     let stop = CancellationToken::new();
+    let shape = port.world().shape;
     match process {
         CLIENT => {
             for writer in 0..WRITERS as u64 {
@@ -101,11 +111,11 @@ pub(super) fn start(process: usize, port: Port, stage: &Arc<Stage>, log: &Log) {
         1 | 2 => {
             let config = RelayConfig {
                 exchange: stage.exchange.clone(),
-                batch_size: 4,
+                batch_size: shape.batch,
                 lanes: 2,
                 poll_interval: Duration::from_secs(5),
                 lease: Duration::from_secs(10),
-                mode: RelayMode::Poll,
+                mode: if shape.streams { RelayMode::Cdc } else { RelayMode::Poll },
                 max_attempts: 8,
                 backoff: Backoff { base: Duration::from_millis(250), max: Duration::from_secs(2) },
                 ..RelayConfig::default()
@@ -140,8 +150,10 @@ async fn consume(port: Port, stage: Arc<Stage>, stop: CancellationToken) {
         let apply = handler_fn::<SimStore, _>(move |tx, event| {
             let store = writes.clone();
             Box::pin(async move {
-                store.write_effect(tx, effect(event)?).await?;
-                if event.consumer.as_str() == "free" && event.envelope.ordering_key.is_some() {
+                let effect = effect(event)?;
+                let is_item = effect.key.is_some() && effect.number < ITEMS_EACH;
+                store.write_effect(tx, effect).await?;
+                if event.consumer.as_str() == "free" && is_item {
                     store.mark_item(tx, &event.envelope.id, job_done()?).await?;
                 }
                 judge(event)
@@ -233,37 +245,44 @@ fn event(writer: u64, number: u64) -> Result<Event, Failure> {
     Ok(event.ordering(Ordering::Key(key)))
 }
 
-/// One writer: its events one after the other, each committed for certain before the next. Asks the table where the outcome of a
-/// commit is unknown.
+/// One writer: its events one after the other, each committed for certain before the next, some of them together. Asks the table
+/// where the outcome of a commit is unknown.
 async fn write(writer: u64, port: Port, stage: Arc<Stage>, log: Log) {
     let place = usize::try_from(writer).unwrap_or(0);
-    let (store, clock) = (SimStore(port.clone()), port.clock.clone());
+    let (store, clock, shape) = (SimStore(port.clone()), port.clock.clone(), port.world().shape);
     loop {
         let number = client_log(&log).next[place];
-        let Ok(event) = event(writer, number) else { return };
-        let Some(id) = event.id.clone().filter(|_| number < EVENTS) else { return };
+        let end = shape.events.min(number + shape.together);
+        let Ok(events) = (number..end).map(|number| event(writer, number)).collect::<Result<Vec<_>, _>>()
+        else {
+            return;
+        };
+        let ids: Vec<_> = events.iter().filter_map(|event| event.id.clone()).collect();
+        let Some(first) = ids.first().cloned() else { return };
         loop {
-            match commit(&store, event.clone()).await {
+            match commit(&store, events.clone()).await {
                 Ok(()) => {
-                    client_log(&log).acked.push(id.clone());
+                    client_log(&log).acked.extend(ids);
                     break;
                 }
                 Err(_unknown) => clock.sleep(Duration::from_millis(100)).await,
             }
-            if store.knows(&id).await.is_ok_and(|known| known) {
+            if store.knows(&first).await.is_ok_and(|known| known) {
                 break;
             }
         }
-        client_log(&log).next[place] += 1;
+        client_log(&log).next[place] = end;
         if port.world().flaw == Some(Flaw::DualWrite) {
-            publish_second(&port, &stage, event).await;
+            for event in events {
+                publish_second(&port, &stage, event).await;
+            }
         }
     }
 }
 
-async fn commit(store: &SimStore, event: Event) -> Result<(), StoreError> {
+async fn commit(store: &SimStore, events: Vec<Event>) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
-    store.append(&mut tx, vec![event]).await?;
+    store.append(&mut tx, events).await?;
     store.commit(tx).await
 }
 

@@ -2,6 +2,9 @@
 
 mod held;
 mod outbox;
+mod stream;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use postrider::Event;
@@ -77,6 +80,15 @@ impl SimStore {
             tx.writes.push(Write::Item(counted, Box::new(row)));
         }
         Ok(())
+    }
+
+    /// Waits until somebody commits to the outbox, unless that takes too long or is missed.
+    pub(super) async fn wait_for_news(&self, at_most: Duration) {
+        tokio::select! {
+            biased;
+            () = self.0.news.notified() => {}
+            () = self.0.clock.sleep(at_most) => {}
+        }
     }
 
     /// Whether an event is committed.
@@ -209,7 +221,7 @@ impl InboxMemory for SimStore {
     async fn forget(
         &self,
         _worker: &str,
-        _keep: std::time::Duration,
+        _keep: Duration,
         _most: u32,
     ) -> Result<Option<Forgotten>, StoreError> {
         Ok(None)

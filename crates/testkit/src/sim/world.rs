@@ -14,6 +14,7 @@ use super::database::Database;
 use super::flaw::Flaw;
 use super::queues::Queues;
 use super::random::Random;
+use super::shape::Shape;
 
 /// When every simulation begins.
 pub(super) fn start() -> Timestamp {
@@ -72,6 +73,7 @@ pub(super) struct World {
     pub(super) now: Duration,
     pub(super) random: Random,
     pub(super) flaw: Option<Flaw>,
+    pub(super) shape: Shape,
     pub(super) lives: Vec<Life>,
     pub(super) calls: Vec<Call>,
     pub(super) database: Database,
@@ -89,6 +91,7 @@ impl World {
             now: Duration::ZERO,
             random: Random::new(seed),
             flaw,
+            shape: Shape::of(seed, flaw),
             lives: Vec::new(),
             calls: Vec::new(),
             database: Database::default(),

@@ -8,7 +8,7 @@ fn positions(rows: &[OutboxRow]) -> Vec<i64> {
 }
 
 fn flow(rows: Vec<OutboxRow>) -> Flow {
-    let mut flow = Flow::default();
+    let mut flow = Flow::new(CROWD);
     flow.take(1, i64::MAX, rows);
     flow
 }
@@ -126,7 +126,7 @@ fn a_row_that_was_read_ahead_goes_with_the_head_that_failed() {
 #[test]
 fn what_a_crowded_key_left_out_is_read_again_from_where_it_could_still_appear() {
     let rows: Vec<_> = (1..=300).map(|position| keyed(position, "hot")).collect();
-    let mut flow = Flow::default();
+    let mut flow = Flow::new(CROWD);
     flow.take(1, 17, rows);
     let again = std::iter::from_fn(|| flow.next(1).pop().map(|row| flow.confirmed(&row))).flatten().next();
     assert_eq!(again, Some(17));
@@ -179,7 +179,7 @@ fn what_is_read_ahead_of_a_crowded_key_is_left_where_it_is() {
 #[test]
 fn a_crowded_key_is_read_again_from_where_it_was_left_out_first() {
     let end = i64::try_from(CROWD).unwrap() + 1;
-    let mut flow = Flow::default();
+    let mut flow = Flow::new(CROWD);
     flow.take(1, 100, (101..=100 + end).map(|position| keyed(position, "a")).collect());
     // By now the low-water mark has passed rows that were left out.
     flow.take(0, 1_000, vec![keyed(2_000, "a")]);

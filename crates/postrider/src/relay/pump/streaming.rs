@@ -83,6 +83,8 @@ pub(super) struct Streaming {
     state_at: Option<Duration>,
     failing_at: Option<Duration>,
     dating: bool,
+    /// Not again before, since the last answer did not come.
+    date_at: Duration,
 }
 
 impl<S: Outbox> Pump<S> {
@@ -247,7 +249,7 @@ impl<S: Outbox> Pump<S> {
         if self.is_live() && due(self.streaming.failing_at, FAILING) {
             self.look_at_failing();
         }
-        if self.streaming.handover.has_fresh() && !self.streaming.dating {
+        if self.streaming.handover.has_fresh() && !self.streaming.dating && now >= self.streaming.date_at {
             self.streaming.dating = true;
             let (store, positions) = (self.relay.store.clone(), self.streaming.handover.take_fresh());
             self.start(async move { Step::Stream(News::Dated(positions, store.horizon().await)) });
@@ -322,6 +324,9 @@ impl<S: Outbox> Pump<S> {
             News::Rows(Err(error)) if self.is_live() => self.lose(&error.to_string()),
             News::Dated(positions, horizon) => {
                 self.streaming.dating = false;
+                if horizon.is_err() {
+                    self.streaming.date_at = self.now() + LAG;
+                }
                 if self.is_joined() {
                     self.streaming.handover.dated(positions, horizon.ok().map(|horizon| horizon.log));
                 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use postrider::Event;
 use postrider::envelope::{EventId, OrderingKey};
 use postrider::store::{
-    Ask, Backlog, DualPublishing, Horizon, LogPosition, Outbox, OutboxRow, RelayId, RowId, RowResult,
-    SlotLease, StoreError, Verbatim, Wanted,
+    Ask, Backlog, DualPublishing, Horizon, LogPosition, Opening, Outbox, OutboxRow, RelayId, RowId,
+    RowResult, SLOTS, SlotLease, StoreError, StreamState, Verbatim, Wanted,
 };
 
-use super::super::database::{SLOTS, Write};
+use super::super::database::Write;
 use super::super::flaw::Flaw;
 use super::super::world::Port;
+use super::stream::SimStream;
 use super::{SimStore, SimTx};
 
 /// Where the rows of a key belong; those without one are spread.
@@ -22,7 +23,7 @@ fn slot_of(key: Option<&OrderingKey>, position: i64) -> i16 {
         Some(key) => key.as_str().hash(&mut hash),
         None => position.hash(&mut hash),
     }
-    i16::try_from(hash.finish() % u64::from(SLOTS.unsigned_abs())).unwrap_or(0)
+    i16::try_from(hash.finish() % SLOTS as u64).unwrap_or(0)
 }
 
 /// The row of an event.
@@ -73,14 +74,14 @@ impl Outbox for SimStore {
         let relay = relay.clone();
         self.call("lease", move |world| {
             let now = world.now;
-            world.database.lease(&relay, now, now + lease)
+            world.database.slots.lease(&relay, now, now + lease)
         })
         .await
     }
 
     async fn release(&self, relay: &RelayId) -> Result<(), StoreError> {
         let relay = relay.clone();
-        self.call("release", move |world| world.database.release(&relay)).await
+        self.call("release", move |world| world.database.slots.release(&relay)).await
     }
 
     async fn claim(&self, relay: &RelayId, ask: Ask) -> Result<Vec<OutboxRow>, StoreError> {
@@ -107,7 +108,8 @@ impl Outbox for SimStore {
     async fn horizon(&self) -> Result<Horizon, StoreError> {
         self.call("horizon", |world| {
             let (position, writers) = world.database.horizon();
-            Horizon { position, at: world.time(), log: LogPosition::default(), writers }
+            let log = LogPosition(world.database.log.len() as u64);
+            Horizon { position, at: world.time(), log, writers }
         })
         .await
     }
@@ -128,10 +130,34 @@ impl Outbox for SimStore {
     }
 
     async fn wait(&self, at_most: Duration) {
-        tokio::select! {
-            biased;
-            () = self.0.news.notified() => {}
-            () = self.0.clock.sleep(at_most) => {}
-        }
+        self.wait_for_news(at_most).await;
+    }
+
+    async fn open_stream(&self, relay: &RelayId, lease: Duration) -> Result<Opening, StoreError> {
+        let relay = relay.clone();
+        let opened = self
+            .call("open stream", move |world| {
+                let (now, database) = (world.now, &mut world.database);
+                database.slots.open_stream(&relay, now, now + lease).then_some(database.log.len())
+            })
+            .await?;
+        Ok(match opened {
+            Some(told) => Opening::Open(Box::new(SimStream { store: self.clone(), told })),
+            None => Opening::Elsewhere,
+        })
+    }
+
+    async fn close_stream(&self, relay: &RelayId) -> Result<(), StoreError> {
+        let relay = relay.clone();
+        self.call("close stream", move |world| world.database.slots.close_stream(&relay)).await
+    }
+
+    async fn stream_state(&self) -> Result<Option<StreamState>, StoreError> {
+        let streamer = self.call("stream state", |world| world.database.slots.streamer().cloned()).await?;
+        Ok(streamer.map(|relay| StreamState { relay, lag_bytes: 0 }))
+    }
+
+    async fn failing_keys(&self) -> Result<Vec<OrderingKey>, StoreError> {
+        self.call("failing keys", |world| world.database.failing_keys()).await
     }
 }
