@@ -21,7 +21,7 @@ fn config(url: &str) -> String {
     )
 }
 
-fn ask(serving: &Serving, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(super) fn ask(serving: &Serving, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let text = if body.is_null() { String::new() } else { body.to_string() };
     let (status, _, answer) = serving.http(method, path, &[JSON], &text);
     (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
