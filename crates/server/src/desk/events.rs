@@ -65,14 +65,18 @@ pub(crate) struct Timeline {
 
 #[async_trait]
 pub(crate) trait Events {
-    /// An event's story; nothing if it is known nowhere here.
-    async fn timeline(&self, id: &EventId) -> Answer<Option<Timeline>>;
+    /// The story of an event of an outbox, the default one where none is named; nothing if it is known nowhere here.
+    async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>>;
 }
 
 #[async_trait]
 impl<S: WholeStore> Events for StoreDesk<S> {
-    async fn timeline(&self, id: &EventId) -> Answer<Option<Timeline>> {
-        let Some(traced) = trace(&self.store, Some(&self.broker), id).await? else { return Ok(None) };
+    async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>> {
+        let outbox = &self.named(outbox)?.store;
+        // Inboxes and dead letters are in the store, whichever database the outbox is in.
+        let mut known = self.store.trace(id).await?;
+        known.outbox = outbox.trace(id).await?.outbox;
+        let Some(traced) = follow(&self.store, Some(&self.broker), id, known).await? else { return Ok(None) };
         let mut attempts = Vec::new();
         let stored = self.store.subscriptions().await?.into_iter().map(|stored| stored.subscription.name);
         let configured = self.config.push.iter().map(|pushed| pushed.subscription.name.clone());
@@ -82,7 +86,7 @@ impl<S: WholeStore> Events for StoreDesk<S> {
         for name in &names {
             attempts.extend(self.store.attempts(name, Some(id), ATTEMPTS).await?);
         }
-        let row = self.store.find(id).await?;
+        let row = outbox.find(id).await?;
         let of_letters = || traced.trace.dead_letters.iter().find_map(|letter| letter.tenant.clone());
         let tenant = row.and_then(|row| row.group_id).or_else(of_letters);
         let steps = story(&traced.trace, &attempts);
@@ -96,7 +100,16 @@ pub(crate) async fn trace<S: Traces + Registrations>(
     broker: Option<&Arc<dyn Broker>>,
     id: &EventId,
 ) -> Result<Option<Traced>, StoreError> {
-    let trace = store.trace(id).await?;
+    let known = store.trace(id).await?;
+    follow(store, broker, id, known).await
+}
+
+async fn follow<S: Registrations>(
+    store: &S,
+    broker: Option<&Arc<dyn Broker>>,
+    id: &EventId,
+    trace: Trace,
+) -> Result<Option<Traced>, StoreError> {
     if trace == Trace::default() {
         return Ok(None);
     }
