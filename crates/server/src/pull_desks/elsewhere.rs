@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{PullDesks, Told};
 use crate::wiring::WholeStore;
 
-/// A process that has leases out looks this often for what others were told about them.
+/// A process that workers pull from looks this often for what others were told about them.
 const LISTEN: Duration = Duration::from_millis(200);
 /// Who left word looks this often for the answer …
 const ASK: Duration = Duration::from_millis(100);
@@ -88,9 +88,8 @@ impl<S: WholeStore> PullDesks<S> {
 
     async fn hear(&self) -> Result<(), StoreError> {
         let open = self.open.lock().await;
-        let with_leases = open.values().filter(|open| open.desk.leased() > 0);
         let desks: HashMap<String, _> =
-            with_leases.map(|open| (open.desk.name().to_owned(), open.desk.clone())).collect();
+            open.values().map(|open| (open.desk.name().to_owned(), open.desk.clone())).collect();
         drop(open);
         if desks.is_empty() {
             return Ok(());
