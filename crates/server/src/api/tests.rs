@@ -79,7 +79,7 @@ impl ApiBackend for Memory {
         Ok(())
     }
     async fn outbox(&self) -> Result<Backlogs, StoreError> {
-        self.check_store().await.map(|()| Default::default())
+        self.check_store().await.map(|()| Backlogs::default())
     }
     async fn store_time(&self) -> Result<jiff::Timestamp, StoreError> {
         self.check_store().await.map(|()| Clock::system().now())
