@@ -9,6 +9,7 @@ mod leases;
 mod migration;
 mod plain_insert;
 mod probing;
+mod pull_words;
 mod rows;
 mod tables;
 
