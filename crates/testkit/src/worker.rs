@@ -5,6 +5,7 @@
 
 mod dying;
 pub mod fault;
+pub mod flawed;
 pub mod mailer;
 mod process;
 pub mod trouble;
