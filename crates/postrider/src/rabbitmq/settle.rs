@@ -1,6 +1,7 @@
 //! Settling deliveries, always on the channel they came by.
 //!
-//! Acks that cover every unsettled delivery up to one are sent as a single multiple ack. A crash before an ack reaches
+//! Acks that cover every unsettled delivery up to one are sent as a single multiple ack, which costs RabbitMQ a fraction of as
+//! many single ones. So an ack of a later delivery waits a few milliseconds for those before it. A crash before an ack reaches
 //! RabbitMQ means that the message is delivered again.
 
 use std::collections::BTreeSet;
@@ -17,34 +18,47 @@ use lapin::options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions};
 use tokio::time::timeout;
 
 use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Verdict};
+use crate::clock::Clock;
+
+/// How long an ack waits for those before it.
+const COMPANY: Duration = Duration::from_millis(5);
 
 /// What was handed out and not yet settled, in the present epoch.
-#[derive(Default)]
-pub(super) struct Unsettled(Mutex<Book>);
+pub(super) struct Unsettled {
+    book: Mutex<Book>,
+    /// When so many acks wait, they go: they take room that RabbitMQ could fill with new deliveries.
+    most: usize,
+}
 
 #[derive(Default)]
 struct Book {
     epoch: u64,
     channel: Option<Channel>,
+    /// Handed out and not settled, as RabbitMQ knows it.
     tags: BTreeSet<u64>,
+    /// Those of them that wait to be acked.
+    acked: BTreeSet<u64>,
+    /// Somebody will see to it that they are, in a moment.
+    watched: bool,
 }
 
 impl Unsettled {
+    pub(super) fn new(prefetch: u16) -> Self {
+        Self { book: Mutex::default(), most: usize::from(prefetch / 4) }
+    }
+
     /// Starts a new epoch on a new channel.
     pub(super) fn start(&self, channel: Channel) -> u64 {
         let mut book = self.lock();
-        book.epoch += 1;
-        book.channel = Some(channel);
-        book.tags.clear();
+        book.begin(Some(channel));
         book.epoch
     }
 
-    /// Ends the epoch: all its receipts are void.
+    /// Ends the epoch: all its receipts are void. Acks that waited go, if the channel is there.
     pub(super) fn stop(&self) {
         let mut book = self.lock();
-        book.epoch += 1;
-        book.channel = None;
-        book.tags.clear();
+        drop(book.flush());
+        book.begin(None);
     }
 
     /// Notes that these are with the consumer now. Tags only grow, so everything below a noted one has been noted.
@@ -56,26 +70,36 @@ impl Unsettled {
     }
 
     fn lock(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The settling end of a subscription.
 pub(super) struct RabbitSettler {
     unsettled: Arc<Unsettled>,
+    clock: Clock,
     limit: Duration,
 }
 
 impl RabbitSettler {
-    pub(super) fn new(unsettled: Arc<Unsettled>, limit: Duration) -> Self {
-        Self { unsettled, limit }
+    pub(super) fn new(unsettled: Arc<Unsettled>, clock: Clock, limit: Duration) -> Self {
+        Self { unsettled, clock, limit }
     }
 }
 
 #[async_trait]
 impl Settler for RabbitSettler {
     async fn settle(&self, settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
-        let sending = self.unsettled.lock().send(settled);
+        let (sending, watch) = {
+            let mut book = self.unsettled.lock();
+            let sending = book.send(settled, self.unsettled.most);
+            let waits = !book.acked.is_empty() && !book.watched;
+            book.watched |= waits;
+            (sending, waits.then_some(book.epoch))
+        };
+        if let Some(epoch) = watch {
+            tokio::spawn(flush_soon(Arc::clone(&self.unsettled), epoch, self.clock.clone(), self.limit));
+        }
         // A failed one means that the channel is gone, and that the broker delivers the message again.
         match timeout(self.limit, join_all(sending)).await {
             Ok(_sent_or_void) => Ok(()),
@@ -90,24 +114,87 @@ impl Settler for RabbitSettler {
     }
 }
 
+/// Sends the acks that have waited long enough.
+async fn flush_soon(unsettled: Arc<Unsettled>, epoch: u64, clock: Clock, limit: Duration) {
+    clock.sleep(COMPANY).await;
+    let sending = {
+        let mut book = unsettled.lock();
+        if book.epoch != epoch {
+            return;
+        }
+        book.watched = false;
+        book.flush()
+    };
+    // If nobody reads them the next settlement says so.
+    let _sent_or_void = timeout(limit, join_all(sending)).await;
+}
+
 type Sending = Pin<Box<dyn Future<Output = lapin::Result<()>> + Send>>;
 
 impl Book {
+    fn begin(&mut self, channel: Option<Channel>) {
+        *self = Self { epoch: self.epoch + 1, channel, ..Self::default() };
+    }
+
     /// Hands the frames to the driver in one go. Order matters: a multiple ack that overtook an earlier settlement would
     /// settle that one too, and RabbitMQ closes the channel over a delivery that is settled twice.
-    fn send(&mut self, settled: Vec<(Receipt, Verdict)>) -> Vec<Sending> {
-        let Some(channel) = self.channel.clone() else { return Vec::new() };
-        let mut current: Vec<(u64, Verdict)> = settled
-            .into_iter()
-            .filter(|(receipt, _)| receipt.epoch == self.epoch && self.tags.contains(&receipt.tag))
-            .map(|(receipt, verdict)| (receipt.tag, verdict))
-            .collect();
-        current.sort_unstable_by_key(|(tag, _)| *tag);
-        let plan = plan(&self.tags, &current);
-        for (tag, _) in &current {
+    fn send(&mut self, settled: Vec<(Receipt, Verdict)>, most: usize) -> Vec<Sending> {
+        let epoch = self.epoch;
+        let current = settled.into_iter().filter(|(receipt, _)| receipt.epoch == epoch);
+        let frames = self.plan(current.map(|(receipt, verdict)| (receipt.tag, verdict)), most);
+        self.start(frames)
+    }
+
+    /// Sends all acks that wait.
+    fn flush(&mut self) -> Vec<Sending> {
+        let frames = self.one_by_one();
+        self.start(frames)
+    }
+
+    fn start(&self, frames: Vec<Frame>) -> Vec<Sending> {
+        let Some(channel) = &self.channel else { return Vec::new() };
+        frames.into_iter().map(|frame| started(frame.send(channel.clone()))).collect()
+    }
+
+    /// The frames to send now: one for each that is not acked, and one ack for all up to the first that is with the consumer
+    /// still. The acks behind that one wait, unless there are too many of them.
+    fn plan(&mut self, settled: impl Iterator<Item = (u64, Verdict)>, most: usize) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        for (tag, verdict) in settled {
+            if !self.tags.contains(&tag) || self.acked.contains(&tag) {
+                continue;
+            }
+            let frame = match verdict {
+                Verdict::Ack => {
+                    self.acked.insert(tag);
+                    continue;
+                }
+                Verdict::Requeue => Frame::Requeue(tag),
+                Verdict::Reject => Frame::Reject(tag),
+            };
+            self.tags.remove(&tag);
+            frames.push(frame);
+        }
+        let mut front = None;
+        while let (Some(tag), Some(acked)) = (self.tags.first(), self.acked.first())
+            && tag == acked
+        {
+            front = self.acked.pop_first();
+            self.tags.pop_first();
+        }
+        frames.extend(front.map(Frame::AckUpTo));
+        if self.acked.len() > most {
+            frames.extend(self.one_by_one());
+        }
+        frames
+    }
+
+    fn one_by_one(&mut self) -> Vec<Frame> {
+        let acked = std::mem::take(&mut self.acked);
+        for tag in &acked {
             self.tags.remove(tag);
         }
-        plan.into_iter().map(|frame| started(frame.send(channel.clone()))).collect()
+        acked.into_iter().map(Frame::Ack).collect()
     }
 }
 
@@ -133,24 +220,6 @@ impl Frame {
     }
 }
 
-/// The frames for these settlements, sorted by tag: one multiple ack for the acks at the very front, one frame for each of
-/// the rest.
-fn plan(unsettled: &BTreeSet<u64>, settled: &[(u64, Verdict)]) -> Vec<Frame> {
-    let front = unsettled
-        .iter()
-        .zip(settled)
-        .take_while(|(unsettled, (tag, verdict))| *unsettled == tag && *verdict == Verdict::Ack)
-        .count();
-    let (front, rest) = if front > 1 { settled.split_at(front) } else { settled.split_at(0) };
-    let all_at_once = front.last().map(|(tag, _)| Frame::AckUpTo(*tag));
-    let one_by_one = rest.iter().map(|(tag, verdict)| match verdict {
-        Verdict::Ack => Frame::Ack(*tag),
-        Verdict::Requeue => Frame::Requeue(*tag),
-        Verdict::Reject => Frame::Reject(*tag),
-    });
-    all_at_once.into_iter().chain(one_by_one).collect()
-}
-
 /// Polls once, which hands the frame to the driver; what is left is to wait until it is written.
 fn started(sending: impl Future<Output = lapin::Result<()>> + Send + 'static) -> Sending {
     let mut sending: Sending = Box::pin(sending);
@@ -165,16 +234,41 @@ mod tests {
     use super::*;
     use Verdict::{Ack, Reject, Requeue};
 
+    fn book(tags: &[u64]) -> Book {
+        Book { tags: tags.iter().copied().collect(), ..Book::default() }
+    }
+
+    fn plan(book: &mut Book, settled: &[(u64, Verdict)]) -> Vec<Frame> {
+        book.plan(settled.iter().copied(), 2)
+    }
+
     #[test]
     fn acks_at_the_front_go_as_one() {
-        let unsettled = BTreeSet::from([3, 4, 5, 7, 9]);
-        assert_eq!(plan(&unsettled, &[(3, Ack), (4, Ack), (5, Ack)]), [Frame::AckUpTo(5)]);
+        let mut book = book(&[3, 4, 5, 7, 9]);
+        assert_eq!(plan(&mut book, &[(5, Ack), (3, Ack), (4, Ack)]), [Frame::AckUpTo(5)]);
+        assert_eq!(plan(&mut book, &[(7, Reject), (9, Ack)]), [Frame::Reject(7), Frame::AckUpTo(9)]);
+        assert!(book.tags.is_empty());
+    }
+
+    #[test]
+    fn acks_behind_an_unsettled_one_wait_for_it() {
+        let mut book = book(&[1, 2, 3, 4]);
+        assert_eq!(plan(&mut book, &[(2, Ack), (3, Ack)]), []);
+        assert_eq!(plan(&mut book, &[(3, Requeue)]), [], "it is acked already");
+        assert_eq!(plan(&mut book, &[(1, Requeue)]), [Frame::Requeue(1), Frame::AckUpTo(3)]);
+        assert_eq!(book.tags, BTreeSet::from([4]));
+    }
+
+    #[test]
+    fn when_too_many_wait_they_go_one_by_one() {
+        let mut book = book(&[1, 2, 3, 4, 5]);
         assert_eq!(
-            plan(&unsettled, &[(3, Ack), (4, Ack), (7, Ack), (9, Reject)]),
-            [Frame::AckUpTo(4), Frame::Ack(7), Frame::Reject(9)]
+            plan(&mut book, &[(2, Ack), (4, Ack), (5, Ack)]),
+            [Frame::Ack(2), Frame::Ack(4), Frame::Ack(5)]
         );
-        assert_eq!(plan(&unsettled, &[(4, Ack), (5, Ack)]), [Frame::Ack(4), Frame::Ack(5)]);
-        assert_eq!(plan(&unsettled, &[(3, Requeue), (4, Ack)]), [Frame::Requeue(3), Frame::Ack(4)]);
-        assert_eq!(plan(&unsettled, &[(3, Ack)]), [Frame::Ack(3)]);
+        assert_eq!(plan(&mut book, &[(4, Ack), (9, Ack)]), [], "settled before, and never handed out");
+        assert_eq!(plan(&mut book, &[(3, Ack)]), []);
+        assert_eq!(book.one_by_one(), [Frame::Ack(3)]);
+        assert_eq!(book.tags, BTreeSet::from([1]));
     }
 }

@@ -49,9 +49,10 @@ struct Session {
 impl RabbitSubscription {
     /// Starts to receive; an error if that is not possible now.
     pub(super) async fn start(link: Arc<Link>, queue: QueueName, prefetch: u16) -> Result<Self, BrokerError> {
-        let unsettled = Arc::new(Unsettled::default());
         // 0 means "without limit" to AMQP, and would load the whole queue into memory.
-        let mut subscription = Self { link, queue, prefetch: prefetch.max(1), session: None, unsettled };
+        let prefetch = prefetch.max(1);
+        let unsettled = Arc::new(Unsettled::new(prefetch));
+        let mut subscription = Self { link, queue, prefetch, session: None, unsettled };
         subscription.open().await?;
         Ok(subscription)
     }
@@ -199,7 +200,9 @@ impl Subscription for RabbitSubscription {
     }
 
     fn settler(&self) -> Box<dyn Settler> {
-        Box::new(RabbitSettler::new(Arc::clone(&self.unsettled), self.link.settings().limits().call))
+        let settings = self.link.settings();
+        let unsettled = Arc::clone(&self.unsettled);
+        Box::new(RabbitSettler::new(unsettled, settings.clock.clone(), settings.limits().call))
     }
 }
 
