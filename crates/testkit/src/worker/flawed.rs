@@ -153,6 +153,8 @@ async fn applied<S: Effects>(store: &S, who: &str, id: &EventId) -> Result<bool>
 }
 
 async fn between(clock: &Clock) {
+    // An ack is on its way for a moment, and shared with others.
+    clock.sleep(MOMENT).await;
     let _ = std::io::stdout().lock().write_all(b"between 1\n");
     let _ = std::io::stdout().flush();
     clock.sleep(MOMENT).await;
