@@ -6,6 +6,7 @@
 pub mod counter;
 mod dying;
 pub mod fault;
+pub mod flawed;
 pub mod mailer;
 mod process;
 pub mod trouble;

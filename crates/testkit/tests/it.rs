@@ -6,6 +6,7 @@ mod it {
     mod instructions;
     mod kill;
     mod kill_counting;
+    mod kill_flawed;
     mod kill_migrating;
     mod kill_settling;
     mod kill_triage;

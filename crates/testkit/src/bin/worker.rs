@@ -11,7 +11,7 @@ use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
 use postrider_testkit::worker::mailer::{self, Mailer};
-use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, counter, trouble};
+use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, counter, flawed, trouble};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -47,7 +47,10 @@ async fn main() -> Result<()> {
         "mailer-consumers" => Work::Mail(Mailer::Consumers),
         "mailer-whole" => Work::Mail(Mailer::Whole),
         "mailer-moved" => Work::Mail(Mailer::Moved),
-        other => bail!("the role is relay, consumers, both, mailer-…, trouble or triage, not {other:?}"),
+        flaw if flaw.parse::<flawed::Flaw>().is_ok() => Work::Flawed(flaw.parse()?),
+        other => {
+            bail!("the role is relay, consumers, both, mailer-…, trouble, triage or a flaw, not {other:?}")
+        }
     };
     run(wanted, backend).await
 }
@@ -75,6 +78,7 @@ enum Work {
     Plain(Role, Option<DieAt>),
     Trouble(Option<Fault>),
     Mail(Mailer),
+    Flawed(flawed::Flaw),
 }
 
 async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
@@ -87,6 +91,7 @@ async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work:
             worker::start(store, Arc::new(Watched(broker)), clock, role).await?
         }
         Work::Mail(mailer) => mailer::start(store, Arc::new(Watched(broker)), clock, mailer).await?,
+        Work::Flawed(flaw) => return flawed::work(store, broker, clock, flaw).await,
         Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
         Work::Trouble(Some(fault)) => {
             let broker = Arc::new(Faulty(broker, fault.clone()));
