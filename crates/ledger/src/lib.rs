@@ -24,6 +24,8 @@ pub mod decimal;
 pub mod entry;
 pub mod error;
 pub mod export;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod intake;
 pub mod journal_event;
 mod json;

@@ -32,6 +32,8 @@ pub mod consumer;
 pub mod dead_letter;
 pub mod dedup;
 pub mod envelope;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod handler;
 mod host;
 pub mod migration;

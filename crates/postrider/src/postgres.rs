@@ -43,6 +43,8 @@ mod wake;
 
 pub use migrate::{MigrationState, MigrationStatus};
 pub use outbox::append_in;
+#[cfg(any(test, fuzzing))]
+pub(crate) use stream::told_by_the_log;
 pub use table::{InvalidTable, OutboxTable};
 pub use transaction::PostgresTx;
 

@@ -28,6 +28,8 @@ mod values;
 
 pub use config::{RabbitMqConfig, RabbitMqTls};
 pub use operator::{ApplyError, Operator};
+#[cfg(any(test, fuzzing))]
+pub(crate) use values::{headers_of, there_and_back};
 
 use std::sync::Arc;
 

@@ -34,6 +34,8 @@ pub(crate) use backend::{ApiBackend, Backlogs, Erased, append};
 pub(crate) use front::{Front, routes as front_routes, time_asked};
 pub(crate) use guard::plain_refusal;
 pub(crate) use idempotency::Once;
+#[cfg(any(test, fuzzing))]
+pub(crate) use letters::asked;
 pub(crate) use operations::is_of;
 pub(crate) use outbox::no_event;
 pub(crate) use problem::{Code, Problem};

@@ -103,6 +103,14 @@ impl Config {
         Self::check(&layers, flags.broker_alone)
     }
 
+    /// With this text for the file, and nothing else.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn of_text(text: &str) -> Result<Self, ConfigError> {
+        let mut layers = Layers::new(DEFAULTS)?;
+        layers.file("the text", text)?;
+        Self::check(&layers, false)
+    }
+
     fn check(layers: &Layers<'_>, broker_alone: bool) -> Result<Self, ConfigError> {
         let wrong = |(key, problem): (&str, String)| ConfigError {
             origin: layers.origin(key),

@@ -17,4 +17,4 @@ pub mod worker;
 
 pub use judge::Judgement;
 pub use report::Report;
-pub use runner::{Options, run};
+pub use runner::{Floor, Options, run};

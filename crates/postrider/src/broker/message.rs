@@ -150,7 +150,8 @@ impl Message {
     }
 }
 
-/// JSON has no place for infinite floats and NaN; they are written as text, so that every header can be stored.
+/// JSON has no place for infinite floats and NaN, and its readers may miss the last digit of a long fraction; those are written as text, so
+/// that every header can be stored and comes back as it was.
 mod float {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
@@ -163,7 +164,8 @@ mod float {
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
     pub(super) fn serialize<S: Serializer>(float: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-        if float.is_finite() { serializer.serialize_f64(*float) } else { serializer.collect_str(float) }
+        let whole = float.fract() == 0.0 && float.abs() < 1e15;
+        if whole { serializer.serialize_f64(*float) } else { serializer.collect_str(float) }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -262,3 +262,6 @@ impl<S: ConsumerStore> Consumer<S> {
         Some(Fate::Done)
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

@@ -72,6 +72,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0020_ledger_source.sql"),
     },
     Migration {
+        version: 21,
+        name: "held_event",
+        sql: include_str!("../../../../migrations/postgres/0021_held_event.sql"),
+    },
+    Migration {
         version: 22,
         name: "pull_word",
         sql: include_str!("../../../../migrations/postgres/0022_pull_word.sql"),

@@ -7,6 +7,8 @@
 mod decode;
 mod door;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use decode::told_by_the_log;
 pub(super) use door::Door;
 use door::NotOpen;
 

@@ -169,6 +169,23 @@ fn value_size(value: &HeaderValue) -> usize {
     }
 }
 
+/// A message as it arrives after a way through RabbitMQ, or why it cannot go.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn there_and_back(message: &Message) -> Result<Message, String> {
+    Ok(from_amqp(&to_amqp(message, 0)?, message.body.to_vec()))
+}
+
+/// The headers in a table as it travels, which say the same when they are sent on. Nothing if it is no table.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn headers_of(table: &[u8]) -> Option<Headers> {
+    let (_rest, table) = lapin::types::parsing::parse_field_table(table).ok()?;
+    let headers = from_table(&table);
+    let again = to_table(&headers).map(|table| from_table(&table));
+    // As text: a number that is none does not equal itself.
+    assert_eq!(format!("{again:?}"), format!("{:?}", Ok::<_, String>(&headers)));
+    Some(headers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,6 +80,18 @@ impl Which {
     }
 }
 
+/// Reads a query, and what the words in it mean.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn asked(query: &str, now: Timestamp) {
+    let Ok(uri) = format!("/?{query}").parse() else { return };
+    let Ok(axum::extract::Query(which)) = axum::extract::Query::<Which>::try_from_uri(&uri) else { return };
+    let caller = Caller { role: postrider::store::TokenRole::Viewer, tenant: None, token: None };
+    let filter = which.filter(&caller, now).err();
+    let place = place::<Cursor>(which.cursor.as_deref()).err();
+    assert!(filter.iter().chain(&place).all(|problem| !problem.detail().is_empty()));
+    assert!(limit(which.limit) > 0);
+}
+
 #[derive(Serialize)]
 struct GroupList {
     groups: Vec<LetterGroup>,

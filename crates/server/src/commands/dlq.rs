@@ -8,7 +8,7 @@ mod list;
 mod show;
 mod transfer;
 
-pub(super) use filter::since;
+pub(crate) use filter::since;
 
 use clap::{Args, Subcommand};
 use postrider::store::LetterId;

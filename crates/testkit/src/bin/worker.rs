@@ -11,7 +11,7 @@ use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
 use postrider_testkit::worker::mailer::{self, Mailer};
-use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, trouble};
+use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, counter, flawed, trouble};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -23,6 +23,10 @@ async fn main() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let ["chaos", database, rabbitmq, redis] = words.as_slice() {
         return chaos::worker::work(database, rabbitmq, redis).await;
+    }
+    // `count STEP REDIS_URL PREFIX FILE JOB ITEM`: marks an item, and dies at that step of the finish line.
+    if let ["count", step, redis, prefix, file, job, item] = words.as_slice() {
+        return counter::mark(step.parse()?, redis, prefix, file, job, item).await;
     }
     // `triage FILE STEP …`: the file says that the handler is mended, the step is where the process dies; `-` for nowhere.
     if let ["triage", mended, step, backend @ ..] = words.as_slice() {
@@ -43,7 +47,10 @@ async fn main() -> Result<()> {
         "mailer-consumers" => Work::Mail(Mailer::Consumers),
         "mailer-whole" => Work::Mail(Mailer::Whole),
         "mailer-moved" => Work::Mail(Mailer::Moved),
-        other => bail!("the role is relay, consumers, both, mailer-…, trouble or triage, not {other:?}"),
+        flaw if flaw.parse::<flawed::Flaw>().is_ok() => Work::Flawed(flaw.parse()?),
+        other => {
+            bail!("the role is relay, consumers, both, mailer-…, trouble, triage or a flaw, not {other:?}")
+        }
     };
     run(wanted, backend).await
 }
@@ -71,6 +78,7 @@ enum Work {
     Plain(Role, Option<DieAt>),
     Trouble(Option<Fault>),
     Mail(Mailer),
+    Flawed(flawed::Flaw),
 }
 
 async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
@@ -83,6 +91,7 @@ async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work:
             worker::start(store, Arc::new(Watched(broker)), clock, role).await?
         }
         Work::Mail(mailer) => mailer::start(store, Arc::new(Watched(broker)), clock, mailer).await?,
+        Work::Flawed(flaw) => return flawed::work(store, broker, clock, flaw).await,
         Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
         Work::Trouble(Some(fault)) => {
             let broker = Arc::new(Faulty(broker, fault.clone()));

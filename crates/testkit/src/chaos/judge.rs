@@ -44,6 +44,13 @@ impl Judgement {
         lists.iter().all(|list| list.is_empty())
     }
 
+    /// The first events of each kind of finding.
+    pub(super) fn suspects(&self) -> BTreeSet<String> {
+        let lists = [&self.lost, &self.doubled, &self.out_of_order, &self.without_cause, &self.broken];
+        let id = |finding: &String| finding.split([' ', ':']).next().map(str::to_owned);
+        lists.iter().flat_map(|list| list.iter().take(2).filter_map(id)).collect()
+    }
+
     /// Everything that was wrong, for people; the first of each.
     pub fn findings(&self) -> Vec<String> {
         let lists = [

@@ -19,12 +19,18 @@ pub struct Report {
     pub versions: BTreeMap<&'static str, String>,
     /// Events that were committed.
     pub events: u64,
+    /// Whether as much was tried as was asked for.
+    pub enough: bool,
     /// How long faults struck.
     pub lasted: Duration,
     /// Faults that landed, by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Faults that found nobody to strike: not counted.
     pub missed: Vec<String>,
+    /// Kinds of faults that cannot strike on this machine, and why.
+    pub left_out: BTreeMap<&'static str, String>,
+    /// Where the first of the events that something is wrong with went.
+    pub stories: Vec<String>,
     /// Commits whose outcome was unknown at first.
     pub unknown_commits: u64,
     /// Deliveries that the consumers knew, as far as they told before they were killed.
@@ -66,6 +72,9 @@ impl Report {
             "versions": self.versions,
             "faults_by_kind": self.faults,
             "faults_missed": self.missed.len(),
+            "faults_left_out": self.left_out,
+            "enough": self.enough,
+            "stories": self.stories,
             "seconds": self.lasted.as_secs(),
             "effects": found.effects,
             "dead_letters": found.dead,
@@ -111,8 +120,20 @@ impl fmt::Display for Report {
         for (kind, count) in &self.faults {
             writeln!(f, "  {kind:<28}{count:>12}")?;
         }
+        for (kind, why) in &self.left_out {
+            writeln!(f, "left out here: {kind}: {why}")?;
+        }
+        if !self.enough {
+            writeln!(
+                f,
+                "less was tried than was asked for: give it more time (--at-most), or a faster machine"
+            )?;
+        }
         for finding in found.findings() {
             writeln!(f, "{finding}")?;
+        }
+        for story in &self.stories {
+            writeln!(f, "{}", story.trim_end())?;
         }
         for (name, _) in self.controls.iter().filter(|(_, red)| !red) {
             writeln!(f, "control stayed green: {name}")?;

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::faults::Fault;
-use super::judge;
+use super::judge::{self, Judgement};
 use super::load::Load;
 use super::report::Report;
 use super::stage::Stage;
@@ -24,8 +24,8 @@ use super::worker;
 use crate::servers::{RabbitCluster, RabbitVersion};
 use crate::sim::{Flaw, Random, play};
 
-/// What is left has to come to rest within this.
-const DRAIN: Duration = Duration::from_mins(6);
+/// Nothing more came to rest for this long: it hangs. However slow the machine is, and however much was left.
+const STILL: Duration = Duration::from_mins(4);
 /// So many faults may last at the same time.
 const AT_ONCE: usize = 3;
 /// A control that no schedule among so many turns red is green.
@@ -34,8 +34,10 @@ const CONTROL_SEEDS: u64 = 2_000;
 /// How to run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long faults strike.
+    /// How long faults strike at least.
     pub lasts: Duration,
+    /// They go on until so much was tried, however slow the machine is.
+    pub floor: Floor,
     /// From which the schedule follows.
     pub seed: u64,
     /// Events a second.
@@ -46,6 +48,24 @@ pub struct Options {
     pub folder: PathBuf,
     /// What was built.
     pub commit: String,
+}
+
+/// How much a run has to try before it says anything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Floor {
+    /// Events that are committed.
+    pub events: u64,
+    /// Faults that land.
+    pub faults: u64,
+    /// Given up after this time, if that is longer than the run lasts anyway.
+    pub at_most: Duration,
+}
+
+impl Floor {
+    /// Whether so much is enough.
+    pub fn is_reached(&self, events: u64, faults: u64) -> bool {
+        events >= self.events && faults >= self.faults
+    }
 }
 
 /// Runs chaos and judges it.
@@ -71,7 +91,7 @@ pub async fn run(options: &Options) -> Result<Report> {
     let striker =
         Striker { stage: stage.clone(), load: load.clone(), broker: broker.clone(), clock: clock.clone() };
     let begun = clock.monotonic();
-    let (faults, missed) = strike(&striker, options).await;
+    let struck = strike(&striker, options).await;
     let lasted = clock.since(begun);
     stop.cancel();
     striker.heal().await?;
@@ -87,14 +107,19 @@ pub async fn run(options: &Options) -> Result<Report> {
         let log = std::mem::take(&mut *load.log());
         (judge::judge(&stage, &log).await?, log.committed.len() as u64, log.unknown)
     };
+    let stories = stories(&stage, &judgement).await;
+    let enough = options.floor.is_reached(events, struck.landed());
     Ok(Report {
         seed: options.seed,
         commit: options.commit.clone(),
         versions,
         events,
+        enough,
         lasted,
-        faults,
-        missed,
+        faults: struck.counts,
+        missed: struck.missed,
+        left_out: stage.left_out.clone(),
+        stories,
         unknown_commits,
         duplicates,
         longest_stall,
@@ -104,48 +129,80 @@ pub async fn run(options: &Options) -> Result<Report> {
     })
 }
 
-/// The schedule: faults one after the other, some of them overlapping, never two of one target.
-async fn strike(striker: &Striker, options: &Options) -> (BTreeMap<&'static str, u64>, Vec<String>) {
-    let mut random = Random::new(options.seed);
-    let clock = &striker.clock;
-    let (begun, mut busy) = (clock.monotonic(), BTreeSet::new());
-    let (mut counts, mut missed) = (BTreeMap::new(), Vec::new());
-    let mut striking: JoinSet<(Fault, Result<String>)> = JoinSet::new();
-    let mut note = |busy: &mut BTreeSet<usize>, (fault, struck): (Fault, Result<String>)| {
-        busy.remove(&fault.target());
-        match struck {
+/// What struck so far.
+#[derive(Default)]
+struct Struck {
+    counts: BTreeMap<&'static str, u64>,
+    missed: Vec<String>,
+    busy: BTreeSet<usize>,
+}
+
+impl Struck {
+    fn landed(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    fn note(&mut self, at: Duration, (fault, proof): (Fault, Result<String>)) {
+        self.busy.remove(&fault.target());
+        let (at, kind) = (at.as_secs_f64(), fault.kind());
+        match proof {
             Ok(proof) => {
-                *counts.entry(fault.kind()).or_insert(0) += 1;
-                eprintln!("{:7.1}s  {}: {proof}", clock.since(begun).as_secs_f64(), fault.kind());
+                *self.counts.entry(kind).or_insert(0) += 1;
+                eprintln!("{at:7.1}s  {kind}: {proof}");
             }
             Err(error) => {
-                let text = format!("{} did not land: {error:#}", fault.kind());
-                eprintln!("{:7.1}s  {text}", clock.since(begun).as_secs_f64());
-                missed.push(text);
+                let text = format!("{kind} did not land: {error:#}");
+                eprintln!("{at:7.1}s  {text}");
+                self.missed.push(text);
             }
         }
-    };
-    while clock.since(begun) < options.lasts {
+    }
+}
+
+/// The schedule: faults one after the other, some of them overlapping, never two of one target.
+async fn strike(striker: &Striker, options: &Options) -> Struck {
+    let mut random = Random::new(options.seed);
+    let clock = &striker.clock;
+    let (begun, mut struck) = (clock.monotonic(), Struck::default());
+    let mut striking: JoinSet<(Fault, Result<String>)> = JoinSet::new();
+    loop {
+        let since = clock.since(begun);
+        let committed = striker.load.log().committed.len() as u64;
+        let enough = options.floor.is_reached(committed, struck.landed()) || since >= options.floor.at_most;
+        if since >= options.lasts && enough {
+            break;
+        }
         let fault = Fault::draw(&mut random, striker.stage.processes.len());
         let lasts = Duration::from_millis(800 + random.below(4_000));
-        if busy.insert(fault.target()) {
+        let can = !striker.stage.left_out.contains_key(fault.kind());
+        if can && struck.busy.insert(fault.target()) {
             let striker = striker.clone();
             striking.spawn(async move { (fault, striker.strike(fault, lasts).await) });
         }
         clock.sleep(Duration::from_millis(500 + random.below(1_500))).await;
-        while let Some(Ok(struck)) = striking.try_join_next() {
-            note(&mut busy, struck);
+        while let Some(Ok(proof)) = striking.try_join_next() {
+            struck.note(clock.since(begun), proof);
         }
         while striking.len() >= AT_ONCE
-            && let Some(Ok(struck)) = striking.join_next().await
+            && let Some(Ok(proof)) = striking.join_next().await
         {
-            note(&mut busy, struck);
+            struck.note(clock.since(begun), proof);
         }
     }
-    while let Some(Ok(struck)) = striking.join_next().await {
-        note(&mut busy, struck);
+    while let Some(Ok(proof)) = striking.join_next().await {
+        struck.note(clock.since(begun), proof);
     }
-    (counts, missed)
+    struck
+}
+
+/// Where the first of the events that something is wrong with went, as far as anybody knows.
+async fn stories(stage: &Stage, judgement: &Judgement) -> Vec<String> {
+    let mut stories = Vec::new();
+    for id in judgement.suspects().into_iter().take(5) {
+        let told = stage.try_command(&["event", "trace", &id]).await;
+        stories.push(told.map_or_else(|error| format!("{id}: {error:#}"), |(_, told)| told));
+    }
+    stories
 }
 
 /// The longest time without a new effect.
@@ -170,31 +227,34 @@ async fn watch(stage: Arc<Stage>, clock: Clock, stop: CancellationToken) -> Dura
     longest
 }
 
-/// Waits until nothing waits anywhere. False if that takes too long.
+/// Waits until nothing waits anywhere. False if it hangs.
 async fn drain(striker: &Striker) -> bool {
-    let (clock, begun) = (&striker.clock, striker.clock.monotonic());
-    while clock.since(begun) < DRAIN {
-        match is_drained(striker).await {
-            Ok(true) => return true,
-            Ok(false) => {}
+    let clock = &striker.clock;
+    let (mut least, mut since) = (u64::MAX, clock.monotonic());
+    while clock.since(since) < STILL {
+        match waiting(striker).await {
+            Ok(0) => return true,
+            Ok(left) if left < least => (least, since) = (left, clock.monotonic()),
+            Ok(_) => {}
             Err(error) => eprintln!("cannot look yet: {error:#}"),
         }
         clock.sleep(Duration::from_millis(500)).await;
     }
+    eprintln!("{least} events and messages still wait, and none of them moves");
     false
 }
 
-async fn is_drained(striker: &Striker) -> Result<bool> {
+/// What is not published, held, or in a queue.
+async fn waiting(striker: &Striker) -> Result<u64> {
     let mut connection = PgConnection::connect(&striker.stage.postgres.url()).await?;
     let open = "SELECT (SELECT count(*) FROM postrider.event_outbox WHERE status IN ('pending', 'failed')) + \
                 (SELECT count(*) FROM postrider.held_event)";
     let open: i64 = sqlx::query_scalar(open).fetch_one(&mut connection).await?;
-    if open > 0 {
-        return Ok(false);
-    }
     let queues = striker.stage.manage("GET", "/api/queues/%2F", None).await?;
-    let empty = |queue: &serde_json::Value| queue["messages"].as_u64() == Some(0);
-    Ok(queues.as_array().is_some_and(|queues| !queues.is_empty() && queues.iter().all(empty)))
+    let queues = queues.as_array().filter(|queues| !queues.is_empty()).context("no queue is listed")?;
+    // A queue whose count is not known yet may have some.
+    let messages = queues.iter().map(|queue| queue["messages"].as_u64().unwrap_or(1));
+    Ok(u64::try_from(open)? + messages.sum::<u64>())
 }
 
 async fn versions(stage: &Stage) -> Result<BTreeMap<&'static str, String>> {

@@ -1,5 +1,6 @@
 //! What a chaos run stands on: servers behind proxies, and the processes under test.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -35,6 +36,8 @@ pub(super) struct Stage {
     pub(super) rabbitmq: RabbitCluster,
     pub(super) receiver: Receiver,
     pub(super) folder: PathBuf,
+    /// Kinds of faults that cannot strike on this machine, and why.
+    pub(super) left_out: BTreeMap<&'static str, String>,
     program: PathBuf,
     environment: Vec<(&'static str, String)>,
 }
@@ -45,8 +48,15 @@ impl Stage {
         let bins = std::env::current_exe()?.parent().context("the binary lies nowhere")?.to_owned();
         let program = bins.join("postrider");
         ensure!(program.exists(), "{} is missing: build the workspace first", program.display());
-        let (postgres, redis, rabbitmq) =
+        let ((postgres, no_disk), redis, rabbitmq) =
             tokio::try_join!(small_postgres(), Redis::start(), RabbitCluster::start_version(version))?;
+        let no_clock = false_clock().err().map(|error| format!("{error:#}"));
+        let left_out = [("disk full", no_disk), ("clock off", no_clock)];
+        let left_out: BTreeMap<_, _> =
+            left_out.into_iter().filter_map(|(kind, why)| Some((kind, why?))).collect();
+        for (kind, why) in &left_out {
+            eprintln!("left out here: {kind}: {why}");
+        }
         let receiver = Receiver::start(|_, _| Reply::status(200)).await;
 
         let mut proxies = Vec::new();
@@ -77,6 +87,7 @@ impl Stage {
             rabbitmq,
             receiver,
             folder: folder.to_owned(),
+            left_out,
             program: program.clone(),
             environment,
         };
@@ -154,14 +165,11 @@ impl Stage {
     }
 }
 
-/// On a disk that can be full, where that is allowed.
-async fn small_postgres() -> Result<Postgres> {
+/// On a disk that can be full, where that is allowed; otherwise with the reason why not.
+async fn small_postgres() -> Result<(Postgres, Option<String>)> {
     match Postgres::start_on_disk(DISK_MEGABYTES).await {
-        Ok(postgres) => Ok(postgres),
-        Err(error) => {
-            eprintln!("PostgreSQL's disk will not be full: {error:#}");
-            Postgres::start().await
-        }
+        Ok(postgres) => Ok((postgres, None)),
+        Err(error) => Ok((Postgres::start().await?, Some(format!("{error:#}")))),
     }
 }
 

@@ -69,6 +69,18 @@ pub fn definition() -> Result<Definition> {
     })
 }
 
+/// Queues that hear everything on the old bus and on the new one, from before the migration: what an independent listener would have.
+pub fn taps() -> Result<(Topology, [QueueName; 2])> {
+    let tap = |name: &str| ServiceQueue::new(name, RetryPolicy::default());
+    let (old, new) = (tap("tap.old")?.bind(&legacy()?, "")?, tap("tap.new")?.bind(&events()?, "email.#")?);
+    let topology = Topology::default()
+        .exchange(legacy()?, ExchangeKind::Fanout)
+        .exchange(events()?, ExchangeKind::Topic)
+        .service(&old)
+        .service(&new);
+    Ok((topology, [old.name().clone(), new.name().clone()]))
+}
+
 /// Someone asks for an e-mail.
 pub fn email(number: usize) -> Result<Event> {
     let data =

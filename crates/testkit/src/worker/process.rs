@@ -22,6 +22,8 @@ pub struct Hands {
     pub received: usize,
     /// Deliveries settled.
     pub settled: usize,
+    /// How often it was where a kill hurts; see [`flawed`](super::flawed).
+    pub between: usize,
 }
 
 impl Hands {
@@ -43,6 +45,7 @@ impl Hands {
             "answered" => self.answered += count,
             "received" => self.received += count,
             "settled" => self.settled += count,
+            "between" => self.between += count,
             _ => {}
         }
     }

@@ -1,14 +1,18 @@
-//! The four phases of a migration under load, with the relay killed in each: no e-mail is lost, none is sent twice, and parity is
-//! proven before the cutover.
+//! The four phases of a migration under load, with the relay killed in each: no e-mail is lost, none is sent twice, parity is
+//! proven before the cutover, and listeners of our own on both buses heard the same.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use postrider::broker::{Delivery, Verdict};
 use postrider::migration::{self, Comparing, Errand, Parity, Phase, Standing, Taken};
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::{Operation, OperationState, StoreError, StoreErrorKind};
-use postrider::{Clock, EventId};
+use postrider::topology::QueueName;
+use postrider::{Broker, Clock, EventId};
 use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::{Postgres, RabbitMq};
@@ -23,13 +27,14 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// Commits e-mails until it is told to stop, a few at a time.
 struct Load {
     stop: Arc<AtomicBool>,
+    committed: Arc<AtomicUsize>,
     committing: JoinHandle<EffectLog>,
 }
 
 impl Load {
     fn start<S: Effects>(store: S) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let (stop, committed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (told, count) = (stop.clone(), committed.clone());
         let committing = tokio::spawn(async move {
             let (clock, mut log, mut number) = (Clock::system(), EffectLog::new(), 0);
             while !told.load(Ordering::Relaxed) {
@@ -37,6 +42,7 @@ impl Load {
                     Ok(ids) => {
                         log.commit(ids);
                         number += 5;
+                        count.store(number, Ordering::Relaxed);
                     }
                     // A busy machine; the same e-mails again.
                     Err(error) if error.is_transient() => eprintln!("not committed, trying again: {error}"),
@@ -46,7 +52,12 @@ impl Load {
             }
             log
         });
-        Self { stop, committing }
+        Self { stop, committed, committing }
+    }
+
+    /// So many e-mails are committed, and perhaps a few more.
+    fn committed(&self) -> usize {
+        self.committed.load(Ordering::Relaxed)
     }
 
     async fn end(self) -> EffectLog {
@@ -67,11 +78,71 @@ async fn commit<S: Effects>(store: &S, number: usize) -> Result<Vec<EventId>, St
     }
 }
 
+/// Listeners of our own on both buses, which know nothing of the migration.
+struct Taps {
+    broker: Arc<dyn Broker>,
+    queues: [QueueName; 2],
+    database: String,
+}
+
+impl Taps {
+    async fn set(broker: Arc<dyn Broker>, database: String) -> Self {
+        let (topology, queues) = mailer::taps().unwrap();
+        broker.declare(&topology).await.unwrap();
+        Self { broker, queues, database }
+    }
+
+    /// Whether all before this number are published, and marked.
+    async fn are_published(&self, before: usize) -> bool {
+        use sqlx::Connection as _;
+        let mut connection = sqlx::PgConnection::connect(&self.database).await.unwrap();
+        let open = "SELECT count(*) FROM postrider.event_outbox \
+                    WHERE status <> 'published' AND substr(id, 6)::bigint < $1";
+        let open = sqlx::query_scalar::<_, i64>(open).bind(i64::try_from(before).unwrap());
+        open.fetch_one(&mut connection).await.unwrap() == 0
+    }
+
+    /// The e-mails of these numbers were heard on both buses, and the old one heard nothing that the new one did not.
+    async fn judge(&self, both: &[Range<usize>]) {
+        let [old, new] = &self.queues;
+        let (old, new) = (self.heard(old, "/message_id").await, self.heard(new, "/event_id").await);
+        let strangers: Vec<_> = old.difference(&new).collect();
+        assert!(strangers.is_empty(), "only on the old bus: {strangers:?}");
+        let wanted: BTreeSet<_> =
+            both.iter().cloned().flatten().map(|number| format!("mail-{number}")).collect();
+        let missing: Vec<_> = wanted.iter().filter(|id| !old.contains(*id) || !new.contains(*id)).collect();
+        assert!(missing.is_empty(), "not on both buses: {missing:?}");
+        eprintln!("{} e-mails were on both buses", wanted.len());
+        assert!(wanted.len() > 50, "hardly anything was compared");
+    }
+
+    /// The ids in the bodies that arrived, by what a reader of the body finds there.
+    async fn heard(&self, queue: &QueueName, pointer: &str) -> BTreeSet<String> {
+        let mut left = self.broker.depth(queue).await.unwrap();
+        let mut session = self.broker.subscribe(queue, 500).await.unwrap();
+        let (settler, mut ids) = (session.settler(), BTreeSet::new());
+        while left > 0 {
+            let deliveries = session.next(500).await.unwrap();
+            left = left.saturating_sub(deliveries.len() as u64);
+            let id = |delivery: &Delivery| {
+                let body: serde_json::Value = serde_json::from_slice(&delivery.message.body).unwrap();
+                let id = body.pointer(pointer).and_then(|id| id.as_str()).expect("the body has the id");
+                id.strip_prefix("evt_").unwrap_or(id).to_owned()
+            };
+            ids.extend(deliveries.iter().map(id));
+            let acks = deliveries.into_iter().map(|delivery| (delivery.receipt, Verdict::Ack)).collect();
+            settler.settle(acks).await.unwrap();
+        }
+        ids
+    }
+}
+
 /// A world in which a mail service moves.
 struct Stage<S> {
     store: S,
     clock: Clock,
     words: Vec<String>,
+    taps: Option<Taps>,
 }
 
 impl<S: Effects> Stage<S> {
@@ -111,6 +182,17 @@ impl<S: Effects> Stage<S> {
         .await;
     }
 
+    /// The e-mails since this one are published on both buses.
+    async fn on_both(&self, since: usize, load: &Load) -> Range<usize> {
+        let until = load.committed();
+        if let Some(taps) = &self.taps {
+            self.until("they are published", async || taps.are_published(until).await).await;
+        }
+        self.settled().await;
+        // What was being committed when the phase was settled may count to the one before.
+        since + 5..until
+    }
+
     /// Asks whoever has the broker.
     async fn errand(&self, errand: Errand) -> Operation {
         let id = migration::ask(&self.store, &self.clock, errand, "test", None).await.unwrap();
@@ -142,6 +224,7 @@ impl<S: Effects> Stage<S> {
         migration::start(&self.store, &mailer::definition().unwrap(), &step).await.unwrap();
         relay = self.kill(relay, whole).await;
         self.settled().await;
+        let since = load.committed();
         let refused = migration::cut_over(&self.store, &self.clock, &step).await.unwrap_err();
         assert!(refused.to_string().contains("never compared"), "{refused}");
 
@@ -151,16 +234,17 @@ impl<S: Effects> Stage<S> {
         assert!(parity.holds && parity.compared > 0, "{parity:#?}");
 
         // Week 3: the new bus alone, back, and again.
-        self.settled().await;
+        let mut both = vec![self.on_both(since, &load).await];
         assert_eq!(migration::cut_over(&self.store, &self.clock, &step).await.unwrap(), Vec::<String>::new());
         relay = self.kill(relay, whole).await;
         self.settled().await;
         migration::roll_back(&self.store, &step).await.unwrap();
         relay = self.kill(relay, whole).await;
         self.settled().await;
+        let since = load.committed();
         let parity = self.compare().await;
         assert!(parity.holds, "{parity:#?}");
-        self.settled().await;
+        both.push(self.on_both(since, &load).await);
         migration::cut_over(&self.store, &self.clock, &step).await.unwrap();
         relay = self.kill(relay, whole).await;
         self.settled().await;
@@ -193,6 +277,9 @@ impl<S: Effects> Stage<S> {
         log.effects(self.store.effects().await.unwrap());
         let verdict = log.judge(INBOX);
         assert!(verdict.is_clean(), "{verdict}");
+        if let Some(taps) = &self.taps {
+            taps.judge(&both).await;
+        }
     }
 }
 
@@ -204,7 +291,7 @@ async fn kill_the_embedded_process_in_every_phase() {
     let store = Sqlite::open(SqliteConfig::new(&path), clock.clone()).await.unwrap();
     store.create_effects().await.unwrap();
     let words = vec!["sqlite".to_owned(), path.to_str().unwrap().to_owned()];
-    Stage { store, clock, words }.migrate("mailer-whole", "mailer-moved", None).await;
+    Stage { store, clock, words, taps: None }.migrate("mailer-whole", "mailer-moved", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +302,9 @@ async fn kill_the_relay_in_every_phase() {
     store.migrate().await.unwrap();
     store.create_effects().await.unwrap();
     let words = vec!["servers".to_owned(), postgres.url(), rabbitmq.amqp_url()];
-    let stage = Stage { store, clock, words };
+    let broker = worker::connect_rabbitmq(&rabbitmq.amqp_url(), &clock).await.unwrap();
+    let taps = Some(Taps::set(broker, postgres.url()).await);
+    let stage = Stage { store, clock, words, taps };
     let consumers = stage.worker("mailer-consumers");
     stage.migrate("mailer-relay", "mailer-moved", Some(consumers)).await;
 }

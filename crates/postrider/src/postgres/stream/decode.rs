@@ -324,3 +324,17 @@ fn outbox_row(cells: &Cells, row: RowId) -> Result<OutboxRow, Unreadable> {
         attempts: u32::try_from(attempts).unwrap_or(0),
     })
 }
+
+/// Reads messages, each after its length in two bytes, as one stream, and shows the events in them.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn told_by_the_log(mut data: &[u8], show: impl Fn(&Envelope)) {
+    let mut decoder = Decoder::default();
+    while let Some((length, rest)) = data.split_at_checked(2) {
+        let length = usize::from(u16::from_be_bytes([length[0], length[1]])).min(rest.len());
+        let (message, rest) = rest.split_at(length);
+        if let Told::Row(row) = decoder.read(Bytes::copy_from_slice(message)) {
+            show(&row.envelope);
+        }
+        data = rest;
+    }
+}

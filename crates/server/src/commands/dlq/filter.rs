@@ -85,7 +85,7 @@ impl FilterArgs {
 }
 
 /// A time, or so long ago.
-pub(in crate::commands) fn since(text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
+pub(crate) fn since(text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
     if let Ok(time) = text.parse() {
         return Ok(time);
     }

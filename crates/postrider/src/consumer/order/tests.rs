@@ -1,0 +1,98 @@
+//! A consumer that is held up for a moment only: what a lane gave up meanwhile comes back with another session, and before what followed
+//! it. Seed 11087 of the simulation, and seed 7 of chaos.
+
+use std::sync::atomic::AtomicBool;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::*;
+use crate::broker::{BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use crate::clock::Clock;
+use crate::consumer::{BreakerState, Cause};
+use crate::embedded::EmbeddedBroker;
+use crate::envelope::{Event, WireFormat, wire};
+use crate::registry::Registry;
+use crate::settlement::RetryPolicy;
+use crate::sqlite::{Sqlite, SqliteConfig};
+use crate::topology::{ConsumerName, ExchangeName, OnDead, RoutingKey, ServiceQueue};
+
+/// A session that has one more delivery, and notes whether it was asked for it.
+struct OneMore {
+    delivery: Option<Delivery>,
+    asked: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Subscription for OneMore {
+    async fn next(&mut self, _max: usize) -> Result<Vec<Delivery>, BrokerError> {
+        self.asked.store(true, Ordering::Relaxed);
+        match self.delivery.take() {
+            Some(delivery) => Ok(vec![delivery]),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn settler(&self) -> Box<dyn Settler> {
+        Box::new(Deaf)
+    }
+}
+
+struct Deaf;
+
+#[async_trait]
+impl Settler for Deaf {
+    async fn settle(&self, _settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
+        Ok(())
+    }
+}
+
+fn delivery(id: &str) -> Delivery {
+    let event = Event::new("shop.order.placed").unwrap().id(id).unwrap().aggregate_id("o-1").unwrap();
+    let envelope = event.into_envelope(&Clock::manual(Timestamp::UNIX_EPOCH).0);
+    Delivery {
+        message: wire::encode(&envelope, WireFormat::Envelope, 0),
+        exchange: ExchangeName::new("shop").unwrap(),
+        routing_key: RoutingKey::from(&envelope.event_type),
+        redelivered: false,
+        receipt: Receipt::void(),
+    }
+}
+
+async fn ordered_consumer(folder: &std::path::Path) -> Arc<Consumer<Sqlite>> {
+    let clock = Clock::system();
+    let store = Sqlite::open(SqliteConfig::new(folder.join("order.db")), clock.clone()).await.unwrap();
+    let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await.unwrap());
+    let service = ServiceQueue::new("billing", RetryPolicy::default()).unwrap().ordered(OnDead::Continue);
+    let name = ConsumerName::new("billing").unwrap();
+    Arc::new(Consumer::new(store, broker, clock, name, service, Registry::new()))
+}
+
+#[tokio::test]
+async fn a_lane_that_was_given_up_ends_the_session_before_the_next_of_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let consumer = ordered_consumer(folder.path()).await;
+    let stop = CancellationToken::new();
+    let desk = Desk::open(consumer.clone(), Box::new(Deaf), 10, stop.clone());
+    let second = consumer.read(delivery("2"));
+    let lane = desk.lane_of(&second).unwrap();
+    // The first of the key is in hand, and the second waits behind it.
+    lock(&desk.lanes).insert(lane.clone(), VecDeque::new());
+    assert!(desk.queue_behind(&lane, second).is_none(), "it waits");
+
+    // The store fails once, and answers again before the session has noticed.
+    consumer.status.set_breaker(BreakerState::Open(Cause::Store));
+    assert!(desk.next_run(&lane).is_none(), "nothing is begun while the consumer is held up");
+    consumer.status.set_breaker(BreakerState::Closed);
+
+    desk.begin_lane(lane.clone(), consumer.read(delivery("3")));
+    assert_eq!(consumer.status.in_flight(), 0, "the third would have gone before the second");
+    assert!(lock(&desk.lanes).is_empty());
+
+    let asked = Arc::new(AtomicBool::new(false));
+    let mut session = OneMore { delivery: Some(delivery("3")), asked: asked.clone() };
+    let receiving = consumer.receive(&mut session, &desk, false, &stop);
+    tokio::time::timeout(Duration::from_mins(1), receiving).await.expect("the session ends").unwrap();
+    assert!(!asked.load(Ordering::Relaxed), "nothing more is taken from this session");
+    desk.close().await;
+}
