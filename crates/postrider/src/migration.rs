@@ -137,13 +137,24 @@ impl Standing {
         P99 { new: slowest(|relay| relay.new_p99_ms), legacy: slowest(|relay| relay.legacy_p99_ms) }
     }
 
+    /// Takes in what a store has counted: destination, status, how many, and whether it ended early.
+    pub(crate) fn count(&mut self, counted: Vec<(String, String, i64, bool)>) {
+        for (destination, status, count, ended_early) in counted {
+            let counts = if destination == "new" { &mut self.new } else { &mut self.legacy };
+            counts.add(&status, count.unsigned_abs());
+            // What was not looked at may be of either.
+            self.new.at_least |= ended_early;
+            self.legacy.at_least |= ended_early;
+        }
+    }
+
     /// Relays that obey this version.
     pub fn obedient(&self) -> usize {
         self.relays.iter().filter(|relay| relay.version == Some(self.version)).count()
     }
 }
 
-/// How many deliveries there are in each state.
+/// How many deliveries there are in each state. Nobody waits for a long count: it ends at some number of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DeliveryCounts {
     /// Still to be tried, or the answer is unknown.
@@ -152,9 +163,14 @@ pub struct DeliveryCounts {
     pub failed: u64,
     /// The broker has it.
     pub confirmed: u64,
+    /// The count ended early: there are at least so many in each state.
+    pub at_least: bool,
 }
 
 impl DeliveryCounts {
+    /// A count ends when it has looked at so many deliveries.
+    pub(crate) const LOOKED_AT: i64 = 100_000;
+
     /// Counts deliveries of this status.
     pub(crate) fn add(&mut self, status: &str, count: u64) {
         match status {

@@ -24,6 +24,7 @@ mod memory;
 mod migrate;
 mod operations;
 mod outbox;
+mod pull_words;
 mod registration;
 mod replays;
 mod replication;

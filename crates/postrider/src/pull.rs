@@ -3,12 +3,15 @@
 //! To the consumer this is a handler that takes its time: retries, dead letters and the inbox are the consumer's. A delivery
 //! is offered until a worker leases it; the worker settles it by the lease's token, or the lease runs out and it is offered
 //! again, as the same attempt, like after a crash. Leases live in the process that gave them: if that dies, the broker
-//! delivers again. An ack counts in every process: one that did not give the lease marks the event in the inbox, and who has
-//! the delivery finds the mark before it offers it again ([`Applied`]).
+//! delivers again. What a worker says counts in every process. One that did not give the lease leaves word for the desk that did
+//! ([`PullWord`]), which alone knows whether the lease still runs. An ack counts even if that desk is gone: it is a mark in the
+//! inbox, and who has the delivery finds the mark before it offers it again ([`Applied`]).
 
 mod token;
+mod word;
 
 pub use token::LeaseToken;
+pub use word::{PullWord, Said};
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -104,7 +108,8 @@ pub struct Leased {
 }
 
 /// What a worker says of a delivery.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// It is done.
     Ack,
@@ -122,10 +127,10 @@ pub enum Verdict {
     },
 }
 
-/// The lease is not there: it ran out, was settled before, or another process gave it. The delivery comes again unless it was
+/// The lease is not there: it ran out, was settled before, or another desk gave it. The delivery comes again unless it was
 /// settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this lease is over: it ran out, was settled before, or was given by another process")]
+#[error("this lease is over: it ran out, was settled before, or was given by another desk")]
 pub struct LeaseOver;
 
 impl PullDesk {
@@ -216,6 +221,11 @@ impl PullDesk {
         let until = (now + lease).min(found.began + LONGEST_LEASE);
         found.until.store(millis(until), Ordering::Relaxed);
         Ok(until.saturating_sub(now))
+    }
+
+    /// What its tokens name it by.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// How many deliveries workers have in hand.

@@ -1,6 +1,7 @@
 //! Redis: an accelerator and a view. It may be lost entirely, at any moment, without losing or repeating an effect.
 
 mod config;
+mod connection;
 mod error;
 mod facts;
 mod idempotency;

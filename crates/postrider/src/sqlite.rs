@@ -21,6 +21,7 @@ mod news;
 mod operations;
 mod outbox;
 mod outboxes;
+mod pull_words;
 mod registrations;
 mod schema;
 #[cfg(feature = "push")]

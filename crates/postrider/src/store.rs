@@ -23,6 +23,7 @@ mod operation;
 mod outbox;
 mod outbox_desk;
 mod outboxes;
+mod pull_words;
 mod registration;
 mod replays;
 mod stream;
@@ -62,6 +63,7 @@ pub use outbox::{
 pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, Unpark};
 pub use outboxes::Outboxes;
+pub use pull_words::{PullWords, WordNumber};
 pub use registration::{Registration, Registrations};
 pub(crate) use replays::read_item;
 pub use replays::{EventFilter, Found, Frozen, Replays};

@@ -27,6 +27,7 @@ use postrider_ledger::Ledger;
 use crate::api::Problem;
 use crate::at_work::AtWork;
 use crate::config::{Config, Live};
+use crate::outboxes::OpenOutbox;
 use crate::wiring::WholeStore;
 
 /// What is found, or the problem as every face tells it.
@@ -56,6 +57,8 @@ impl<S: WholeStore> Desk for StoreDesk<S> {}
 /// A desk over one store.
 pub(crate) struct StoreDesk<S> {
     pub(crate) store: S,
+    /// Every outbox, the default one first.
+    pub(crate) outboxes: Vec<OpenOutbox<S>>,
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) config: Arc<Config>,
     /// The same, with what a reload changes.

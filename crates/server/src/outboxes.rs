@@ -75,16 +75,27 @@ pub(crate) fn open<S: WholeStore>(
     Ok(open)
 }
 
-/// The one that somebody names, or the default one.
-pub(crate) fn named<S: Clone>(open: &[OpenOutbox<S>], label: Option<&str>) -> anyhow::Result<OpenOutbox<S>> {
-    let found = match label {
-        Some(label) => open.iter().find(|outbox| outbox.choice.label == label),
+/// The one that somebody names by its label or its table, or the default one. If there is none, which there are.
+pub(crate) fn find<'a, S>(
+    open: &'a [OpenOutbox<S>],
+    name: Option<&str>,
+) -> Result<&'a OpenOutbox<S>, String> {
+    let found = match name {
+        Some(name) => {
+            let by_label = open.iter().find(|outbox| outbox.choice.label == name);
+            by_label.or_else(|| open.iter().find(|outbox| outbox.choice.table.as_deref() == Some(name)))
+        }
         None => open.first(),
     };
-    found.cloned().ok_or_else(|| {
+    found.ok_or_else(|| {
         let known: Vec<_> = open.iter().map(|outbox| outbox.choice.label.as_str()).collect();
-        usage(format!("there is no outbox {}; there are: {}", label.unwrap_or_default(), known.join(", ")))
+        format!("there is no outbox {}; there are: {}", name.unwrap_or_default(), known.join(", "))
     })
+}
+
+/// The same, for a command.
+pub(crate) fn named<S: Clone>(open: &[OpenOutbox<S>], name: Option<&str>) -> anyhow::Result<OpenOutbox<S>> {
+    find(open, name).cloned().map_err(usage)
 }
 
 /// Every database, the store's own first, each at the first of its outboxes.

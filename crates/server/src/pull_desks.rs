@@ -1,28 +1,32 @@
 //! The queues that workers pull from: each has a consumer here while somebody asks, and none when nobody does.
 
-use std::collections::HashMap;
+mod elsewhere;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
-use postrider::pull::{LeaseToken, PullDesk, PullHandler};
+use postrider::pull::{PullDesk, PullHandler, Said};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime, StartError};
-use postrider::store::{Admission, Backend, StoreError};
+use postrider::store::StoreError;
 use postrider::topology::{ConsumerName, Layout, QueueName, ServiceQueue};
+use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::at_work::AtWork;
 use crate::config::Config;
+use crate::wiring::WholeStore;
 
 /// A queue that nobody asked for deliveries of for so long is left alone.
 const IDLE: Duration = Duration::from_mins(1);
 
 /// The desks of this process.
-pub(crate) struct PullDesks<S: Backend> {
+pub(crate) struct PullDesks<S: WholeStore> {
     store: S,
     broker: Arc<dyn Broker>,
     accelerator: Option<Accelerator>,
@@ -32,14 +36,27 @@ pub(crate) struct PullDesks<S: Backend> {
     open: Mutex<HashMap<QueueName, Open<S>>>,
 }
 
+/// Of which leases it counted, and which were over: what these had comes again, unless it was settled before.
+#[derive(Default, Serialize)]
+pub(crate) struct Told {
+    pub(crate) settled: Vec<String>,
+    pub(crate) over: Vec<String>,
+}
+
+impl Told {
+    fn put(&mut self, lease: String, counted: bool) {
+        if counted { &mut self.settled } else { &mut self.over }.push(lease);
+    }
+}
+
 struct Open<S> {
     desk: Arc<PullDesk>,
     running: Running<S>,
     asked: Duration,
 }
 
-impl<S: Backend> PullDesks<S> {
-    /// None is open yet. Idle ones are closed until `stop`, and all of them then.
+impl<S: WholeStore> PullDesks<S> {
+    /// None is open yet. Until `stop` idle ones are closed and other processes heard; then all of them are closed.
     pub(crate) fn new(
         store: S,
         broker: Arc<dyn Broker>,
@@ -51,6 +68,7 @@ impl<S: Backend> PullDesks<S> {
     ) -> Arc<Self> {
         let open = Mutex::default();
         let desks = Arc::new(Self { store, broker, accelerator, config, clock, at_work, open });
+        tokio::spawn(desks.clone().listen(stop.clone()));
         tokio::spawn(desks.clone().close_idle(stop));
         desks
     }
@@ -85,21 +103,38 @@ impl<S: Backend> PullDesks<S> {
         self.open.lock().await.get(queue).map(|open| open.desk.clone())
     }
 
-    /// Marks the event of a lease as applied that another process gave, or this one before it was started anew: whoever has the delivery
-    /// finds the mark. False if nobody can have given it, or the event was applied with another payload.
-    pub(crate) async fn ack_for_another(&self, queue: &QueueName, token: &str) -> Result<bool, StoreError> {
-        let token = match self.open(queue).await {
-            Some(desk) => desk.of_another(token),
-            None => LeaseToken::read(token),
-        };
+    /// Says something of leases, whichever process gave them.
+    pub(crate) async fn say(
+        &self,
+        queue: &QueueName,
+        leases: Vec<String>,
+        said: &Said,
+    ) -> Result<Told, StoreError> {
+        let (desk, mut told, mut others) = (self.open(queue).await, Told::default(), Vec::new());
         let layout = &self.config.own.layout;
         let service = layout.services.iter().find(|service| service.name() == queue);
-        let consumer = service.and_then(|service| self.consumer_of(service));
-        let (Some(token), Some(consumer)) = (token, consumer) else { return Ok(false) };
-        let mut tx = self.store.begin().await?;
-        let admitted = self.store.admit(&mut tx, &consumer, std::slice::from_ref(token.arrival())).await?;
-        self.store.commit(tx).await?;
-        Ok(!admitted.contains(&Admission::Conflict))
+        let Some(consumer) = service.and_then(|service| self.consumer_of(service)) else {
+            return Ok(Told { over: leases, ..told });
+        };
+        let mut named = HashSet::new();
+        for lease in leases {
+            if !named.insert(lease.clone()) {
+                continue;
+            }
+            if desk.as_ref().is_some_and(|desk| desk.hear(&lease, said)) {
+                told.settled.push(lease);
+            } else if let Some(token) = self.of_another(queue, &consumer, &lease).await {
+                others.push((lease, token));
+            } else {
+                told.over.push(lease);
+            }
+        }
+        if !others.is_empty() {
+            let elsewhere = self.say_elsewhere(&consumer, others, said).await?;
+            told.settled.extend(elsewhere.settled);
+            told.over.extend(elsewhere.over);
+        }
+        Ok(told)
     }
 
     async fn consume(

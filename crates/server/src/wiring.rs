@@ -12,7 +12,9 @@ use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::redis::{RedisCache, RedisConfig, RedisTls};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
-use postrider::store::{Backend, Erasure, Jobs, Outboxes, StoreError, Subscriptions, Tokens, Upkeep};
+use postrider::store::{
+    Backend, Erasure, Jobs, Outboxes, PullWords, StoreError, Subscriptions, Tokens, Upkeep,
+};
 use postrider::topology::{ExchangeName, VhostName};
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
@@ -25,12 +27,12 @@ use crate::outboxes::Elsewhere;
 
 /// All that commands ask of a store.
 pub(crate) trait WholeStore:
-    Backend + Books + Elsewhere + Erasure + Jobs + Subscriptions + Tokens + Upkeep + ShopStore
+    Backend + Books + Elsewhere + Erasure + Jobs + PullWords + Subscriptions + Tokens + Upkeep + ShopStore
 {
 }
 
-impl<S: Backend + Books + Elsewhere + Erasure + Jobs + Subscriptions + Tokens + Upkeep + ShopStore> WholeStore
-    for S
+impl<S> WholeStore for S where
+    S: Backend + Books + Elsewhere + Erasure + Jobs + PullWords + Subscriptions + Tokens + Upkeep + ShopStore
 {
 }
 

@@ -3,6 +3,7 @@
 //! The worker writes a line before and after everything that a kill could fall between; the test that kills it reads
 //! them to the last one, and so knows whether messages were unconfirmed or unsettled at that moment.
 
+pub mod counter;
 mod dying;
 pub mod fault;
 pub mod flawed;

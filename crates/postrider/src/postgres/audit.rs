@@ -45,13 +45,16 @@ const COMMITTED: &str = "SELECT o.id::text, o.position, CASE \
          WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' ELSE 'elsewhere' END \
      {reaching} AND o.position > $5 ORDER BY o.position LIMIT $6";
 
-/// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events.
+/// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events. OFFSET 0 makes each a probe of its own: all that
+/// a consumer has would be read for a few events, while the statistics do not know the consumer.
 const PLACES: &str = "SELECT CASE \
-         WHEN EXISTS (SELECT FROM postrider.event_inbox i WHERE i.consumer_name = $2 AND i.event_id = e.id) THEN 'applied' \
+         WHEN EXISTS (SELECT FROM postrider.event_inbox i WHERE i.consumer_name = $2 AND i.event_id = e.id OFFSET 0) \
+             THEN 'applied' \
          WHEN EXISTS (SELECT FROM postrider.dead_letter d \
                       WHERE d.event_id = e.id AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
          WHEN false {again} THEN 'unpublished' \
-         WHEN EXISTS (SELECT FROM postrider.held_event h WHERE h.consumer_name = $2 AND h.event_id = e.id) THEN 'held' \
+         WHEN EXISTS (SELECT FROM postrider.held_event h \
+                      WHERE h.event_id = e.id AND h.consumer_name || '' = $2 OFFSET 0) THEN 'held' \
          ELSE 'elsewhere' END \
      FROM UNNEST($3::text[]) WITH ORDINALITY AS e (id, nr) ORDER BY nr";
 

@@ -35,8 +35,26 @@ const HOLD_HEAD: &str = insert!(
      lease_owner = NULL, lease_until = NULL"
 );
 
-const HEADS: &str = "SELECT DISTINCT ON (ordering_key) ordering_key, event_id, state FROM postrider.held_event \
-     WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = ANY($2) ORDER BY ordering_key, position";
+/// One step into the index a key. With `= ANY($2)` PostgreSQL reads all that a consumer holds while its statistics do not know the
+/// consumer: 20 ms instead of 0.8 for 67 keys among 20,000 events.
+const HEADS: &str = "SELECT head.ordering_key, head.event_id, head.state FROM UNNEST($2::text[]) AS asked (key) \
+     CROSS JOIN LATERAL (SELECT ordering_key, event_id, state FROM postrider.held_event \
+         WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = asked.key ORDER BY position LIMIT 1) head";
+
+/// One held event. The consumer is compared so that the index of the events is the only one that fits; by that of the keys PostgreSQL
+/// would read all that a consumer holds, for the same reason.
+macro_rules! one {
+    ($what:literal) => {
+        concat!($what, " WHERE event_id = $2 AND consumer_name || '' = $1")
+    };
+}
+
+const RENEW: &str = concat!(
+    one!("UPDATE postrider.held_event SET lease_until = now() + $4 * interval '1 microsecond'"),
+    " AND lease_owner = $3"
+);
+
+const LET_GO: &str = one!("DELETE FROM postrider.held_event");
 
 /// Steps from key to key, so that a key with many followers costs no more than one with none.
 const CLAIM: &str = "WITH RECURSIVE key AS ( \
@@ -127,9 +145,7 @@ impl Held for Postgres {
         event: &EventId,
         lease: Duration,
     ) -> Result<(), StoreError> {
-        let renew = "UPDATE postrider.held_event SET lease_until = now() + $4 * interval '1 microsecond' \
-             WHERE consumer_name = $1 AND event_id = $2 AND lease_owner = $3";
-        let renew = sqlx::query(renew).bind(consumer.as_str()).bind(event.as_str()).bind(owner);
+        let renew = sqlx::query(RENEW).bind(consumer.as_str()).bind(event.as_str()).bind(owner);
         self.limited("renewing a lease", renew.bind(micros(lease)).execute(self.pool())).await?;
         Ok(())
     }
@@ -140,8 +156,7 @@ impl Held for Postgres {
         consumer: &ConsumerName,
         event: &EventId,
     ) -> Result<(), StoreError> {
-        let delete = "DELETE FROM postrider.held_event WHERE consumer_name = $1 AND event_id = $2";
-        let delete = sqlx::query(delete).bind(consumer.as_str()).bind(event.as_str());
+        let delete = sqlx::query(LET_GO).bind(consumer.as_str()).bind(event.as_str());
         self.limited("letting a held event go", delete.execute(tx.ours())).await?;
         Ok(())
     }

@@ -24,9 +24,11 @@ const KNOWN: &str = "SELECT mark.event_id, mark.payload_hash, mark.response FROM
      CROSS JOIN LATERAL (SELECT event_id, payload_hash, response FROM postrider.event_inbox i \
          WHERE i.consumer_name = $1 AND i.event_id = asked.event_id OFFSET 0) mark";
 
-const ANSWER: &str = "UPDATE postrider.event_inbox i SET response = a.response \
-     FROM UNNEST($2::text[], $3::bytea[]) AS a (event_id, response) \
-     WHERE i.consumer_name = $1 AND i.event_id = a.event_id";
+/// The marks are this transaction's own, so that none moves between the probe and the change.
+const ANSWER: &str = "UPDATE postrider.event_inbox SET response = ($3::bytea[])[array_position($2, event_id)] \
+     WHERE ctid = ANY (ARRAY(SELECT mark.ctid FROM UNNEST($2::text[]) AS asked (event_id) \
+         CROSS JOIN LATERAL (SELECT ctid FROM postrider.event_inbox i \
+             WHERE i.consumer_name = $1 AND i.event_id = asked.event_id OFFSET 0) mark))";
 
 /// The server's history changes its number with every failover and every restore to a point in time; a restored dump is another
 /// database.

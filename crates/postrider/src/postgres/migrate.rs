@@ -71,6 +71,16 @@ const MIGRATIONS: &[Migration] = &[
         name: "ledger_source",
         sql: include_str!("../../../../migrations/postgres/0020_ledger_source.sql"),
     },
+    Migration {
+        version: 21,
+        name: "held_event",
+        sql: include_str!("../../../../migrations/postgres/0021_held_event.sql"),
+    },
+    Migration {
+        version: 22,
+        name: "pull_word",
+        sql: include_str!("../../../../migrations/postgres/0022_pull_word.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

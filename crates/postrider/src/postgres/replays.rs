@@ -43,6 +43,12 @@ const TAKE: &str = "SELECT {columns} FROM {source} \
      WHERE created_at BETWEEN $3 AND $4 \
        AND (position, created_at) IN (SELECT * FROM UNNEST($1::bigint[], $2::timestamptz[]))";
 
+/// A probe of the key for each event: see the inbox.
+const FORGET: &str = "DELETE FROM postrider.event_inbox \
+     WHERE ctid = ANY (ARRAY(SELECT mark.ctid FROM UNNEST($2::text[]) AS asked (event_id) \
+         CROSS JOIN LATERAL (SELECT ctid FROM postrider.event_inbox i \
+             WHERE i.consumer_name = $1 AND i.event_id = asked.event_id OFFSET 0) mark))";
+
 impl Replays for Postgres {
     async fn count_events(&self, filter: &EventFilter) -> Result<Found, StoreError> {
         let matching = MATCHING
@@ -137,9 +143,8 @@ impl Replays for Postgres {
         consumer: &ConsumerName,
         events: &[EventId],
     ) -> Result<u64, StoreError> {
-        let forget = "DELETE FROM postrider.event_inbox WHERE consumer_name = $1 AND event_id = ANY($2)";
         let events: Vec<&str> = events.iter().map(EventId::as_str).collect();
-        let forget = sqlx::query(forget).bind(consumer.as_str()).bind(events).execute(tx.ours());
+        let forget = sqlx::query(FORGET).bind(consumer.as_str()).bind(events).execute(tx.ours());
         Ok(self.limited("making an inbox forget", forget).await?.rows_affected())
     }
 

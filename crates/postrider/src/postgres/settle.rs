@@ -12,11 +12,12 @@ use crate::migration::Delivered;
 use crate::store::{PublishResult, RelayId, RowId, RowResult, StoreError};
 
 /// A row that is published stays so, whatever a slow relay says of it later. Written so that the primary key is the only index
-/// that fits: no join, no condition that fits a partial index, because a plan made while the table was empty would
-/// choose any of them. The range of `created_at` leaves out the partitions that have none of the rows.
+/// that fits: no join, no condition that fits a partial index, because a plan made while the table was empty, or all of it
+/// published, would choose any of them, and read the whole backlog for every mark. The range of `created_at` leaves out the
+/// partitions that have none of the rows.
 pub(super) const PUBLISHED: &str = "UPDATE {outbox} o \
      SET status = 'published', published_at = now(), last_error = NULL \
-     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+     WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status || '' NOT IN ('published', 'dead') \
        AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1))";
 
 /// The same for rows that a migration has copied: what became of them at both destinations is recorded with the mark. A copy that
@@ -24,7 +25,7 @@ pub(super) const PUBLISHED: &str = "UPDATE {outbox} o \
 pub(super) const PUBLISHED_BOTH: &str = "WITH marked AS ( \
          UPDATE {outbox} o \
          SET status = 'published', published_at = now(), last_error = NULL \
-         WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+         WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status || '' NOT IN ('published', 'dead') \
            AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1)) \
          RETURNING o.position \
      ), delivered AS ( \
@@ -53,7 +54,7 @@ pub(super) const FAILED: &str = "WITH failed AS ( \
              attempts = o.attempts + 1, last_error = ($5::text[])[array_position($2, o.position)], \
              available_at = GREATEST(now(), o.created_at) + COALESCE(($6::interval[])[array_position($2, o.position)], \
                  interval '1 microsecond') \
-         WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status NOT IN ('published', 'dead') \
+         WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status || '' NOT IN ('published', 'dead') \
            AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1)) \
          RETURNING o.status, o.dead_letter_id, o.last_error \
      ), reopened AS ( \

@@ -1,13 +1,15 @@
-//! What a lease is settled by: a secret of the desk that gave it, and enough of the event that an ack counts wherever it is said.
+//! What a lease is settled by: a secret of the desk that gave it, and enough of the event that what is said counts wherever it is said.
 
 use crate::envelope::{EventId, PayloadHash, TenantId};
 use crate::handler::Incoming;
 use crate::store::Arrival;
+use crate::topology::ConsumerName;
 
-/// A token, read: `lease_DESK_SECRET_HASH_EVENT_TENANT`, all in hexadecimal but the first word.
+/// A token, read: `lease_DESK_SECRET_CONSUMER_HASH_EVENT_TENANT`, all in hexadecimal but the first word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseToken {
     desk: String,
+    consumer: ConsumerName,
     arrival: Arrival,
 }
 
@@ -16,15 +18,16 @@ impl LeaseToken {
     pub(super) fn write(desk: &str, secret: &[u8], event: &Incoming) -> String {
         let (hash, id) = (event.hash(), event.envelope.id.as_str());
         let tenant = event.envelope.tenant.group.as_ref().map(AsRef::<str>::as_ref).unwrap_or_default();
-        let parts = [secret, hash.as_bytes(), id.as_bytes(), tenant.as_bytes()];
+        let consumer = event.consumer.as_str();
+        let parts = [secret, consumer.as_bytes(), hash.as_bytes(), id.as_bytes(), tenant.as_bytes()];
         format!("lease_{desk}_{}", parts.map(hex).join("_"))
     }
 
     /// Reads one. Nothing if nobody gave it out.
     pub fn read(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix("lease_")?.split('_');
-        let (desk, _secret, hash) = (parts.next()?, parts.next()?, parts.next()?);
-        let (event, tenant) = (parts.next()?, parts.next()?);
+        let (desk, _secret, consumer) = (parts.next()?, parts.next()?, parts.next()?);
+        let (hash, event, tenant) = (parts.next()?, parts.next()?, parts.next()?);
         if parts.next().is_some() {
             return None;
         }
@@ -35,12 +38,23 @@ impl LeaseToken {
             tenant: if tenant.is_empty() { None } else { Some(TenantId::new(tenant).ok()?) },
             payload_hash: PayloadHash::from_bytes(&bytes(hash)?)?,
         };
-        Some(Self { desk: desk.to_owned(), arrival })
+        let consumer = ConsumerName::new(text(consumer)?).ok()?;
+        Some(Self { desk: desk.to_owned(), consumer, arrival })
     }
 
     /// Whether the desk with this name gave it: then that desk alone knows whether it is over.
     pub(super) fn is_of(&self, desk: &str) -> bool {
         self.desk == desk
+    }
+
+    /// The desk that gave it.
+    pub fn desk(&self) -> &str {
+        &self.desk
+    }
+
+    /// The consumer whose delivery it is.
+    pub fn consumer(&self) -> &ConsumerName {
+        &self.consumer
     }
 
     /// The event, as an inbox marks it.
@@ -71,7 +85,6 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::envelope::Event;
-    use crate::topology::ConsumerName;
 
     #[test]
     fn a_token_tells_its_desk_and_its_event() {
@@ -82,12 +95,18 @@ mod tests {
         let text = LeaseToken::write("ab12", &[7; 24], &event);
         let read = LeaseToken::read(&text).unwrap();
         assert!(read.is_of("ab12") && !read.is_of("ab13"));
+        assert_eq!((read.desk(), read.consumer().as_str()), ("ab12", "mail"));
         let Arrival { event_id, tenant, payload_hash } = read.arrival();
         assert_eq!((event_id.as_str(), *payload_hash), ("évt_1", event.hash()));
         assert_eq!(*tenant, event.envelope.tenant.group);
-        for wrong in
-            ["", "lease_", "lease_unknown", "lease_a_b_c_d_e", &text[..text.len() - 1], &format!("{text}_00")]
-        {
+        for wrong in [
+            "",
+            "lease_",
+            "lease_unknown",
+            "lease_a_b_c_d_e_f",
+            &text[..text.len() - 1],
+            &format!("{text}_00"),
+        ] {
             assert_eq!(LeaseToken::read(wrong), None, "{wrong}");
         }
     }

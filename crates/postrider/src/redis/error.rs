@@ -85,8 +85,19 @@ impl From<redis::RedisError> for RedisError {
             )
         } else if matches!(
             error.code(),
-            Some("OOM" | "LOADING" | "BUSY" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN")
-        ) {
+            Some(
+                "OOM"
+                    | "LOADING"
+                    | "BUSY"
+                    | "READONLY"
+                    | "MASTERDOWN"
+                    | "CLUSTERDOWN"
+                    | "TRYAGAIN"
+                    | "MOVED"
+                    | "ASK"
+            )
+        ) || error.kind() == redis::ErrorKind::ClusterConnectionNotFound
+        {
             (RedisErrorKind::Unavailable, format!("Redis cannot do this now: {error}; try again"))
         } else if ["DB index is out of range", "SELECT is not allowed"]
             .iter()

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, Value};
 
 use super::config::RedisConfig;
@@ -29,15 +28,9 @@ pub struct RedisCache {
 /// The connection there is.
 #[derive(Clone)]
 struct Line {
-    to: To,
+    redis: Redis,
     /// Whether it takes `SET … NX GET`.
     sets_and_gets: bool,
-}
-
-#[derive(Clone)]
-enum To {
-    Server(Redis),
-    Cluster(ClusterConnection),
 }
 
 impl RedisCache {
@@ -64,34 +57,20 @@ impl RedisCache {
         entries: impl ExactSizeIterator<Item = &Entry>,
         commands: impl Fn(&mut Pipeline, &Entry) + Sync,
     ) -> Result<Vec<Value>, RedisError> {
-        match line.to {
-            To::Server(redis) => {
-                let mut pipeline = Pipeline::with_capacity(entries.len());
-                for entry in entries {
-                    commands(&mut pipeline, entry);
-                }
-                redis.pipeline(&mut pipeline).await
+        if !line.redis.is_cluster() {
+            let mut pipeline = Pipeline::with_capacity(entries.len());
+            for entry in entries {
+                commands(&mut pipeline, entry);
             }
-            To::Cluster(cluster) => {
-                let asking = entries.map(|entry| {
-                    let (mut pipeline, mut cluster) = (redis::pipe(), cluster.clone());
-                    commands(&mut pipeline, entry);
-                    pipeline.ignore_errors();
-                    async move { pipeline.query_async::<Vec<Value>>(&mut cluster).await }
-                });
-                Ok(try_join_all(asking).await?.into_iter().flatten().collect())
-            }
+            return line.redis.pipeline(&mut pipeline).await;
         }
-    }
-
-    async fn ping(&self) -> Result<(), RedisError> {
-        match self.line()?.to {
-            To::Server(redis) => redis.ping().await,
-            To::Cluster(mut cluster) => {
-                redis::cmd("PING").query_async::<Value>(&mut cluster).await?;
-                Ok(())
-            }
-        }
+        let asking = entries.map(|entry| {
+            let mut pipeline = redis::pipe();
+            commands(&mut pipeline, entry);
+            let redis = &line.redis;
+            async move { redis.pipeline(&mut pipeline).await }
+        });
+        Ok(try_join_all(asking).await?.into_iter().flatten().collect())
     }
 
     fn set(&self, pipeline: &mut Pipeline, entry: &Entry, when: &[&str]) {
@@ -141,7 +120,7 @@ impl Cache for RedisCache {
     async fn first_sight(&self, entries: &[Entry]) -> Result<Vec<Found>, CacheError> {
         if entries.is_empty() {
             // Still a trip: whoever asks for nothing wants to know whether there is an answer.
-            self.ping().await?;
+            self.line()?.redis.ping().await?;
             return Ok(Vec::new());
         }
         let line = self.line()?;
@@ -166,15 +145,9 @@ impl Cache for RedisCache {
     async fn connect(&self) -> Result<(), CacheError> {
         *self.slot() = None;
         let redis = Redis::connect(self.config.clone()).await?;
-        // Some users may not ask: then it is one old server, which refuses what is another node's if it is not.
-        let facts = redis.facts().await.ok();
-        let to = if facts.as_ref().is_some_and(|facts| facts.cluster) {
-            To::Cluster(self.config.cluster()?.get_async_connection().await.map_err(RedisError::from)?)
-        } else {
-            To::Server(redis)
-        };
-        let sets_and_gets = facts.is_some_and(|facts| facts.sets_and_gets());
-        *self.slot() = Some(Line { to, sets_and_gets });
+        // Some users may not ask: then it is taken for an old one.
+        let sets_and_gets = redis.facts().await.is_ok_and(|facts| facts.sets_and_gets());
+        *self.slot() = Some(Line { redis, sets_and_gets });
         Ok(())
     }
 }

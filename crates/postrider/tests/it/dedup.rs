@@ -113,7 +113,8 @@ impl Drop for Mail {
 async fn a_known_duplicate_asks_the_database_nothing() {
     let database = shared().unwrap().database().await.unwrap();
     let redis = Redis::start().await.unwrap();
-    let mail = Mail::start(postgres(&database.url).await, &accelerator(&redis.url(), quick()).await).await;
+    let proxy = Proxy::to(&database.url).await;
+    let mail = Mail::start(postgres(&proxy.url).await, &accelerator(&redis.url(), quick()).await).await;
     let event = Mail::event("evt_1");
     mail.deliver(&event).await;
     until(async || redis.cli(&["GET", "mail:ik::evt_1"]).await.unwrap().contains("COMPLETED")).await;
@@ -129,6 +130,14 @@ async fn a_known_duplicate_asks_the_database_nothing() {
     }
     until(async || mail.status.duplicates() == 300).await;
     locked.rollback().await.unwrap();
+    // Nor anything else: what is asked now and then has nothing to do with deliveries.
+    let before = proxy.questions();
+    for number in 1..=100 {
+        mail.deliver(&event).await;
+        until(async || mail.status.duplicates() == 300 + number).await;
+    }
+    let asked = proxy.questions() - before;
+    assert!(asked < 100, "the database was asked {asked} times about 100 duplicates");
     assert_eq!(mail.store.effects().await.unwrap().len(), 1);
 }
 
@@ -200,6 +209,46 @@ async fn a_server_that_refuses_writes_is_left_alone() {
     until(async || accelerator.look(&one).await == [Seen::Unknown] && accelerator.is_degraded()).await;
     redis.cli(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
     until(async || !accelerator.is_degraded() && accelerator.look(&one).await == [Seen::New]).await;
+}
+
+/// The primary dies, and a replica that had not heard of the last events takes its place, under the same address.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_to_a_replica_that_lags_loses_and_repeats_nothing() {
+    let database = shared().unwrap().database().await.unwrap();
+    let (primary, replica) = (Redis::start().await.unwrap(), Redis::start().await.unwrap());
+    let proxy = Proxy::to(&primary.url()).await;
+    let accelerator = accelerator(&proxy.url, quick()).await;
+    let mail = Mail::start(postgres(&database.url).await, &accelerator).await;
+    let events: Vec<_> = (0..20).map(|number| Mail::event(&format!("evt_{number}"))).collect();
+    let knows = async |id: &str| replica.cli(&["GET", &format!("mail:ik::{id}")]).await.unwrap();
+    let url = primary.url();
+    replica.cli(&["REPLICAOF", "127.0.0.1", url.rsplit_once(':').unwrap().1]).await.unwrap();
+    for event in &events[..10] {
+        mail.deliver(event).await;
+    }
+    until(async || knows("evt_9").await.contains("COMPLETED")).await;
+    // It hears no more.
+    replica.cli(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    for event in &events[10..] {
+        mail.deliver(event).await;
+    }
+    until(async || mail.status.applied() == 20).await;
+    assert_eq!(knows("evt_15").await, "");
+
+    primary.kill().unwrap();
+    proxy.lead_to(&replica.url());
+    for event in &events {
+        mail.deliver(event).await;
+    }
+    until(async || mail.status.duplicates() == 20).await;
+    assert_eq!(mail.store.effects().await.unwrap().len(), 20);
+    // What the new primary had missed it learns from the next duplicate.
+    until(async || {
+        mail.deliver(&events[15]).await;
+        knows("evt_15").await.contains("COMPLETED")
+    })
+    .await;
+    assert_eq!((mail.status.applied(), mail.status.dead()), (20, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,8 @@ mod inbox;
 mod leases;
 mod migration;
 mod plain_insert;
+mod probing;
+mod pull_words;
 mod rows;
 mod tables;
 

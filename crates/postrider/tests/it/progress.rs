@@ -1,5 +1,6 @@
 //! Progress where several servers meet: the handler's transaction, the view in Redis, and Redis lost or in the way.
 
+mod cluster;
 mod script;
 mod transaction;
 mod view;

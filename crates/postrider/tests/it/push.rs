@@ -52,28 +52,48 @@ async fn send(sender: &Sender) -> Result<u16, SendError> {
     sender.send(&event).await.map(|answer| answer.status)
 }
 
+/// One address or more of every class that a request must not reach.
+const INSIDE: [&str; 33] = [
+    "127.0.0.1", // loopback
+    "127.8.8.8",
+    "::1",
+    "10.0.0.1", // private
+    "172.16.0.1",
+    "172.31.255.254",
+    "192.168.0.1",
+    "fc00::1",
+    "fd00::1",
+    "169.254.1.1", // link-local
+    "fe80::1",
+    "fec0::1",
+    "169.254.169.254", // metadata
+    "fd00:ec2::254",
+    "168.63.129.16",
+    "192.0.0.192",
+    "100.100.100.200", // shared
+    "100.64.0.1",
+    "0.0.0.0", // nobody's
+    "::",
+    "::ffff:127.0.0.1", // mapped and translated
+    "::ffff:169.254.169.254",
+    "::127.0.0.1",
+    "64:ff9b::7f00:1",
+    "64:ff9b:1::1",
+    "2002:7f00:1::",
+    "2001::1",
+    "224.0.0.1", // multicast, broadcast, reserved
+    "ff02::1",
+    "255.255.255.255",
+    "240.0.0.1",
+    "198.18.0.1", // benchmarks, documentation
+    "2001:db8::1",
+];
+
 #[tokio::test]
 async fn a_name_that_leads_inside_is_refused_and_nobody_is_called() {
     let receiver = Receiver::start(|_, _| Reply::status(200)).await;
     let port = receiver.address.port();
-    for inside in [
-        "127.0.0.1",
-        "10.0.0.1",
-        "172.16.0.1",
-        "192.168.0.1",
-        "169.254.169.254",
-        "100.64.0.1",
-        "0.0.0.0",
-        "224.0.0.1",
-        "::1",
-        "::",
-        "fe80::1",
-        "fd00::1",
-        "::ffff:127.0.0.1",
-        "64:ff9b::7f00:1",
-        "ff02::1",
-        "2002:7f00:1::",
-    ] {
+    for inside in INSIDE {
         for answers in [&[inside][..], &["1.1.1.1", inside][..], &[inside, "1.1.1.1"][..]] {
             for scheme in ["https", "http"] {
                 let url = format!("{scheme}://rebound.example:{port}/");
@@ -91,17 +111,9 @@ async fn a_name_that_leads_inside_is_refused_and_nobody_is_called() {
 async fn an_address_in_any_spelling_is_refused() {
     let receiver = Receiver::start(|_, _| Reply::status(200)).await;
     let port = receiver.address.port();
-    for host in [
-        "127.0.0.1",
-        "127.1",
-        "0x7f.1",
-        "2130706433",
-        "0177.0.0.1",
-        "0",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[::]",
-    ] {
+    let written = |ip: &&str| if ip.contains(':') { format!("[{ip}]") } else { (*ip).to_owned() };
+    let spellings = ["127.1", "0x7f.1", "0x7f000001", "2130706433", "0177.0.0.1", "0", "127.0.0.1."];
+    for host in INSIDE.iter().map(written).chain(spellings.map(str::to_owned)) {
         let refused =
             send(&sender(&format!("http://{host}:{port}/"), &["http"], Arc::new(SystemNames))).await;
         assert!(matches!(refused, Err(SendError::Unsafe(_))), "{host}: {refused:?}");
@@ -112,18 +124,19 @@ async fn an_address_in_any_spelling_is_refused() {
 #[tokio::test]
 async fn a_name_that_moves_inside_later_is_refused_then() {
     let receiver = Receiver::start(|_, _| Reply::Status(200, "connection: close\r\n", String::new())).await;
-    let names = Told::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
     let url = format!("http://rebound.example:{}/", receiver.address.port());
-    let sender = sender(&url, &["127.0.0.1", "http"], names.clone());
-    assert_eq!(send(&sender).await.unwrap(), 200);
-    let refused = send(&sender).await;
-    assert!(matches!(refused, Err(SendError::Unsafe(_))), "{refused:?}");
-    assert_eq!(receiver.requests().len(), 1);
-    assert_eq!(
-        *names.names.lock().unwrap(),
-        ["rebound.example", "rebound.example"],
-        "asked once a connection"
-    );
+    // Where it was allowed to be at first is no place that it moves to.
+    let moves = INSIDE.iter().filter(|ip| !["127.0.0.1", "::ffff:127.0.0.1"].contains(ip));
+    for (number, inside) in moves.enumerate() {
+        let names = Told::new(&[&["127.0.0.1"], &[inside]]);
+        let sender = sender(&url, &["127.0.0.1", "http"], names.clone());
+        assert_eq!(send(&sender).await.unwrap(), 200);
+        let refused = send(&sender).await;
+        assert!(matches!(refused, Err(SendError::Unsafe(_))), "{inside}: {refused:?}");
+        assert_eq!(receiver.requests().len(), number + 1, "{inside}");
+        let asked = names.names.lock().unwrap();
+        assert_eq!(*asked, ["rebound.example", "rebound.example"], "asked once a connection");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What the API needs of a backend, type-erased once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -9,6 +10,9 @@ use postrider::store::{
     Backlog, Committed, Outbox, OutboxDesk, Store, StoreError, Token, TokenHash, Tokens, Upkeep,
 };
 use postrider::{Clock, Event, EventId};
+
+/// A further database that does not answer within this is away; who asks waits a little longer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A backend as the routes see it.
 #[async_trait]
@@ -34,11 +38,36 @@ pub(crate) trait ApiBackend: Send + Sync {
     /// Whether the broker works.
     async fn check_broker(&self) -> Result<(), BrokerError>;
 
-    /// What waits in all outboxes, and whether a relay streams the first; else relays poll it.
-    async fn outbox(&self) -> Result<(Backlog, bool), StoreError>;
+    /// What waits in all outboxes.
+    async fn outbox(&self) -> Result<Backlogs, StoreError>;
 
     /// The time by the store's own clock.
     async fn store_time(&self) -> Result<Timestamp, StoreError>;
+}
+
+/// What waits in the outboxes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Backlogs {
+    /// In those that answer.
+    pub(crate) together: Backlog,
+    /// In each, the first one first; nothing is known of one whose database is away.
+    pub(crate) each: Vec<Option<Backlog>>,
+    /// Whether a relay streams the first; else relays poll it.
+    pub(crate) streamed: bool,
+}
+
+impl Backlogs {
+    fn of(each: Vec<Option<Backlog>>, streamed: bool) -> Self {
+        let mut together = Backlog::default();
+        for Backlog { due, later, dead, parked_keys, oldest_due } in each.iter().flatten() {
+            together.due += due;
+            together.later += later;
+            together.dead += dead;
+            together.parked_keys += parked_keys;
+            together.oldest_due = together.oldest_due.into_iter().chain(*oldest_due).min();
+        }
+        Self { together, each, streamed }
+    }
 }
 
 /// A store and a broker, their types forgotten.
@@ -81,17 +110,14 @@ impl<S: Store + Outbox + OutboxDesk + Tokens + Upkeep> ApiBackend for Erased<S> 
         self.broker.ping().await
     }
 
-    async fn outbox(&self) -> Result<(Backlog, bool), StoreError> {
-        let mut whole = self.store.backlog().await?;
-        for store in &self.further {
-            let Backlog { due, later, dead, parked_keys, oldest_due } = store.backlog().await?;
-            whole.due += due;
-            whole.later += later;
-            whole.dead += dead;
-            whole.parked_keys += parked_keys;
-            whole.oldest_due = whole.oldest_due.into_iter().chain(oldest_due).min();
-        }
-        Ok((whole, self.store.stream_state().await?.is_some()))
+    async fn outbox(&self) -> Result<Backlogs, StoreError> {
+        let further = self.further.iter().map(async |store| {
+            let found = tokio::time::timeout(PATIENCE, store.backlog()).await;
+            found.ok().and_then(Result::ok)
+        });
+        let (first, further) = tokio::join!(self.store.backlog(), futures_util::future::join_all(further));
+        let each = std::iter::once(Some(first?)).chain(further).collect();
+        Ok(Backlogs::of(each, self.store.stream_state().await?.is_some()))
     }
 
     async fn store_time(&self) -> Result<Timestamp, StoreError> {

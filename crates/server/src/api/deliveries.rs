@@ -10,9 +10,8 @@ use axum::extract::{Path, State};
 use axum::routing::post;
 use axum::{Json, Router};
 use postrider::Envelope;
-use postrider::pull::{Leased, PullDesk, Verdict};
+use postrider::pull::{Leased, Said, Verdict};
 use postrider::runtime::StartError;
-use postrider::store::Backend;
 use postrider::topology::QueueName;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -20,7 +19,8 @@ use serde_json::value::RawValue;
 use super::Api;
 use super::problem::{Code, Problem};
 use super::subscriptions::{read, read_or_default};
-use crate::pull_desks::PullDesks;
+use crate::pull_desks::{PullDesks, Told};
+use crate::wiring::WholeStore;
 
 /// The most deliveries of one lease.
 const MOST: usize = 100;
@@ -32,7 +32,7 @@ const LONGEST_LEASE_MS: u64 = 600_000;
 type Desks<S> = State<Arc<PullDesks<S>>>;
 
 /// The routes. A token for one tenant has no part in them: a queue has everybody's events.
-pub(crate) fn routes<S: Backend>(desks: Arc<PullDesks<S>>) -> Router<Api> {
+pub(crate) fn routes<S: WholeStore>(desks: Arc<PullDesks<S>>) -> Router<Api> {
     Router::new()
         .route("/queues/{queue}/deliveries", post(lease::<S>))
         .route("/queues/{queue}/deliveries:ack", post(ack::<S>))
@@ -79,7 +79,7 @@ struct Delivered {
 }
 
 /// Leases what there is. An empty list when there was nothing within `wait_ms`.
-async fn lease<S: Backend>(
+async fn lease<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
     body: Bytes,
@@ -105,92 +105,60 @@ struct Settle {
     lease_ms: Option<u64>,
 }
 
-/// Which of them were settled, and whose lease was over: these come again.
-#[derive(Default, Serialize)]
-struct Settled {
-    settled: Vec<String>,
-    over: Vec<String>,
-}
-
-async fn ack<S: Backend>(
+async fn ack<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
     body: Bytes,
-) -> Result<Json<Settled>, Problem> {
-    let asked = read(&body)?;
-    let mut answer =
-        settle(&desks, &queue, &asked, |desk, token, _| desk.settle(token, Verdict::Ack).is_ok()).await;
-    for token in std::mem::take(&mut answer.over) {
-        let marked = desks.ack_for_another(&queue, &token).await?;
-        if marked { &mut answer.settled } else { &mut answer.over }.push(token);
-    }
-    told(answer)
+) -> Result<Json<Told>, Problem> {
+    let asked: Settle = read(&body)?;
+    say(&desks, &queue, asked.leases, Said::Settle(Verdict::Ack)).await
 }
 
-async fn retry<S: Backend>(
+async fn retry<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
     body: Bytes,
-) -> Result<Json<Settled>, Problem> {
-    let verdict = |asked: &Settle| Verdict::Retry {
-        reason: reason(asked, "the worker asked for a retry"),
-        after: asked.after_ms.map(Duration::from_millis),
-    };
-    let asked = read(&body)?;
-    told(
-        settle(&desks, &queue, &asked, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok()).await,
-    )
+) -> Result<Json<Told>, Problem> {
+    let asked: Settle = read(&body)?;
+    let reason = reason(&asked, "the worker asked for a retry");
+    let after = asked.after_ms.map(Duration::from_millis);
+    say(&desks, &queue, asked.leases, Said::Settle(Verdict::Retry { reason, after })).await
 }
 
-async fn reject<S: Backend>(
+async fn reject<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
     body: Bytes,
-) -> Result<Json<Settled>, Problem> {
-    let verdict = |asked: &Settle| Verdict::Reject { reason: reason(asked, "the worker rejected it") };
-    let asked = read(&body)?;
-    told(
-        settle(&desks, &queue, &asked, |desk, token, asked| desk.settle(token, verdict(asked)).is_ok()).await,
-    )
+) -> Result<Json<Told>, Problem> {
+    let asked: Settle = read(&body)?;
+    let reason = reason(&asked, "the worker rejected it");
+    say(&desks, &queue, asked.leases, Said::Settle(Verdict::Reject { reason })).await
 }
 
-async fn extend<S: Backend>(
+async fn extend<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
     body: Bytes,
-) -> Result<Json<Settled>, Problem> {
+) -> Result<Json<Told>, Problem> {
     let asked: Settle = read(&body)?;
     let lease = lease_of(asked.lease_ms)?;
-    told(settle(&desks, &queue, &asked, |desk, token, _| desk.extend(token, lease).is_ok()).await)
+    say(&desks, &queue, asked.leases, Said::Extend(lease)).await
 }
 
-/// Does it to each lease of this process.
-async fn settle<S: Backend>(
+/// Says it of every lease. 410 when all of them are over.
+async fn say<S: WholeStore>(
     desks: &PullDesks<S>,
     queue: &QueueName,
-    asked: &Settle,
-    each: impl Fn(&PullDesk, &str, &Settle) -> bool,
-) -> Settled {
-    let mut answer = Settled::default();
-    if let Some(desk) = desks.open(queue).await {
-        for token in &asked.leases {
-            let place = if each(&desk, token, asked) { &mut answer.settled } else { &mut answer.over };
-            place.push(token.clone());
-        }
-    } else {
-        answer.over.clone_from(&asked.leases);
-    }
-    answer
-}
-
-/// 410 when all of them are over.
-fn told(answer: Settled) -> Result<Json<Settled>, Problem> {
-    if answer.settled.is_empty() && !answer.over.is_empty() {
-        let detail = "it ran out, was settled before, or was given by another process, which alone can retry, reject or extend it; \
-                      what was not settled comes again";
+    leases: Vec<String>,
+    said: Said,
+) -> Result<Json<Told>, Problem> {
+    let told = desks.say(queue, leases, &said).await?;
+    if told.settled.is_empty() && !told.over.is_empty() {
+        let detail = "it ran out, was settled before, is of another queue, or the process that gave it is gone; what was not \
+                      settled comes again";
         return Err(Problem::new(Code::LeaseOver, detail));
     }
-    Ok(Json(answer))
+    Ok(Json(told))
 }
 
 fn reason(asked: &Settle, otherwise: &str) -> String {

@@ -6,6 +6,8 @@ mod checkup;
 
 pub(super) use checkup::Checkup;
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -49,12 +51,26 @@ struct ClockHealth {
 /// The outbox and who publishes it, wherever that is.
 #[derive(Debug, Serialize)]
 struct Publisher {
-    /// `ok`, `behind` (an event waits for a minute), `paused` (its servers are away), `starting`, or `unknown`.
+    /// `ok`, `behind` (an event waits for a minute), `partly unavailable` (the database of a further outbox is away), `paused` (its
+    /// servers are away), `starting`, or `unknown`.
     status: &'static str,
     /// How the outbox is read: `cdc` while a relay streams it, else `poll`.
     mode: &'static str,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     backlog: Option<Waiting>,
+    /// Only where there are several; the figures above are of all together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outboxes: Option<Outboxes>,
+}
+
+/// How many outboxes there are. Which of them is which, `/v1/outboxes` says to those who may know.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Outboxes {
+    count: usize,
+    /// In these an event waits for a minute.
+    behind: usize,
+    /// The databases of these are away.
+    unavailable: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -133,7 +149,7 @@ impl Health {
         let essential = pings.store == StoreWord::Ok && pings.broker;
         let well = redis != Some("degraded")
             && clock.status != "skewed"
-            && !matches!(outbox_publisher.status, "behind" | "paused")
+            && !matches!(outbox_publisher.status, "behind" | "paused" | "partly unavailable")
             && consumers.status == "ok";
         let status = match (essential, well) {
             (false, _) => "unavailable",
@@ -161,11 +177,13 @@ impl ClockHealth {
 impl Publisher {
     fn of(figures: Option<&Figures>, relay: &Relaying) -> Self {
         let oldest = figures.map_or(0.0, |figures| figures.oldest_pending.as_secs_f64());
+        let outboxes = figures.filter(|figures| figures.each.len() > 1).map(Outboxes::of);
         let status = match relay {
             Relaying::Starting => "starting",
             Relaying::Here(relay) if relay.is_paused() => "paused",
             _ if figures.is_none() => "unknown",
             _ if oldest > BEHIND_SECONDS => "behind",
+            _ if outboxes.as_ref().is_some_and(|outboxes| outboxes.unavailable > 0) => "partly unavailable",
             Relaying::Elsewhere | Relaying::Here(_) => "ok",
         };
         let backlog = figures.map(|figures| Waiting {
@@ -176,7 +194,18 @@ impl Publisher {
             oldest_pending_seconds: (oldest * 1000.0).round() / 1000.0,
         });
         let mode = if figures.is_some_and(|figures| figures.streamed) { "cdc" } else { "poll" };
-        Self { status, mode, backlog }
+        Self { status, mode, backlog, outboxes }
+    }
+}
+
+impl Outboxes {
+    fn of(figures: &Figures) -> Self {
+        let behind = |oldest: &&Duration| oldest.as_secs_f64() > BEHIND_SECONDS;
+        Self {
+            count: figures.each.len(),
+            behind: figures.each.iter().flatten().filter(behind).count(),
+            unavailable: figures.each.iter().filter(|oldest| oldest.is_none()).count(),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/events`, read: found, shown, followed; and `/v1/outbox`: what waits there and what stands still.
+//! `/v1/events`, read: found, shown, followed; and `/v1/outbox`, `/v1/outboxes`: what waits there and what stands still.
 
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
@@ -13,7 +13,7 @@ use super::front::{Front, Path, Query, limit, may_see, place, tenant};
 use super::subscriptions::read;
 use super::{Caller, Code, Problem};
 use crate::desk::events::Timeline;
-use crate::desk::outbox::OutboxReport;
+use crate::desk::outbox::{OutboxReport, Standing};
 
 /// Parked keys that are listed.
 const PARKED: usize = 200;
@@ -24,6 +24,7 @@ pub(super) fn routes() -> Router<Front> {
         .route("/events/{id}", get(show))
         .route("/events/{id}/timeline", get(timeline))
         .route("/outbox", get(report))
+        .route("/outboxes", get(every))
         .route("/outbox/unpark", post(unpark))
 }
 
@@ -37,8 +38,16 @@ struct Which {
     key: Option<OrderingKey>,
     tenant: Option<TenantId>,
     status: Option<String>,
+    outbox: Option<String>,
     cursor: Option<String>,
     limit: Option<usize>,
+}
+
+/// Which outbox, by its label or its table; the default one, where none is named.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfOutbox {
+    outbox: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -67,7 +76,7 @@ async fn list(
         tenant: tenant(&caller, which.tenant)?,
         before: place(which.cursor.as_deref())?,
     };
-    let page = front.desk.rows(&filter, limit(which.limit)).await?;
+    let page = front.desk.rows(which.outbox.as_deref(), &filter, limit(which.limit)).await?;
     Ok(Json(Listed { events: page.rows, next: page.next.map(|place| place.to_string()) }))
 }
 
@@ -75,8 +84,9 @@ async fn show(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<EventId>,
+    Query(of): Query<OfOutbox>,
 ) -> Result<Json<RowView>, Problem> {
-    let found = front.desk.row(&id).await?;
+    let found = front.desk.row(of.outbox.as_deref(), &id).await?;
     let seen = found.filter(|row| may_see(&caller, row.group_id.as_deref()));
     seen.map(Json).ok_or_else(|| no_event(&id))
 }
@@ -85,8 +95,9 @@ async fn timeline(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<EventId>,
+    Query(of): Query<OfOutbox>,
 ) -> Result<Json<Timeline>, Problem> {
-    let found = front.desk.timeline(&id).await?;
+    let found = front.desk.timeline(of.outbox.as_deref(), &id).await?;
     let seen = found.filter(|story| may_see(&caller, story.tenant.as_deref()));
     seen.map(Json).ok_or_else(|| no_event(&id))
 }
@@ -97,8 +108,31 @@ pub(crate) fn no_event(id: &EventId) -> Problem {
     Problem::new(Code::NotFound, told).about(id)
 }
 
-async fn report(State(front): State<Front>) -> Result<Json<OutboxReport>, Problem> {
-    Ok(Json(front.desk.outbox(PARKED).await?))
+async fn report(
+    State(front): State<Front>,
+    Query(of): Query<OfOutbox>,
+) -> Result<Json<OutboxReport>, Problem> {
+    Ok(Json(front.desk.outbox(of.outbox.as_deref(), PARKED).await?))
+}
+
+/// One of the outboxes, and how it is.
+#[derive(Serialize)]
+struct Every {
+    status: &'static str,
+    #[serde(flatten)]
+    standing: Standing,
+}
+
+#[derive(Serialize)]
+struct All {
+    outboxes: Vec<Every>,
+}
+
+/// All of them, the default one first. One that is away keeps nobody from seeing the others.
+async fn every(State(front): State<Front>) -> Result<Json<All>, Problem> {
+    let (standings, now) = (front.desk.outboxes().await?, front.clock.now());
+    let every = |standing: Standing| Every { status: standing.status(now), standing };
+    Ok(Json(All { outboxes: standings.into_iter().map(every).collect() }))
 }
 
 /// What gets new attempts: a key, or one event.
@@ -107,6 +141,7 @@ async fn report(State(front): State<Front>) -> Result<Json<OutboxReport>, Proble
 struct Free {
     key: Option<OrderingKey>,
     id: Option<EventId>,
+    outbox: Option<String>,
     reason: String,
 }
 
@@ -120,11 +155,12 @@ async fn unpark(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<Freed>, Problem> {
-    let target = match read(&body)? {
-        Free { key: Some(key), id: None, reason } => (Unpark::Key(key), reason),
-        Free { key: None, id: Some(id), reason } => (Unpark::Event(id), reason),
+    let Free { key, id, outbox, reason } = read(&body)?;
+    let target = match (key, id) {
+        (Some(key), None) => Unpark::Key(key),
+        (None, Some(id)) => Unpark::Event(id),
         _ => return Err(Problem::new(Code::InvalidRequest, "name a key, or an event by its id")),
     };
-    let ids = front.desk.unpark(&target.0, &caller.name(), Some(&target.1)).await?;
+    let ids = front.desk.unpark(outbox.as_deref(), &target, &caller.name(), Some(&reason)).await?;
     Ok(Json(Freed { ids }))
 }

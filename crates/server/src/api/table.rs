@@ -85,6 +85,8 @@ impl Route {
 }
 
 const PAGE: &[&str] = &["cursor", "limit"];
+/// Which outbox, by its label or its table; the default one, where none is named.
+const OUTBOX: &[&str] = &["outbox"];
 const LETTERS: &[&str] = &[
     "consumer",
     "queue",
@@ -123,11 +125,27 @@ pub(crate) const ROUTES: &[Route] = &[
         .gives("BatchAnswer"),
     get("/events", Viewer, "Events in the outbox, the newest first")
         .own()
-        .asks(&["type", "aggregate_type", "aggregate_id", "key", "tenant", "status", "cursor", "limit"])
+        .asks(&[
+            "type",
+            "aggregate_type",
+            "aggregate_id",
+            "key",
+            "tenant",
+            "status",
+            "outbox",
+            "cursor",
+            "limit",
+        ])
         .gives("EventPage"),
-    get("/events/{id}", Viewer, "One event with its payload").own().gives("Event"),
-    get("/events/{id}/timeline", Viewer, "Everything that happened to an event").own().gives("Timeline"),
-    get("/outbox", Viewer, "What waits in the outbox, and which keys stand still").gives("Outbox"),
+    get("/events/{id}", Viewer, "One event with its payload").own().asks(OUTBOX).gives("Event"),
+    get("/events/{id}/timeline", Viewer, "Everything that happened to an event")
+        .own()
+        .asks(OUTBOX)
+        .gives("Timeline"),
+    get("/outbox", Viewer, "What waits in an outbox, and which keys stand still")
+        .asks(OUTBOX)
+        .gives("Outbox"),
+    get("/outboxes", Viewer, "All outboxes and what waits in each").gives("Outboxes"),
     post("/outbox/unpark", Operator, "Give the dead events of a key new attempts")
         .takes("Unpark")
         .gives("Unparked"),

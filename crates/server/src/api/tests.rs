@@ -78,7 +78,7 @@ impl ApiBackend for Memory {
         }
         Ok(())
     }
-    async fn outbox(&self) -> Result<(postrider::store::Backlog, bool), StoreError> {
+    async fn outbox(&self) -> Result<Backlogs, StoreError> {
         self.check_store().await.map(|()| Default::default())
     }
     async fn store_time(&self) -> Result<jiff::Timestamp, StoreError> {

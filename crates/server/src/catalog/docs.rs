@@ -103,8 +103,8 @@ Redis helps and decides nothing: it may be lost entirely, at any moment. What is
 | `CONSUMER:ik:TENANT:EVENT` | that of `redis.url` | notes on applied events, asked before the inbox | {hours} hours after the last change |
 | `{prefix}{{ID}}` | {db} (`redis.state_db`, `REDIS_STATE_DB`) | a job: `status`, `total`, `done`, `errors` | {days} days after the last change |
 
-On a Redis Cluster idempotency keys find their nodes; jobs do not, because their commands follow no redirects yet: keep a single server for
-them, or read them from the database. An eviction policy is for the whole server, not for a database.
+A Redis Cluster works for both: name one of its nodes, and set `REDIS_STATE_DB=0`, the only database it has. All keys of a job are in one
+slot; while that slot moves to another node, marks may be told to try again. An eviction policy is for the whole server, not for a database.
 
 ## See how a job stands
 ```sh

@@ -2,6 +2,8 @@
 
 mod replay;
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand, ValueEnum};
 use postrider::EventId;
 use postrider::envelope::OrderingKey;
@@ -9,14 +11,17 @@ use postrider::store::{Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowPag
 use serde::Serialize;
 
 use super::Context;
-use crate::desk::outbox::{OutboxReport, report};
+use crate::desk::outbox::{OutboxReport, Standing, standings};
 use crate::exit::{Exit, usage};
-use crate::outboxes::{self, OpenOutbox};
+use crate::outboxes;
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// Parked keys that `status` shows.
 const SHOWN: usize = 20;
+
+/// A database that does not answer within this is away.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to do with the outbox.
 #[derive(Debug, Args)]
@@ -138,7 +143,7 @@ impl OnStore for Outbox<'_> {
         let all = if table.is_some() { std::slice::from_ref(&asked) } else { &open };
         let store = &asked.store;
         match &self.args.what {
-            What::Status => self.status(&standings(all).await),
+            What::Status => self.status(&standings(all, SHOWN, PATIENCE).await),
             What::Ls { status, key, aggregate_type, before, limit } => {
                 let filter = RowFilter {
                     status: status.map(Into::into),
@@ -200,7 +205,7 @@ impl Outbox<'_> {
             || standings.iter().filter_map(|standing| Some((&standing.outbox, standing.report.as_ref()?)));
         let counts = table(
             &["OUTBOX", "DUE", "LATER", "DEAD", "PARKED KEYS", "OLDEST DUE", "MODE", "LAG BYTES"],
-            standings.iter().map(Standing::cells),
+            standings.iter().map(cells),
         );
         let keys =
             reports().flat_map(|(outbox, report)| report.parked.iter().map(move |parked| (outbox, parked)));
@@ -316,16 +321,6 @@ struct Round {
     kept: Option<Kept>,
 }
 
-/// How one outbox stands, or why that is not known.
-#[derive(Serialize)]
-struct Standing {
-    outbox: String,
-    #[serde(flatten)]
-    report: Option<OutboxReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
 /// What `status` prints.
 #[derive(Serialize)]
 struct Standings<'a> {
@@ -334,34 +329,19 @@ struct Standings<'a> {
     outboxes: &'a [Standing],
 }
 
-/// A database that is away keeps nobody from seeing the others.
-async fn standings<S: WholeStore>(outboxes: &[OpenOutbox<S>]) -> Vec<Standing> {
-    let mut standings = Vec::new();
-    for outbox in outboxes {
-        let (report, error) = match report(&outbox.store, SHOWN).await {
-            Ok(report) => (Some(report), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        standings.push(Standing { outbox: outbox.choice.label.clone(), report, error });
-    }
-    standings
-}
-
-impl Standing {
-    fn cells(&self) -> Vec<String> {
-        let Some(report) = &self.report else {
-            return vec![self.outbox.clone(), self.error.clone().unwrap_or_default()];
-        };
-        let OutboxReport { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, .. } = report;
-        vec![
-            self.outbox.clone(),
-            due.to_string(),
-            later.to_string(),
-            dead.to_string(),
-            parked_keys.to_string(),
-            oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string()),
-            (*mode).to_owned(),
-            stream_lag_bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string()),
-        ]
-    }
+fn cells(standing: &Standing) -> Vec<String> {
+    let Some(report) = &standing.report else {
+        return vec![standing.outbox.clone(), standing.error.clone().unwrap_or_default()];
+    };
+    let OutboxReport { due, later, dead, parked_keys, oldest_due, mode, stream_lag_bytes, .. } = report;
+    vec![
+        standing.outbox.clone(),
+        due.to_string(),
+        later.to_string(),
+        dead.to_string(),
+        parked_keys.to_string(),
+        oldest_due.map_or_else(|| "-".to_owned(), |at| at.to_string()),
+        (*mode).to_owned(),
+        stream_lag_bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string()),
+    ]
 }

@@ -70,6 +70,7 @@ pub(super) fn state(word: &str) -> Markup {
         "paused"
         | "degraded"
         | "waiting"
+        | "behind"
         | "parked"
         | "running"
         | "not published yet"

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider::push::Attempt;
 use postrider::store::{
-    LetterStatus, OutboxStatus, OutboxStep, Registration, Registrations, StoreError, Trace, Traces,
+    LetterStatus, OutboxStatus, OutboxStep, Registration, Registrations, RowView, StoreError, Trace, Traces,
 };
 use postrider::topology::{ConsumerName, RoutingKey};
 use postrider::{Broker, EventId};
@@ -65,14 +65,21 @@ pub(crate) struct Timeline {
 
 #[async_trait]
 pub(crate) trait Events {
-    /// An event's story; nothing if it is known nowhere here.
-    async fn timeline(&self, id: &EventId) -> Answer<Option<Timeline>>;
+    /// The story of an event of an outbox, the default one where none is named; nothing if it is known nowhere here.
+    async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>>;
 }
 
 #[async_trait]
 impl<S: WholeStore> Events for StoreDesk<S> {
-    async fn timeline(&self, id: &EventId) -> Answer<Option<Timeline>> {
-        let Some(traced) = trace(&self.store, Some(&self.broker), id).await? else { return Ok(None) };
+    async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>> {
+        let outbox = self.named(outbox)?;
+        // Inboxes and dead letters are in the store, whichever database the outbox is in.
+        let mut known = self.store.trace(id).await?;
+        let row = outbox.store.find(id).await?;
+        if outbox.choice.table.is_some() {
+            known.outbox = row.iter().map(step).collect();
+        }
+        let Some(traced) = follow(&self.store, Some(&self.broker), id, known).await? else { return Ok(None) };
         let mut attempts = Vec::new();
         let stored = self.store.subscriptions().await?.into_iter().map(|stored| stored.subscription.name);
         let configured = self.config.push.iter().map(|pushed| pushed.subscription.name.clone());
@@ -82,11 +89,24 @@ impl<S: WholeStore> Events for StoreDesk<S> {
         for name in &names {
             attempts.extend(self.store.attempts(name, Some(id), ATTEMPTS).await?);
         }
-        let row = self.store.find(id).await?;
         let of_letters = || traced.trace.dead_letters.iter().find_map(|letter| letter.tenant.clone());
         let tenant = row.and_then(|row| row.group_id).or_else(of_letters);
         let steps = story(&traced.trace, &attempts);
         Ok(Some(Timeline { id: traced.id, tenant, steps, consumers: traced.consumers }))
+    }
+}
+
+/// An event's own row in an outbox beside the default one.
+fn step(row: &RowView) -> OutboxStep {
+    OutboxStep {
+        row_id: row.id.clone(),
+        event_type: row.event_type.clone(),
+        status: OutboxStatus::from_name(&row.status).unwrap_or(OutboxStatus::Pending),
+        target_queue: None,
+        created_at: row.created_at,
+        published_at: row.published_at,
+        attempts: row.attempts.unsigned_abs(),
+        last_error: row.last_error.clone(),
     }
 }
 
@@ -96,7 +116,16 @@ pub(crate) async fn trace<S: Traces + Registrations>(
     broker: Option<&Arc<dyn Broker>>,
     id: &EventId,
 ) -> Result<Option<Traced>, StoreError> {
-    let trace = store.trace(id).await?;
+    let known = store.trace(id).await?;
+    follow(store, broker, id, known).await
+}
+
+async fn follow<S: Registrations>(
+    store: &S,
+    broker: Option<&Arc<dyn Broker>>,
+    id: &EventId,
+    trace: Trace,
+) -> Result<Option<Traced>, StoreError> {
     if trace == Trace::default() {
         return Ok(None);
     }

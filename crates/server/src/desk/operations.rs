@@ -266,11 +266,9 @@ impl<S: WholeStore> StoreDesk<S> {
     /// The outbox that is asked for. Those of other databases have operations of their own there, which this desk does not show.
     fn outbox_of(&self, asked: &Asked) -> Answer<OpenOutbox<S>> {
         let wrong = |told: String| Problem::new(Code::InvalidRequest, told);
-        let open = outboxes::open(&self.store, &self.config, &self.clock)?;
-        let outbox =
-            outboxes::named(&open, asked.table.as_deref()).map_err(|error| wrong(error.to_string()))?;
+        let outbox = outboxes::find(&self.outboxes, asked.table.as_deref()).map_err(wrong)?;
         match &outbox.choice.database {
-            None => Ok(outbox),
+            None => Ok(outbox.clone()),
             Some(_) => Err(wrong(format!(
                 "{0} is in another database; use `postrider outbox replay --table {0}`",
                 outbox.choice.label

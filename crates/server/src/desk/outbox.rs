@@ -1,4 +1,6 @@
-//! The outbox: what waits, what stands still, and how it goes on.
+//! The outboxes: what waits, what stands still, and how it goes on.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::EventId;
@@ -8,7 +10,14 @@ use postrider::store::{
 use serde::Serialize;
 
 use super::{Answer, StoreDesk};
+use crate::api::{Code, Problem};
+use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
+
+/// A database that does not answer within this is away.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// An event that could have been published for so long means that nobody keeps up.
+const BEHIND: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
 
 /// How an outbox stands.
 #[derive(Debug, Clone, Serialize)]
@@ -51,38 +60,105 @@ pub(crate) async fn report<S: store::Outbox + OutboxDesk>(
     })
 }
 
+/// How one outbox stands, or why that is not known.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Standing {
+    /// What it is called.
+    pub(crate) outbox: String,
+    #[serde(flatten)]
+    pub(crate) report: Option<OutboxReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl Standing {
+    /// In a word: `ok`, `behind` (an event waits for a minute), or `unavailable` (its database is away).
+    pub(crate) fn status(&self, now: jiff::Timestamp) -> &'static str {
+        let Some(report) = &self.report else { return "unavailable" };
+        let waits = |since: jiff::Timestamp| now.duration_since(since) > BEHIND;
+        if report.oldest_due.is_some_and(waits) { "behind" } else { "ok" }
+    }
+}
+
+/// How each stands, asked at the same time. A database that is away keeps nobody from seeing the others.
+pub(crate) async fn standings<S: WholeStore>(
+    outboxes: &[OpenOutbox<S>],
+    parked: usize,
+    patience: Duration,
+) -> Vec<Standing> {
+    let standing = async |outbox: &OpenOutbox<S>| {
+        let found = tokio::time::timeout(patience, report(&outbox.store, parked)).await;
+        let (report, error) = match found {
+            Ok(Ok(report)) => (Some(report), None),
+            Ok(Err(error)) => (None, Some(error.to_string())),
+            Err(_) => (None, Some(format!("its database did not answer within {} s", patience.as_secs()))),
+        };
+        Standing { outbox: outbox.choice.label.clone(), report, error }
+    };
+    futures_util::future::join_all(outboxes.iter().map(standing)).await
+}
+
+/// Outboxes are named by label or table; the default one is meant where none is named, and a name that there is not is a problem.
 #[async_trait]
 pub(crate) trait Outbox {
-    /// How it stands.
-    async fn outbox(&self, parked: usize) -> Answer<OutboxReport>;
-    /// A page of events, the newest first.
-    async fn rows(&self, filter: &RowFilter, limit: usize) -> Answer<RowPage>;
+    /// How every one stands, the default one first.
+    async fn outboxes(&self) -> Answer<Vec<Standing>>;
+    /// How one stands.
+    async fn outbox(&self, outbox: Option<&str>, parked: usize) -> Answer<OutboxReport>;
+    /// A page of its events, the newest first.
+    async fn rows(&self, outbox: Option<&str>, filter: &RowFilter, limit: usize) -> Answer<RowPage>;
     /// One event with its payload.
-    async fn row(&self, id: &EventId) -> Answer<Option<RowView>>;
+    async fn row(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<RowView>>;
     /// Gives dead events new attempts.
-    async fn unpark(&self, target: &Unpark, by: &str, reason: Option<&str>) -> Answer<Vec<EventId>>;
+    async fn unpark(
+        &self,
+        outbox: Option<&str>,
+        target: &Unpark,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Answer<Vec<EventId>>;
 }
 
 #[async_trait]
 impl<S: WholeStore> Outbox for StoreDesk<S> {
-    async fn outbox(&self, parked: usize) -> Answer<OutboxReport> {
-        Ok(report(&self.store, parked).await?)
+    async fn outboxes(&self) -> Answer<Vec<Standing>> {
+        Ok(standings(&self.outboxes, 0, PATIENCE).await)
     }
 
-    async fn rows(&self, filter: &RowFilter, limit: usize) -> Answer<RowPage> {
-        Ok(self.store.list(filter, limit).await?)
+    async fn outbox(&self, outbox: Option<&str>, parked: usize) -> Answer<OutboxReport> {
+        Ok(report(&self.named(outbox)?.store, parked).await?)
     }
 
-    async fn row(&self, id: &EventId) -> Answer<Option<RowView>> {
-        Ok(self.store.find(id).await?)
+    async fn rows(&self, outbox: Option<&str>, filter: &RowFilter, limit: usize) -> Answer<RowPage> {
+        Ok(self.named(outbox)?.store.list(filter, limit).await?)
     }
 
-    async fn unpark(&self, target: &Unpark, by: &str, reason: Option<&str>) -> Answer<Vec<EventId>> {
-        let subject = match target {
+    async fn row(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<RowView>> {
+        Ok(self.named(outbox)?.store.find(id).await?)
+    }
+
+    async fn unpark(
+        &self,
+        outbox: Option<&str>,
+        target: &Unpark,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Answer<Vec<EventId>> {
+        let named = self.named(outbox)?;
+        let what = match target {
             Unpark::Key(key) => format!("ordering_key/{key}"),
             Unpark::Event(id) => format!("event/{id}"),
         };
+        let is_default = named.choice.table.is_none();
+        let subject = if is_default { what } else { format!("outbox/{}/{what}", named.choice.label) };
         self.record(by, "outbox.unparked", subject, reason).await?;
-        Ok(self.store.unpark(target).await?)
+        Ok(named.store.unpark(target).await?)
+    }
+}
+
+impl<S: WholeStore> StoreDesk<S> {
+    /// The outbox of this name, or a problem that says which there are.
+    pub(super) fn named(&self, outbox: Option<&str>) -> Answer<&OpenOutbox<S>> {
+        outboxes::find(&self.outboxes, outbox).map_err(|told| Problem::new(Code::NotFound, told))
     }
 }

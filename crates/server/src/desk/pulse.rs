@@ -216,7 +216,8 @@ impl Look {
             health.insert("redis", if degraded { "degraded" } else { "ok" });
         }
         let outbox = tokio::time::timeout(PATIENCE, self.backend.outbox()).await;
-        let (backlog, streamed) = outbox.ok().and_then(Result::ok).unzip();
+        let (backlog, streamed) =
+            outbox.ok().and_then(Result::ok).map(|found| (found.together, found.streamed)).unzip();
         let beat = Beat {
             at,
             health,
@@ -244,7 +245,7 @@ impl Look {
         beat: &mut Beat,
         moment: &mut Moment,
     ) -> Answer<()> {
-        let newest = self.desk.rows(&RowFilter::default(), 1).await?.rows;
+        let newest = self.desk.rows(None, &RowFilter::default(), 1).await?.rows;
         let position = newest.first().and_then(|row| row.position.parse().ok()).unwrap_or(0);
         (beat.due, beat.later) = (backlog.due, backlog.later);
         (beat.dead_in_outbox, beat.parked_keys) = (backlog.dead, backlog.parked_keys);

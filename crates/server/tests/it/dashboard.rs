@@ -27,6 +27,11 @@ const NASTY: &str = "<script>document.title='owned'</script><img src=x onerror=\
 impl Shop {
     /// Serves a shop whose mails cannot be sent.
     async fn open(folder: &Folder) -> Self {
+        Self::open_with(folder, "").await
+    }
+
+    /// The same with more in the configuration.
+    async fn open_with(folder: &Folder, more: &str) -> Self {
         let mended = Arc::new(AtomicBool::new(false));
         let knows = mended.clone();
         let receiver = Receiver::start(move |request, _| {
@@ -43,7 +48,7 @@ impl Shop {
             &format!(
                 "[egress]\nallow = ['127.0.0.1', 'http']\n\
                  [[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n\
-                 [[push]]\nname = 'email'\nkeys = ['shop.order.*']\nurl = '{url}'\n"
+                 [[push]]\nname = 'email'\nkeys = ['shop.order.*']\nurl = '{url}'\n{more}"
             ),
         );
         let mut serving = folder.serve(&[]);

@@ -9,7 +9,7 @@ use postrider_testkit::servers::TestDatabase;
 use super::networked::servers;
 use super::process::Folder;
 
-fn psql(url: &str, args: &[&str]) -> (bool, String) {
+pub(super) fn psql(url: &str, args: &[&str]) -> (bool, String) {
     let mut psql = Command::new("psql");
     psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url]).args(args);
     let ran = psql.output().unwrap();

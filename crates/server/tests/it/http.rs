@@ -139,6 +139,39 @@ fn clients_that_send_nothing_lose_their_connection_and_keep_nobody_out() {
 }
 
 #[test]
+fn a_huge_head_is_refused_and_a_connection_closed_half_way_commits_nothing() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let event = r#"{"type":"a.b","data":{},"id":"half"}"#;
+    let exchange = |sent: &str| {
+        let mut stream = TcpStream::connect(&serving.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        // It may answer and close before it has read everything.
+        let _refused = stream.write_all(sent.as_bytes());
+        let _closed = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let closed = stream.read_to_end(&mut answer);
+        assert!(
+            !closed.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
+            "it was left open"
+        );
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let head = "POST /v1/events HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
+    let half = exchange(&format!("{head}content-length: 1000\r\n\r\n{event}"));
+    assert!(!half.starts_with("HTTP/1.1 2"), "{half}");
+    let huge =
+        exchange(&format!("{head}x-huge: {}\r\ncontent-length: 36\r\n\r\n{event}", "x".repeat(2_000_000)));
+    assert!(huge.is_empty() || huge.starts_with("HTTP/1.1 431"), "{huge}");
+    let many: String = (0..1000).map(|number| format!("x-{number}: y\r\n")).collect();
+    let many = exchange(&format!("{head}{many}content-length: 36\r\n\r\n{event}"));
+    assert!(many.is_empty() || many.starts_with("HTTP/1.1 431"), "{many}");
+    assert_eq!(serving.post_event(&[], r#"{"type":"a.b","data":{},"id":"whole"}"#).0, 202);
+    let listed = serving.http("GET", "/v1/events", &[], "").2;
+    assert!(listed.contains("whole") && !listed.contains("half"), "{listed}");
+}
+
+#[test]
 fn a_thousand_idle_connections_are_nothing() {
     let folder = Folder::new();
     let serving = folder.serve(&["--roles", "api"]);

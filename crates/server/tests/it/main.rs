@@ -25,6 +25,7 @@ mod outbox_replay;
 mod outboxes;
 mod process;
 mod progress;
+mod pulling;
 mod push;
 mod reloading;
 mod topology;

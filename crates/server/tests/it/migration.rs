@@ -159,36 +159,46 @@ fn carried_out(serving: &Serving, (status, asked): (u16, Value), meanwhile: impl
     panic!("{path} is not over");
 }
 
-#[test]
-fn a_migration_goes_through_its_phases_over_http() {
-    let folder = Folder::new();
+/// Both buses are compared, the phases are changed and what is still in use is kept, each by a request.
+fn migrates_over_http(folder: &Folder) {
     folder.write("postrider.toml", CONFIG);
     let mut serving = folder.serve(&[]);
     serving.wait_for("serving");
     let (status, started) = post(&serving, "/v1/migrations", &json!({ "reason": "we move" }));
     assert_eq!((status, &started["phase"]), (201, &json!("dual")), "{started}");
-    until(&folder, "settling", |standing| standing["settled"] == true);
+    until(folder, "settling", |standing| standing["settled"] == true);
     let asked = post(&serving, "/v1/migrations/old-bus/compare", &json!({ "listen_ms": 2000 }));
-    let compared = carried_out(&serving, asked, || publish(&folder));
+    let compared = carried_out(&serving, asked, || publish(folder));
     assert_eq!(compared["state"], "done", "{compared}");
-    let parity = until(&folder, "a report", |standing| !standing["parity"].is_null())["parity"].clone();
+    let parity = until(folder, "a report", |standing| !standing["parity"].is_null())["parity"].clone();
     assert!(parity["holds"] == true && parity["compared"].as_u64() > Some(0), "{parity}");
-    until(&folder, "the last copy", |standing| standing["legacy"]["pending"] == 0);
+    until(folder, "the last copy", |standing| standing["legacy"]["pending"] == 0);
     let (status, cut) = post(&serving, "/v1/migrations/old-bus/cutover", &json!({ "reason": "proven" }));
     assert_eq!((status, &cut["phase"]), (200, &json!("cutover")), "{cut}");
     // Nobody has consumed the copies.
-    until(&folder, "settling", |standing| standing["settled"] == true);
+    until(folder, "settling", |standing| standing["settled"] == true);
     let refused = carried_out(&serving, post(&serving, "/v1/migrations/old-bus/finish", &json!({})), || {});
     assert!(
         refused["state"] == "failed" && refused["error"].as_str().unwrap().contains("messages"),
         "{refused}"
     );
-    assert_eq!(standing(&folder)["phase"], "cutover");
+    assert_eq!(standing(folder)["phase"], "cutover");
 }
 
 #[test]
-fn an_old_bus_that_nobody_uses_is_removed_over_http() {
-    let folder = Folder::new();
+fn a_migration_goes_through_its_phases_over_http() {
+    migrates_over_http(&Folder::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_goes_through_its_phases_over_http_on_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    migrates_over_http(&folder);
+}
+
+/// The old exchange and queue go, by a request.
+fn is_removed_over_http(folder: &Folder) {
     folder.write("postrider.toml", CONFIG);
     let mut serving = folder.serve(&[]);
     serving.wait_for("serving");
@@ -196,15 +206,27 @@ fn an_old_bus_that_nobody_uses_is_removed_over_http() {
     let forced = json!({ "force": true, "reason": "nobody ever used it" });
     assert_eq!(post(&serving, "/v1/migrations/old-bus/cutover", &json!({ "force": true })).0, 422);
     assert_eq!(post(&serving, "/v1/migrations/old-bus/cutover", &forced).0, 200);
-    until(&folder, "settling", |standing| standing["settled"] == true);
+    until(folder, "settling", |standing| standing["settled"] == true);
     let done = carried_out(
         &serving,
         post(&serving, "/v1/migrations/old-bus/finish", &json!({ "reason": "week 4" })),
         || {},
     );
     assert_eq!((&done["state"], &done["reason"]), (&json!("done"), &json!("week 4")), "{done}");
-    assert_eq!(standing(&folder)["phase"], "finished");
+    assert_eq!(standing(folder)["phase"], "finished");
     assert_eq!(post(&serving, "/v1/migrations/old-bus/rollback", &json!({})).0, 409);
+}
+
+#[test]
+fn an_old_bus_that_nobody_uses_is_removed_over_http() {
+    is_removed_over_http(&Folder::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_bus_that_nobody_uses_is_removed_over_http_on_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    is_removed_over_http(&folder);
 }
 
 /// Every publish is too slow here: copies are turned off, the new bus goes on, and a rollback makes up for them.

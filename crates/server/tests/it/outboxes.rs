@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::networked::servers;
-use super::process::Folder;
+use super::process::{Folder, Serving};
 
 async fn commit(url: &str, sql: &'static str) {
     let mut connection = PgConnection::connect(url).await.unwrap();
@@ -57,6 +57,7 @@ async fn events_of_two_databases_are_relayed_accounted_for_and_sent_again() {
     folder.run(&["outbox", "ls", "--table", "fis_outbox"]).assert(0, "shop.order.paid");
     folder.run(&["outbox", "ls", "--table", "us"]).assert(2, "event_outbox, fis_outbox, eu");
     folder.run(&["outbox", "archive"]).assert(0, "eu");
+    over_http(&serving);
 
     let again = ["--aggregate-type", "shop.order", "--from", "1h", "--to", "2999-01-01T00:00:00Z", "--yes"];
     let replay = |table: &str, more: &[&str]| {
@@ -76,6 +77,55 @@ async fn events_of_two_databases_are_relayed_accounted_for_and_sent_again() {
     eu.close().await.unwrap();
     let status = folder.run(&["outbox", "status", "--json"]).assert(3, "").json();
     assert!(of(&status, "eu")["error"].is_string() && of(&status, "fis_outbox")["due"] == 0, "{status}");
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    let health = get(&serving, "/v1/health", 200)["outbox_publisher"].clone();
+    let counts = json!({"count": 3, "behind": 0, "unavailable": 1});
+    assert_eq!((&health["outboxes"], &health["status"]), (&counts, &json!("partly unavailable")), "{health}");
+    let all = get(&serving, "/v1/outboxes", 200);
+    assert_eq!(
+        (&of(&all, "eu")["status"], &of(&all, "fis_outbox")["status"]),
+        (&json!("unavailable"), &json!("ok"))
+    );
+    let (status, _, page) = serving.http("GET", "/dashboard/outbox?outbox=eu", &[], "");
+    assert!(
+        status == 200 && page.contains("The database of eu is away") && page.contains("fis_outbox"),
+        "{page}"
+    );
+}
+
+fn get(serving: &Serving, path: &str, status: u16) -> Value {
+    let (told, _, body) = serving.http("GET", path, &[], "");
+    assert_eq!(told, status, "{path}: {body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+/// Routes and pages take an outbox by its label or its table, and say which there are.
+fn over_http(serving: &Serving) {
+    let all = get(serving, "/v1/outboxes", 200);
+    let labels: Vec<_> = all["outboxes"].as_array().unwrap().iter().map(|one| &one["outbox"]).collect();
+    assert_eq!(labels, ["event_outbox", "fis_outbox", "eu"]);
+    assert_eq!((&of(&all, "eu")["status"], &of(&all, "eu")["due"]), (&json!("ok"), &json!(0)));
+    for (query, event) in [("", "here"), ("?outbox=fis_outbox", "fis"), ("?outbox=eu", "there")] {
+        assert_eq!(get(serving, &format!("/v1/outbox{query}"), 200)["due"], 0);
+        let page = get(serving, &format!("/v1/events{query}"), 200);
+        assert_eq!(
+            (&page["events"][0]["id"], page["events"].as_array().map(Vec::len)),
+            (&json!(event), Some(1))
+        );
+        assert_eq!(get(serving, &format!("/v1/events/{event}{query}"), 200)["status"], "published");
+        let story = get(serving, &format!("/v1/events/{event}/timeline{query}"), 200);
+        assert_eq!(story["steps"][0]["place"], "outbox", "{story}");
+    }
+    for path in ["/v1/outbox?outbox=us", "/v1/events?outbox=us", "/v1/events/here?outbox=us"] {
+        let problem = get(serving, path, 404);
+        assert_eq!(problem["code"], "not_found", "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("event_outbox, fis_outbox, eu"), "{problem}");
+    }
+    let unpark = |outbox: &str| {
+        let body = json!({"key": "shop.order/1", "outbox": outbox, "reason": "mended"}).to_string();
+        serving.http("POST", "/v1/outbox/unpark", &[("content-type", "application/json")], &body).0
+    };
+    assert_eq!((unpark("eu"), unpark("us")), (200, 404));
 }
 
 #[test]

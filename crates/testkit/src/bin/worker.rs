@@ -11,7 +11,7 @@ use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
 use postrider_testkit::worker::mailer::{self, Mailer};
-use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, flawed, trouble};
+use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, counter, flawed, trouble};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -23,6 +23,10 @@ async fn main() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let ["chaos", database, rabbitmq, redis] = words.as_slice() {
         return chaos::worker::work(database, rabbitmq, redis).await;
+    }
+    // `count STEP REDIS_URL PREFIX FILE JOB ITEM`: marks an item, and dies at that step of the finish line.
+    if let ["count", step, redis, prefix, file, job, item] = words.as_slice() {
+        return counter::mark(step.parse()?, redis, prefix, file, job, item).await;
     }
     // `triage FILE STEP …`: the file says that the handler is mended, the step is where the process dies; `-` for nowhere.
     if let ["triage", mended, step, backend @ ..] = words.as_slice() {

@@ -11,34 +11,49 @@ use super::Postgres;
 use crate::migration::{Delivered, DeliveryResult, Halves};
 use crate::store::{CopyResult, OutboxRow, StoreError};
 
-/// Taken with their time moved on: who takes a copy and dies leaves it to the next after that.
-const TAKE: &str = "WITH due AS MATERIALIZED ( \
-         SELECT position FROM postrider.event_delivery \
+/// Taken with their time moved on: who takes a copy and dies leaves it to the next after that. Reads what is due, and nothing else.
+const TAKE: &str = "UPDATE postrider.event_delivery SET next_attempt_at = now() + $2 WHERE ctid = ANY (ARRAY( \
+         SELECT ctid FROM postrider.event_delivery \
          WHERE outbox = {name} AND destination = 'legacy' AND status <> 'confirmed' AND next_attempt_at <= now() \
-         ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED \
-     ) \
-     UPDATE postrider.event_delivery d SET next_attempt_at = now() + $2 \
-     WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.position IN (SELECT position FROM due) \
-     RETURNING d.position, d.attempts";
+         ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+     RETURNING position, attempts";
 
-const CONFIRMED: &str = "UPDATE postrider.event_delivery SET status = 'confirmed', confirmed_at = now(), error = NULL, \
-         attempts = attempts + 1, next_attempt_at = NULL \
-     WHERE outbox = {name} AND destination = 'legacy' AND position = ANY($1)";
+/// The copies of rows: a probe of the key for each. With `position = ANY($1)` all of an outbox's deliveries are read while the
+/// statistics do not know the outbox.
+macro_rules! copies {
+    ($what:literal) => {
+        concat!(
+            $what,
+            " WHERE ctid = ANY (ARRAY(SELECT d.ctid FROM UNNEST($1::bigint[]) AS asked (position) \
+                CROSS JOIN LATERAL (SELECT ctid FROM postrider.event_delivery \
+                    WHERE outbox = {name} AND position = asked.position AND destination = 'legacy' OFFSET 0) d))"
+        )
+    };
+}
+
+const CONFIRMED: &str = copies!(
+    "UPDATE postrider.event_delivery SET status = 'confirmed', confirmed_at = now(), error = NULL, \
+         attempts = attempts + 1, next_attempt_at = NULL"
+);
 
 /// An error is one of the copy, and counts; without one the broker was away.
-const AGAIN: &str = "UPDATE postrider.event_delivery d SET next_attempt_at = now() + result.delay, \
-         status = CASE WHEN result.error IS NULL THEN d.status ELSE 'failed' END, \
-         error = COALESCE(result.error, d.error), \
-         attempts = d.attempts + CASE WHEN result.error IS NULL THEN 0 ELSE 1 END \
-     FROM UNNEST($1::bigint[], $2::text[], $3::interval[]) AS result (position, error, delay) \
-     WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.status <> 'confirmed' AND d.position = result.position";
+const AGAIN: &str = concat!(
+    copies!(
+        "UPDATE postrider.event_delivery SET \
+             next_attempt_at = now() + ($3::interval[])[array_position($1, position)], \
+             status = CASE WHEN ($2::text[])[array_position($1, position)] IS NULL THEN status ELSE 'failed' END, \
+             error = COALESCE(($2::text[])[array_position($1, position)], error), \
+             attempts = attempts + CASE WHEN ($2::text[])[array_position($1, position)] IS NULL THEN 0 ELSE 1 END"
+    ),
+    " AND status <> 'confirmed'"
+);
 
-const NOT_WANTED: &str = "DELETE FROM postrider.event_delivery \
-     WHERE outbox = {name} AND destination = 'legacy' AND position = ANY($1)";
+const NOT_WANTED: &str = copies!("DELETE FROM postrider.event_delivery");
 
-const HALVES: &str = "SELECT position, bool_or(destination = 'new'), bool_or(destination = 'legacy') \
-     FROM postrider.event_delivery WHERE outbox = {name} AND status = 'confirmed' AND position = ANY($1) \
-     GROUP BY position";
+const HALVES: &str = "SELECT asked.position, bool_or(d.destination = 'new'), bool_or(d.destination = 'legacy') \
+     FROM UNNEST($1::bigint[]) AS asked (position) CROSS JOIN LATERAL (SELECT destination FROM postrider.event_delivery \
+         WHERE outbox = {name} AND position = asked.position AND status = 'confirmed' OFFSET 0) d \
+     GROUP BY asked.position";
 
 const COPIED: &str = "SELECT d.position, d.status, d.error FROM postrider.event_delivery d \
      WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.position > $1 AND d.position <= $2 \

@@ -29,8 +29,15 @@ const TURN: &str = "WITH turned AS ( \
 const ALL: &str = "SELECT definition::text, phase, version, settled_version >= version, started_at, phase_at, parity::text \
      FROM postrider.bus_migration ORDER BY started_at DESC, name";
 
-const COUNTS: &str =
-    "SELECT destination, status, count(*) FROM postrider.event_delivery GROUP BY destination, status";
+/// What is owed is found by its index, all of it as a rule; of what is confirmed, which may be everything that a day brought, only
+/// so much is looked at.
+const COUNTS: &str = "WITH owed AS ( \
+         SELECT destination, status FROM postrider.event_delivery WHERE status <> 'confirmed' LIMIT $1), \
+     seen AS (SELECT destination, status FROM postrider.event_delivery LIMIT $1) \
+     SELECT destination, status, count(*), (SELECT count(*) >= $1 FROM owed) FROM owed GROUP BY destination, status \
+     UNION ALL \
+     SELECT destination, status, count(*), (SELECT count(*) >= $1 FROM seen) FROM seen WHERE status = 'confirmed' \
+     GROUP BY destination, status";
 
 const WHY: &str = "SELECT error FROM postrider.event_delivery WHERE destination = 'legacy' AND status = 'failed' \
      ORDER BY next_attempt_at DESC NULLS LAST LIMIT 1";
@@ -86,12 +93,8 @@ impl Postgres {
         let Some(running) = standings.iter_mut().find(|one| one.phase != Phase::Finished) else {
             return Ok(standings);
         };
-        let counts = sqlx::query_as(COUNTS).fetch_all(self.pool());
-        let counts: Vec<(String, String, i64)> = self.limited(doing, counts).await?;
-        for (destination, status, count) in counts {
-            let counts = if destination == "new" { &mut running.new } else { &mut running.legacy };
-            counts.add(&status, count.unsigned_abs());
-        }
+        let counts = sqlx::query_as(COUNTS).bind(DeliveryCounts::LOOKED_AT).fetch_all(self.pool());
+        running.count(self.limited(doing, counts).await?);
         let why = sqlx::query_scalar(WHY).fetch_optional(self.pool());
         running.legacy_error = self.limited(doing, why).await?.flatten();
         let relays: Vec<Relay> = self.limited(doing, sqlx::query_as(RELAYS).fetch_all(self.pool())).await?;

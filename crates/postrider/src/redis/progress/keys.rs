@@ -193,14 +193,17 @@ pub(super) async fn fields(redis: &Redis, key: &str) -> Result<HashMap<String, S
     redis.ask(redis::cmd("HGETALL").arg(key).take()).await
 }
 
+/// Jobs that are read at the same time.
+const AT_ONCE: usize = 1000;
+
 /// Every job whose authority is Redis. What is something else is left out.
 pub(super) async fn all(redis: &Redis, keys: &JobKeys) -> Result<Vec<Job>, RedisError> {
-    let (mut cursor, mut jobs) = ("0".to_owned(), HashMap::new());
-    loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(&cursor).arg("MATCH").arg(keys.pattern()).arg("COUNT").arg(1000).arg("TYPE").arg("hash");
-        let (next, found): (String, Vec<String>) = redis.ask(scan).await?;
-        let reading = found.into_iter().map(async |key| match fields(redis, &key).await {
+    let mut found = redis.scan(&keys.pattern(), "hash").await?;
+    found.sort_unstable();
+    found.dedup();
+    let mut jobs = Vec::new();
+    for some in found.chunks(AT_ONCE) {
+        let reading = some.iter().map(async |key| match fields(redis, key).await {
             // It became something else since.
             Err(error) if error.kind == RedisErrorKind::WrongType => Ok((key, HashMap::new())),
             answer => answer.map(|fields| (key, fields)),
@@ -208,15 +211,10 @@ pub(super) async fn all(redis: &Redis, keys: &JobKeys) -> Result<Vec<Job>, Redis
         for (key, fields) in try_join_all(reading).await? {
             let id = key.strip_prefix(&keys.prefix).and_then(|id| JobId::new(id).ok());
             let ours = fields.get("authority").is_some_and(|authority| authority == "redis");
-            if let Some(job) = id.filter(|_| ours).and_then(|id| read(&id, &fields)) {
-                jobs.insert(key, job);
-            }
+            jobs.extend(id.filter(|_| ours).and_then(|id| read(&id, &fields)));
         }
-        if next == "0" {
-            return Ok(jobs.into_values().collect());
-        }
-        cursor = next;
     }
+    Ok(jobs)
 }
 
 #[cfg(test)]

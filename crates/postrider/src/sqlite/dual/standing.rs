@@ -9,6 +9,15 @@ use crate::sqlite::outbox::time;
 use crate::sqlite::{Sqlite, from_sqlite};
 use crate::store::{PhaseTurn, StoreError, StoreErrorKind};
 
+/// What is owed is found by its index; of what is confirmed only so much is looked at.
+const COUNTS: &str = "WITH owed AS MATERIALIZED ( \
+         SELECT destination, status FROM event_delivery WHERE status <> 'confirmed' LIMIT ?1), \
+     seen AS MATERIALIZED (SELECT destination, status FROM event_delivery LIMIT ?1) \
+     SELECT destination, status, count(*), (SELECT count(*) >= ?1 FROM owed) FROM owed GROUP BY destination, status \
+     UNION ALL \
+     SELECT destination, status, count(*), (SELECT count(*) >= ?1 FROM seen) FROM seen WHERE status = 'confirmed' \
+     GROUP BY destination, status";
+
 /// How long a relay counts as one that runs after it said something, in microseconds.
 const RUNS: i64 = 60 * 1_000_000;
 
@@ -42,16 +51,8 @@ impl Sqlite {
         let Some(running) = standings.iter_mut().find(|one| one.phase != Phase::Finished) else {
             return Ok(standings);
         };
-        let counts: Vec<(String, String, i64)> = sqlx::query_as(
-            "SELECT destination, status, count(*) FROM event_delivery GROUP BY destination, status",
-        )
-        .fetch_all(self.readers())
-        .await
-        .map_err(from_sqlite)?;
-        for (destination, status, count) in counts {
-            let counts = if destination == "new" { &mut running.new } else { &mut running.legacy };
-            counts.add(&status, count.unsigned_abs());
-        }
+        let counted = sqlx::query_as(COUNTS).bind(DeliveryCounts::LOOKED_AT).fetch_all(self.readers());
+        running.count(counted.await.map_err(from_sqlite)?);
         let why = "SELECT error FROM event_delivery WHERE destination = 'legacy' AND status = 'failed' \
                    ORDER BY next_attempt_at DESC LIMIT 1";
         running.legacy_error = sqlx::query_scalar::<_, Option<String>>(why)

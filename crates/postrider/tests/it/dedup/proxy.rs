@@ -1,7 +1,8 @@
-//! Stands between a client and Redis: slows answers down, or holds them back until enough was asked.
+//! Stands between a client and a server: counts what is asked, slows answers down, holds them back until enough was asked, or leads
+//! to another server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postrider::Clock;
@@ -17,29 +18,52 @@ pub(super) struct Proxy {
 
 #[derive(Default)]
 struct State {
+    /// Where new connections go.
+    server: Mutex<String>,
     delay_ms: AtomicU64,
     /// `GET`s that have to come before the next answer goes through.
     wanted: AtomicUsize,
     asked: Notify,
+    /// How often something was asked.
+    questions: AtomicUsize,
+}
+
+/// The host and the port.
+fn address(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.split_once('/').map_or(rest, |(address, _)| address);
+    rest.rsplit_once('@').map_or(rest, |(_, address)| address)
 }
 
 impl Proxy {
     pub(super) async fn to(url: &str) -> Self {
-        let server = url.trim_start_matches("redis://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let ours = url.replace(address(url), &listener.local_addr().unwrap().to_string());
         let state = Arc::new(State::default());
-        let shared = state.clone();
+        let proxy = Self { url: ours, state };
+        proxy.lead_to(url);
+        let shared = proxy.state.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(&server).await else { continue };
+                let server = shared.server.lock().unwrap().clone();
+                let Ok(server) = TcpStream::connect(server).await else { continue };
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
                 tokio::spawn(ask(from_client, to_server, shared.clone()));
                 tokio::spawn(answer(from_server, to_client, shared.clone()));
             }
         });
-        Self { url, state }
+        proxy
+    }
+
+    /// New connections go there.
+    pub(super) fn lead_to(&self, url: &str) {
+        address(url).clone_into(&mut self.state.server.lock().unwrap());
+    }
+
+    /// How often something was asked so far.
+    pub(super) fn questions(&self) -> usize {
+        self.state.questions.load(Ordering::SeqCst)
     }
 
     pub(super) fn slow_down(&self, delay: Duration) {
@@ -62,6 +86,7 @@ async fn ask(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, state: Arc<S
             .wanted
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |wanted| Some(wanted.saturating_sub(gets)));
         state.asked.notify_waiters();
+        state.questions.fetch_add(1, Ordering::SeqCst);
         if server.write_all(&chunk[..length]).await.is_err() {
             return;
         }

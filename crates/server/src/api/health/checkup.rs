@@ -8,7 +8,7 @@ use postrider::Clock;
 use postrider::store::{Backlog, StoreErrorKind};
 use tokio::sync::Mutex;
 
-use crate::api::ApiBackend;
+use crate::api::{ApiBackend, Backlogs};
 
 /// A load balancer asks often and waits little.
 const CHECK_LIMIT: Duration = Duration::from_secs(3);
@@ -49,6 +49,8 @@ pub(crate) struct Figures {
     pub(crate) backlog: Backlog,
     /// How long the oldest event waits that could be published, by the store's clock.
     pub(crate) oldest_pending: Duration,
+    /// The same for each outbox; nothing is known of one whose database is away.
+    pub(crate) each: Vec<Option<Duration>>,
     /// Whether a relay streams the outbox.
     pub(crate) streamed: bool,
     /// How far this machine's clock and the store's are apart, at least.
@@ -90,14 +92,16 @@ impl Checkup {
             let before = self.clock.now();
             let now = self.backend.store_time().await.ok()?;
             let after = self.clock.now();
-            let (backlog, streamed) = self.backend.outbox().await.ok()?;
-            let waited = backlog.oldest_due.map(|at| now.duration_since(at));
+            let Backlogs { together: backlog, each, streamed } = self.backend.outbox().await.ok()?;
+            let waited = |backlog: &Backlog| {
+                let waited = backlog.oldest_due.map(|at| now.duration_since(at));
+                waited.and_then(|waited| Duration::try_from(waited).ok()).unwrap_or_default()
+            };
             // Fair to a slow answer: the store read its clock somewhere between our two readings.
             let apart = before.duration_since(now).max(now.duration_since(after));
-            let oldest_pending =
-                waited.and_then(|waited| Duration::try_from(waited).ok()).unwrap_or_default();
             let skew = Duration::try_from(apart).unwrap_or_default();
-            Some(Figures { backlog, oldest_pending, streamed, skew })
+            let each = each.iter().map(|backlog| backlog.as_ref().map(waited)).collect();
+            Some(Figures { oldest_pending: waited(&backlog), each, backlog, streamed, skew })
         };
         tokio::time::timeout(CHECK_LIMIT, asking).await.ok().flatten()
     }

@@ -11,7 +11,14 @@ const WELL: Pings = Pings { store: StoreWord::Ok, broker: true };
 
 fn figures() -> Figures {
     let backlog = Backlog { due: 3, later: 1, ..Backlog::default() };
-    Figures { backlog, oldest_pending: Duration::from_millis(1500), streamed: false, skew: Duration::ZERO }
+    let oldest_pending = Duration::from_millis(1500);
+    Figures {
+        backlog,
+        oldest_pending,
+        each: vec![Some(oldest_pending)],
+        streamed: false,
+        skew: Duration::ZERO,
+    }
 }
 
 fn told(pings: Pings, figures: &Figures, redis: Option<bool>, consumers: Consuming) -> Value {
@@ -52,4 +59,13 @@ fn what_can_be_done_without_degrades_and_what_cannot_is_unavailable() {
     ] {
         assert_eq!(word(told(pings, &figures(), None, nobody)), "unavailable");
     }
+}
+
+#[test]
+fn of_several_outboxes_it_says_how_many_do_not_keep_up_and_how_many_are_away() {
+    let each = vec![Some(Duration::ZERO), Some(Duration::from_secs(61)), None];
+    let body = told(WELL, &Figures { each, ..figures() }, None, Consuming::default());
+    let publisher = &body["outbox_publisher"];
+    assert_eq!(publisher["outboxes"], json!({"count": 3, "behind": 1, "unavailable": 1}));
+    assert_eq!((&publisher["status"], &body["status"]), (&json!("partly unavailable"), &json!("degraded")));
 }

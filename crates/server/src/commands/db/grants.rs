@@ -55,7 +55,7 @@ const PARTS: [Part; 5] = [
         does: "serve --roles collector,push,progress, and services that consume: inbox, dead letters, operations, jobs",
         rights: &[
             ("SELECT", &["schema_version", "outbox", "bus_migration", "event_outbox_id", "dead_letter_group", "dead_letter_hour", "push_subscription", "push_secret"]),
-            (ALL, &["event_inbox", "inbox_memory", "duty", "claim", "consumer", "consumer_control", "consumer_crash", "held_event"]),
+            (ALL, &["event_inbox", "inbox_memory", "duty", "claim", "consumer", "consumer_control", "consumer_crash", "held_event", "pull_word"]),
             (ALL, &["progress_job", "progress_item", "progress_page", "push_attempt", "operation", "operation_item", "schedule"]),
             ("SELECT, INSERT, UPDATE", &["dead_letter"]),
             ("SELECT, INSERT", &["audit_log"]),

@@ -50,8 +50,9 @@ pub(super) fn standing(standing: &Standing) -> String {
 }
 
 fn counts(counts: &DeliveryCounts) -> String {
-    let DeliveryCounts { confirmed, pending, failed } = counts;
-    format!("{confirmed} confirmed, {pending} pending, {failed} failed")
+    let DeliveryCounts { confirmed, pending, failed, at_least } = counts;
+    let at_least = if *at_least { "at least " } else { "" };
+    format!("{at_least}{confirmed} confirmed, {pending} pending, {failed} failed")
 }
 
 /// The report of a comparison.

@@ -74,7 +74,8 @@ impl ApiTask {
         let Behind { store, broker, accelerator, metrics, config, live, context } = behind;
         let config = Arc::new(config);
         let (http, clock) = (config.settings.http.clone(), context.clock.clone());
-        let further = outboxes::open(store, &config, &clock)?.into_iter().skip(1).map(|outbox| outbox.store);
+        let outboxes = outboxes::open(store, &config, &clock)?;
+        let further = outboxes.iter().skip(1).map(|outbox| outbox.store.clone());
         let backend: Arc<dyn ApiBackend> = Arc::new(Erased {
             store: store.clone(),
             further: further.collect(),
@@ -96,6 +97,7 @@ impl ApiTask {
         let at_work = api.at_work();
         let desk = Arc::new(StoreDesk {
             store: store.clone(),
+            outboxes,
             broker: broker.clone(),
             config: config.clone(),
             live: live.clone(),

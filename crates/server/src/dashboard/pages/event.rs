@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use postrider::EventId;
 
 use super::super::parts::{empty, number, segment, state, time};
+use super::super::search::Search;
 use super::super::{Page, frame};
 use super::{Here, Who};
 use crate::api::no_event;
@@ -16,15 +17,21 @@ pub(in crate::dashboard) fn address(id: &str) -> String {
     format!("/dashboard/events/{}", segment(id))
 }
 
+/// Where an event of an outbox is shown; of the default one, where none is named.
+pub(in crate::dashboard) fn address_in(outbox: Option<&str>, id: &str) -> String {
+    Search::default().with("outbox", outbox).at(&address(id))
+}
+
 pub(in crate::dashboard) async fn show(
     State(dashboard): Here,
     Extension(visit): Who,
     Path(id): Path<EventId>,
+    search: Search,
 ) -> Page {
-    let desk = &dashboard.front.desk;
-    let story = desk.timeline(&id).await?.filter(|story| visit.sees(story.tenant.as_deref()));
+    let (desk, outbox) = (&dashboard.front.desk, search.get("outbox"));
+    let story = desk.timeline(outbox, &id).await?.filter(|story| visit.sees(story.tenant.as_deref()));
     let story = story.ok_or_else(|| no_event(&id))?;
-    let row = desk.row(&id).await?;
+    let row = desk.row(outbox, &id).await?;
     let title = row.as_ref().map_or("An event", |row| row.event_type.as_str());
     let settled = story.consumers.iter().all(|at| matches!(at.state, "applied" | "dead" | "discarded"));
     Ok(frame::page(

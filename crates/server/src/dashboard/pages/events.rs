@@ -21,15 +21,16 @@ pub(in crate::dashboard) async fn list(
     Extension(visit): Who,
     search: Search,
 ) -> Result<Response, Oops> {
+    let outbox = search.get("outbox");
     // Whoever knows an id wants that event; everything else is an entity.
     if let Some(asked) = search.get("q")
         && let Ok(id) = EventId::new(asked)
-        && is_known(&dashboard, &visit, &id).await?
+        && is_known(&dashboard, &visit, outbox, &id).await?
     {
-        return Ok(Redirect::to(&super::event::address(asked)).into_response());
+        return Ok(Redirect::to(&super::event::address_in(outbox, asked)).into_response());
     }
     let wanted = wanted(&search, &visit)?;
-    let page = dashboard.front.desk.rows(&wanted, PAGE).await?;
+    let page = dashboard.front.desk.rows(outbox, &wanted, PAGE).await?;
     let next = page.next.map(|place| place.to_string());
     let nothing = match search.get("q") {
         Some(asked) => {
@@ -46,19 +47,25 @@ pub(in crate::dashboard) async fn list(
             (filter(&search, "aggregate_type", "Kind of entity", "shop.order"))
             (filter(&search, "tenant", "Tenant", "any"))
             (choice(&search, "status", "State", &[("", "Any"), ("pending", "pending"), ("failed", "failed"), ("dead", "dead"), ("published", "published")]))
+            @if let Some(outbox) = outbox { (filter(&search, "outbox", "Outbox", outbox)) }
             button type="submit" class="button" { "Find" }
             @if !search.is_empty() { a class="button" href="/dashboard/events" { "Clear" } }
         }
         section class="card flush" {
-            (rows(&page.rows, &visit, &nothing))
+            (rows(&page.rows, &visit, outbox, &nothing))
             (pager("/dashboard/events", &search, "before", next))
         }
     };
     Ok(frame::page(&visit, "Events", content).into_response())
 }
 
-async fn is_known(dashboard: &Dashboard, visit: &Visit, id: &EventId) -> Result<bool, Problem> {
-    let story = dashboard.front.desk.timeline(id).await?;
+async fn is_known(
+    dashboard: &Dashboard,
+    visit: &Visit,
+    outbox: Option<&str>,
+    id: &EventId,
+) -> Result<bool, Problem> {
+    let story = dashboard.front.desk.timeline(outbox, id).await?;
     Ok(story.is_some_and(|story| visit.sees(story.tenant.as_deref())))
 }
 
@@ -81,11 +88,16 @@ fn wanted(search: &Search, visit: &Visit) -> Result<RowFilter, Problem> {
     })
 }
 
-/// Events as a table.
-pub(in crate::dashboard) fn rows(found: &[RowView], visit: &Visit, nothing: &str) -> Markup {
+/// Events of an outbox as a table.
+pub(in crate::dashboard) fn rows(
+    found: &[RowView],
+    visit: &Visit,
+    outbox: Option<&str>,
+    nothing: &str,
+) -> Markup {
     let row = |row: &RowView| {
         html! { tr {
-            td class="id" { a href=(super::event::address(&row.id)) { code { (row.id) } } }
+            td class="id" { a href=(super::event::address_in(outbox, &row.id)) { code { (row.id) } } }
             td { (row.event_type) }
             td { (row.aggregate_id.as_deref().unwrap_or_default()) }
             td { (row.group_id.as_deref().unwrap_or_default()) }

@@ -148,7 +148,7 @@ fn both(standing: &Standing) -> Markup {
         html! {
             section class="tile plain" {
                 div class="name" { (name) }
-                div class="figure" { (number(counts.confirmed)) " " small { "confirmed" } }
+                div class="figure" { (number(counts.confirmed)) @if counts.at_least { "+" } " " small { "confirmed" } }
                 div class="under" { (number(counts.pending)) " pending, "
                     @if counts.failed > 0 { (pill("bad", &format!("{} failed", number(counts.failed)))) } @else { "none failed" } }
                 div class="under" { @match p99 {

@@ -140,6 +140,7 @@ fn asked(search: &Search, visit: &Visit) -> Result<Asked, Problem> {
             to: at("to")?,
         });
         asked.to_queue = search.read("to_queue")?;
+        asked.table = search.get("outbox").map(str::to_owned);
         asked.reapply = search.get("reapply").is_some();
     }
     asked.rate = search.read("rate")?;

@@ -7,8 +7,8 @@ use super::super::process::Folder;
 use super::{NASTY, Shop};
 
 /// Two clicks from the overview say why; then a plan, a canary, the rest, and nothing is left.
-async fn from_the_overview_to_the_reason_and_on(folder: &Folder) {
-    let shop = Shop::open(folder).await;
+async fn from_the_overview_to_the_reason_and_on(folder: &Folder, further: &str) {
+    let shop = Shop::open_with(folder, further).await;
     shop.place_orders(7);
     shop.until_tried(7).await;
     let browser = Browser::open().await.unwrap();
@@ -55,19 +55,36 @@ async fn from_the_overview_to_the_reason_and_on(folder: &Folder) {
     browser.go(&shop.page("/audit-log")).await.unwrap();
     browser.wait_for("the canary sang").await.unwrap();
     browser.wait_for("local operator").await.unwrap();
+    if !further.is_empty() {
+        choose_an_outbox(&browser, &shop).await;
+    }
     browser.close().await.unwrap();
+}
+
+/// The choice is in the address, and goes along to its events.
+async fn choose_an_outbox(browser: &Browser, shop: &Shop) {
+    browser.go(&shop.page("/outbox")).await.unwrap();
+    browser.wait_for("Outboxes").await.unwrap();
+    browser.press("fis_outbox").await.unwrap();
+    browser.wait_for("outbox fis_outbox").await.unwrap();
+    assert_eq!(browser.run("return location.search").await.unwrap(), "?outbox=fis_outbox");
+    browser.press("All events").await.unwrap();
+    browser.wait_for("the newest first").await.unwrap();
+    assert_eq!(browser.run("return location.search").await.unwrap(), "?outbox=fis_outbox");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_the_overview_to_the_reason_and_on_embedded() {
-    from_the_overview_to_the_reason_and_on(&Folder::new()).await;
+    from_the_overview_to_the_reason_and_on(&Folder::new(), "").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_the_overview_to_the_reason_and_on_servers() {
     let (folder, _database, _vhost) = servers().await;
+    let further = "[[outbox.table]]\nname = 'fis_outbox'\n";
+    folder.write("postrider.toml", further);
     folder.run(&["db", "migrate"]).assert(0, "applied");
-    from_the_overview_to_the_reason_and_on(&folder).await;
+    from_the_overview_to_the_reason_and_on(&folder, further).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

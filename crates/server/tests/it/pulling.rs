@@ -1,0 +1,92 @@
+//! Pull behind a load balancer: a worker's requests go to any of several processes.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::grants::psql;
+use super::networked::servers;
+use super::process::Serving;
+use super::push::{ask, until};
+
+const CONFIG: &str = "[[queue]]\nname = 'jobs'\nbind = ['shop.job.*']\n[queue.retry]\nmax_retries = 3\ndelays = ['50ms']\n\
+    [[queue]]\nname = 'mails'\nbind = ['shop.mail.*']\n";
+const PATH: &str = "/v1/queues/jobs/deliveries";
+
+/// Leases one delivery: its event, its attempt, its token.
+fn lease(serving: &Serving, lease_ms: u64) -> (String, u64, Value) {
+    for _ in 0..6 {
+        let given = ask(serving, "POST", PATH, &json!({"wait_ms": 10_000, "lease_ms": lease_ms})).1;
+        if let Some(given) = given["deliveries"].get(0) {
+            let id = given["id"].as_str().unwrap().to_owned();
+            return (id, given["attempt"].as_u64().unwrap(), given["lease"].clone());
+        }
+    }
+    panic!("nothing to lease");
+}
+
+fn publish(serving: &Serving, id: &str) {
+    let event = json!({"type": "shop.job.made", "data": {}, "id": id});
+    assert_eq!(ask(serving, "POST", "/v1/events", &event).0, 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_process_settles_and_extends_a_lease() {
+    let (folder, database, _vhost) = servers().await;
+    folder.write("postrider.toml", CONFIG);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let mut giver = folder.serve(&["--roles", "relay,collector,api"]);
+    giver.wait_for("serving");
+    let mut other = folder.serve(&["--roles", "api"]);
+    other.wait_for("serving");
+    let tell = |word: &str, body: Value| ask(&other, "POST", &format!("{PATH}:{word}"), &body);
+    let over = |(status, told): (u16, Value)| (status, told["code"].clone()) == (410, json!("lease_over"));
+
+    // Retry: it comes again as the next attempt, and the lease is settled once.
+    publish(&giver, "retried");
+    let (id, attempt, token) = lease(&giver, 60_000);
+    assert_eq!((id.as_str(), attempt), ("retried", 1));
+    let (status, told) = tell("retry", json!({"leases": [token, token], "reason": "busy"}));
+    assert_eq!((status, &told), (200, &json!({"settled": [token], "over": []})));
+    assert!(over(tell("retry", json!({"leases": [token]}))), "it was settled before");
+    let (id, attempt, token) = lease(&giver, 60_000);
+    assert_eq!((id.as_str(), attempt), ("retried", 2));
+
+    // A token that nobody gave, and one of another queue: nothing is settled.
+    let forged = token.as_str().unwrap().split('_').enumerate();
+    let forged: Vec<_> = forged.map(|(at, part)| if at == 2 { "00" } else { part }).collect();
+    let wrong = json!({"leases": ["lease_of_nobody", forged.join("_")]});
+    assert!(over(tell("reject", wrong)), "nobody gave these");
+    let elsewhere = "/v1/queues/mails/deliveries";
+    for word in ["ack", "reject"] {
+        let told = ask(&other, "POST", &format!("{elsewhere}:{word}"), &json!({"leases": [token]}));
+        assert!(over(told), "{word} for another queue");
+    }
+
+    // Extend, then reject: the lease still ran.
+    assert_eq!(tell("extend", json!({"leases": [token], "lease_ms": 120_000})).0, 200);
+    assert_eq!(tell("reject", json!({"leases": [token], "reason": "no such job"})).0, 200);
+    let dead = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].clone();
+    until(|| dead().as_array().is_some_and(|letters| letters.len() == 1)).await;
+    assert!(dead()[0]["error"].as_str().unwrap().contains("no such job"), "{}", dead());
+
+    // An expired lease gives the delivery back, and its old token settles nothing.
+    publish(&giver, "expired");
+    let (_, _, old) = lease(&giver, 1);
+    let (id, attempt, token) = lease(&giver, 60_000);
+    assert_eq!((id.as_str(), attempt), ("expired", 1));
+    assert!(over(tell("retry", json!({"leases": [old]}))), "it ran out");
+    assert_eq!(tell("ack", json!({"leases": [token]})).0, 200);
+    // The giver hears of the ack, and does not keep the delivery until the lease runs out.
+    let heard = || psql(&database.url, &["-c", "SELECT count(*) FROM postrider.pull_word"]).1.trim() == "0";
+    until(heard).await;
+
+    // The giver dies: its lease is over, and the delivery comes again.
+    publish(&giver, "left");
+    let (_, _, left) = lease(&giver, 60_000);
+    giver.signal(Signal::KILL);
+    giver.ended();
+    assert!(over(tell("retry", json!({"leases": [left]}))), "the process that gave it is gone");
+    let (id, attempt, token) = lease(&other, 60_000);
+    assert_eq!((id.as_str(), attempt), ("left", 1));
+    assert_eq!(tell("ack", json!({"leases": [token]})).0, 200);
+}
