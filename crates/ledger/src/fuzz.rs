@@ -2,6 +2,8 @@
 //!
 //! Each takes any bytes and must not panic; see `postrider`'s module of the same name.
 
+#![allow(clippy::missing_panics_doc, reason = "a target fails by panicking")]
+
 use jiff::Timestamp;
 use postrider::{Clock, Envelope, Event, Payload};
 
@@ -10,8 +12,11 @@ use crate::decimal::Decimal;
 use crate::money::Currency;
 use crate::rules::{Expression, Rules, Template, ready};
 
-/// All of them, by the names of their corpora.
-pub const TARGETS: [(&str, fn(&[u8])); 3] = [("amounts", amounts), ("payload", payload), ("rules", rules)];
+/// A target, and the name of its corpus.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 3] = [("amounts", amounts), ("payload", payload), ("rules", rules)];
 
 /// Rules that somebody wrote, applied to an event.
 pub fn rules(data: &[u8]) {
@@ -31,7 +36,11 @@ pub fn rules(data: &[u8]) {
 /// The payload of an event that the ready rules are for.
 pub fn payload(data: &[u8]) {
     thread_local!(static READY: Option<Rules> = Rules::parse(1, ready::RULES).ok());
-    READY.with(|rules| rules.iter().for_each(|rules| applied(rules, data)));
+    READY.with(|rules| {
+        if let Some(rules) = rules {
+            applied(rules, data);
+        }
+    });
 }
 
 /// Amounts, currencies and accounts.

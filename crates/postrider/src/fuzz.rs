@@ -4,6 +4,8 @@
 //! read is refused with a text. The corpus of a target lies in `fuzz/corpus/` under its name; a test runs it, with damaged
 //! copies, on every change (see `docs/proof.md`).
 
+#![allow(clippy::missing_panics_doc, reason = "a target fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -25,8 +27,11 @@ use crate::topology::{
 };
 use crate::{Envelope, EventType, InvalidText, WireFormat};
 
-/// All of them, by the names of their corpora.
-pub const TARGETS: [(&str, fn(&[u8])); 10] = [
+/// A target, and the name of its corpus.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 10] = [
     ("amqp", amqp),
     ("answer", answer),
     ("archive", archive),
@@ -103,18 +108,20 @@ pub fn template(data: &[u8]) {
     }
 }
 
-/// What a broker says it has, and layouts that somebody wrote: compared, planned and drawn.
+/// What a broker says it has.
+#[derive(serde::Deserialize)]
+struct Found {
+    exchanges: Vec<observed::Exchange>,
+    queues: Vec<observed::Queue>,
+    bindings: Vec<observed::Binding>,
+    policies: Vec<observed::Policy>,
+}
+
+/// What a broker says it has, and layouts that somebody wrote: compared and planned.
 pub fn topology(data: &[u8]) {
     if let Some(layout) = again::<Layout>(data) {
         let plan = plan::diff(&layout.topology, &Observed::default(), true);
         assert!(!plan.steps.is_empty(), "there is not even a virtual host");
-    }
-    #[derive(serde::Deserialize)]
-    struct Found {
-        exchanges: Vec<observed::Exchange>,
-        queues: Vec<observed::Queue>,
-        bindings: Vec<observed::Binding>,
-        policies: Vec<observed::Policy>,
     }
     let Ok(found) = serde_json::from_slice::<Found>(data) else { return };
     let Found { exchanges, queues, bindings, policies } = found;

@@ -33,8 +33,7 @@ use config::Environment;
 use exit::Exit;
 
 /// Runs the command that the command line names.
-#[tokio::main]
-pub async fn main() -> ExitCode {
+pub async fn run() -> ExitCode {
     // The HTTP client takes the process's TLS provider. An error means that one is there already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() -> ExitCode {
-    postrider_server::main()
+#[tokio::main]
+async fn main() -> ExitCode {
+    postrider_server::run().await
 }

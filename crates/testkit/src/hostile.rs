@@ -68,7 +68,10 @@ pub fn damaged_text(seed: u64, sample: &str) -> String {
 }
 
 /// Feeds a target with every file of its corpus, and with so many damaged copies of each: bits flipped, cuts, splices of two files,
-/// lengths that lie. Fails where the target panics, and says with what: that belongs into the corpus, as a file, when it is mended.
+/// lengths that lie.
+///
+/// # Panics
+/// Where the target does, and says with what: that belongs into the corpus, as a file, when it is mended.
 pub fn feed(name: &str, copies: u64, target: fn(&[u8])) {
     let corpus = Path::new(FUZZ).join("corpus").join(name);
     assert!(

@@ -263,5 +263,5 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 }
 
-#[cfg(all(test, feature = "sqlite"))]
+#[cfg(test)]
 mod tests;

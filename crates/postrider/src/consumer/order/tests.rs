@@ -1,5 +1,6 @@
 //! A consumer that is held up for a moment only: what a lane gave up meanwhile comes back with another session, and before what followed
 //! it. Seed 11087 of the simulation, and seed 7 of chaos.
+#![cfg(feature = "sqlite")]
 
 use std::sync::atomic::AtomicBool;
 
