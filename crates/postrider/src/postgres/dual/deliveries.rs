@@ -19,7 +19,8 @@ const TAKE: &str = "UPDATE postrider.event_delivery SET next_attempt_at = now() 
      RETURNING position, attempts";
 
 /// The copies of rows: a probe of the key for each. With `position = ANY($1)` all of an outbox's deliveries are read while the
-/// statistics do not know the outbox.
+/// statistics do not know the outbox. A copy that another relay changes at this very moment is left as it is: it was due again,
+/// goes out a second time, and is recorded then.
 macro_rules! copies {
     ($what:literal) => {
         concat!(
