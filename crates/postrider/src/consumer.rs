@@ -236,12 +236,18 @@ impl<S: ConsumerStore> Consumer<S> {
     async fn session(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
         self.look_for_marks().await;
         let probe = self.status.breaker() == BreakerState::HalfOpen;
-        let prefetch = if probe { 1 } else { self.config.prefetch };
+        let prefetch = self.prefetch(probe);
         let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
         let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
         let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
         desk.close().await;
         result
+    }
+
+    /// A probe is for a single delivery. On an ordered queue it is taken from as many as ever: what goes back to a quorum queue stands
+    /// behind what went back before it, so the order holds only as long as whoever takes over is handed all of it at once.
+    fn prefetch(&self, probe: bool) -> u16 {
+        if probe && self.service.order.is_none() { 1 } else { self.config.prefetch }
     }
 
     async fn subscribe(

@@ -106,7 +106,7 @@ impl Broker for SimBroker {
     }
 
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
-        Ok(self.0.world().queues.ready.get(queue).map_or(0, |ready| ready.len() as u64))
+        Ok(self.0.world().queues.depth(queue) as u64)
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {
@@ -149,15 +149,7 @@ impl SimSubscription {
 
 impl Drop for SimSubscription {
     fn drop(&mut self) {
-        let mut world = self.port.world();
-        let queues = &mut world.queues;
-        if let Some(mut subscriber) = queues.subscribers.remove(&self.id) {
-            let ready = queues.ready.entry(subscriber.queue).or_default();
-            while let Some((_, mut stored)) = subscriber.unsettled.pop_last() {
-                stored.redelivered = true;
-                ready.push_front(stored);
-            }
-        }
+        self.port.world().queues.unsubscribe(self.id);
     }
 }
 

@@ -43,7 +43,10 @@ pub(super) struct Subscriber {
 /// All queues, and who subscribes.
 pub(super) struct Queues {
     pub(super) topology: Topology,
-    pub(super) ready: BTreeMap<QueueName, VecDeque<Stored>>,
+    ready: BTreeMap<QueueName, VecDeque<Stored>>,
+    /// What went back. As in RabbitMQ it comes before the others of its queue, but behind what went back earlier, wherever it stood
+    /// at first.
+    returned: BTreeMap<QueueName, VecDeque<Stored>>,
     pub(super) subscribers: BTreeMap<u64, Subscriber>,
     pub(super) last: u64,
     /// No binding holds until then.
@@ -58,6 +61,7 @@ impl Queues {
         Self {
             topology,
             ready,
+            returned: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             last: 0,
             unbound_until: Duration::ZERO,
@@ -125,15 +129,23 @@ impl Queues {
             subscriber.place = self.last;
             subscriber.arrived.clear();
             let back = std::mem::take(&mut subscriber.unsettled);
-            let ready = self.ready.entry(subscriber.queue.clone()).or_default();
-            for (_, mut stored) in back.into_iter().rev() {
-                stored.redelivered = true;
-                ready.push_front(stored);
-            }
+            give_back(&mut self.returned, &subscriber.queue, back.into_values());
         }
         if dead {
             self.subscribers.retain(|_, subscriber| subscriber.process != process);
         }
+    }
+
+    /// Ends a subscription.
+    pub(super) fn unsubscribe(&mut self, id: u64) {
+        if let Some(subscriber) = self.subscribers.remove(&id) {
+            give_back(&mut self.returned, &subscriber.queue, subscriber.unsettled.into_values());
+        }
+    }
+
+    /// How many wait in a queue.
+    pub(super) fn depth(&self, queue: &QueueName) -> usize {
+        [&self.returned, &self.ready].into_iter().filter_map(|of| of.get(queue)).map(VecDeque::len).sum()
     }
 
     /// A message somewhere is there twice.
@@ -154,9 +166,9 @@ impl Queues {
         let ids: Vec<_> = self.subscribers.keys().copied().collect();
         for id in ids {
             let active = self.is_active(id);
+            let empty = self.subscribers.get(&id).is_none_or(|one| self.depth(&one.queue) == 0);
             let Some(subscriber) = self.subscribers.get_mut(&id) else { continue };
             let full = subscriber.unsettled.len() >= subscriber.prefetch;
-            let empty = self.ready.get(&subscriber.queue).is_none_or(VecDeque::is_empty);
             if subscriber.offered || full || empty || !active {
                 continue;
             }
@@ -183,9 +195,10 @@ impl Queues {
         if !active {
             return delivered;
         }
+        let returned = self.returned.entry(subscriber.queue.clone()).or_default();
         let ready = self.ready.entry(subscriber.queue.clone()).or_default();
         while subscriber.unsettled.len() < subscriber.prefetch
-            && let Some(stored) = ready.pop_front()
+            && let Some(stored) = returned.pop_front().or_else(|| ready.pop_front())
         {
             self.redelivered += u64::from(stored.redelivered);
             subscriber.tag += 1;
@@ -211,14 +224,11 @@ impl Queues {
             if receipt.epoch() != subscriber.epoch {
                 continue;
             }
-            let Some(mut stored) = subscriber.unsettled.remove(&receipt.tag()) else { continue };
+            let Some(stored) = subscriber.unsettled.remove(&receipt.tag()) else { continue };
             done.push(format!("{verdict:?} {}/{}", subscriber.queue, shown(&stored.message)));
             match verdict {
                 Verdict::Ack => {}
-                Verdict::Requeue => {
-                    stored.redelivered = true;
-                    self.ready.entry(subscriber.queue.clone()).or_default().push_front(stored);
-                }
+                Verdict::Requeue => give_back(&mut self.returned, &subscriber.queue, [stored]),
                 Verdict::Reject => rejected.push((subscriber.queue.clone(), stored)),
             }
         }
@@ -233,7 +243,16 @@ impl Queues {
 
     /// Whether nothing is in any queue or in anybody's hands.
     pub(super) fn is_empty(&self) -> bool {
-        self.ready.values().all(VecDeque::is_empty)
+        self.ready.values().chain(self.returned.values()).all(VecDeque::is_empty)
             && self.subscribers.values().all(|subscriber| subscriber.unsettled.is_empty())
     }
+}
+
+fn give_back(
+    returned: &mut BTreeMap<QueueName, VecDeque<Stored>>,
+    queue: &QueueName,
+    back: impl IntoIterator<Item = Stored>,
+) {
+    let back = back.into_iter().map(|stored| Stored { redelivered: true, ..stored });
+    returned.entry(queue.clone()).or_default().extend(back);
 }

@@ -24,6 +24,16 @@ fn a_crash_at_any_await_point_keeps_every_promise() {
     }
 }
 
+/// Each broke a promise once, and shows it again as soon as what was mended is taken out: a stream that overtakes what a claim has read
+/// ahead, and a probe that dies and leaves the first of a key behind the others.
+#[test]
+fn schedules_that_found_something_keep_every_promise() {
+    for seed in [2_092, 21_222] {
+        let played = play(seed, None);
+        assert!(played.verdict.is_clean(), "seed {seed}: {}", played.verdict);
+    }
+}
+
 #[test]
 fn the_same_seed_plays_the_same_history() {
     for seed in 0..20 {

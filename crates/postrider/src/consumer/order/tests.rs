@@ -1,5 +1,6 @@
-//! A consumer that is held up for a moment only: what a lane gave up meanwhile comes back with another session, and before what followed
-//! it. Seed 11087 of the simulation, and seed 7 of chaos.
+//! What sessions owe to the order of a key. One that is held up for a moment only: what a lane gave up meanwhile comes back with another
+//! session, and before what followed it (seed 11087 of the simulation, and seed 7 of chaos). One that is a probe: what it does not take
+//! goes back together with what it does (seed 21222, and seed 3353851401 of chaos).
 #![cfg(feature = "sqlite")]
 
 use std::sync::atomic::AtomicBool;
@@ -96,4 +97,16 @@ async fn a_lane_that_was_given_up_ends_the_session_before_the_next_of_its_key() 
     tokio::time::timeout(Duration::from_mins(1), receiving).await.expect("the session ends").unwrap();
     assert!(!asked.load(Ordering::Relaxed), "nothing more is taken from this session");
     desk.close().await;
+}
+
+#[tokio::test]
+async fn a_probe_of_an_ordered_queue_is_handed_as_much_as_any_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let ordered = ordered_consumer(folder.path()).await;
+    assert_eq!((ordered.prefetch(false), ordered.prefetch(true)), (250, 250));
+    let free = Consumer {
+        service: ServiceQueue { order: None, ..ordered.service.clone() },
+        ..Arc::into_inner(ordered).unwrap()
+    };
+    assert_eq!((free.prefetch(false), free.prefetch(true)), (250, 1));
 }

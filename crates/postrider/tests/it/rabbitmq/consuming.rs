@@ -9,6 +9,7 @@ postrider_testkit::on_each_rabbitmq!(
     requeued_comes_again_and_rejected_goes_to_the_dead_letters,
     dropping_a_subscription_gives_back_what_is_unsettled,
     a_queue_that_is_gone_ends_the_subscription,
+    what_goes_back_comes_in_its_order_to_whoever_is_handed_all_of_it,
 );
 
 async fn every_property_and_header_comes_back_as_it_went(version: RabbitVersion) {
@@ -151,4 +152,27 @@ async fn a_queue_that_is_gone_ends_the_subscription(version: RabbitVersion) {
     // Neither of these cost the connection.
     broker.declare(&orders()).await.unwrap();
     assert_eq!(broker.depth(&queue_name("orders")).await.unwrap(), 0);
+}
+
+/// What ordered queues rely on. The other half is why their consumers never ask for less than those before them.
+async fn what_goes_back_comes_in_its_order_to_whoever_is_handed_all_of_it(version: RabbitVersion) {
+    let (_vhost, broker) = broker(version).await;
+    broker.declare(&orders()).await.unwrap();
+    let batch: Vec<_> = (0..5).map(|i| event(&format!("{i}"), "events", "order.a")).collect();
+    assert_eq!(confirmed(&broker.publish(batch).await), 5);
+    // A session that takes no more than the first few, and goes.
+    let taken = async |prefetch, count: usize| {
+        let mut subscription = broker.subscribe(&queue_name("orders"), prefetch).await.unwrap();
+        let mut ids = Vec::new();
+        while ids.len() < count {
+            let deliveries = soon(&mut *subscription, count - ids.len()).await;
+            ids.extend(deliveries.iter().map(|one| id_of(&one.message)));
+        }
+        ids.join(" ")
+    };
+    assert_eq!(taken(5, 5).await, "0 1 2 3 4");
+    assert_eq!(taken(5, 1).await, "0");
+    assert_eq!(taken(5, 5).await, "0 1 2 3 4");
+    assert_eq!(taken(1, 1).await, "0");
+    assert_eq!(taken(5, 5).await, "1 2 3 4 0", "RabbitMQ puts it behind what went back before");
 }
