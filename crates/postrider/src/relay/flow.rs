@@ -3,7 +3,7 @@
 //! Why one at a time: if the second of two were confirmed and the first refused, no repair could put them in order again.
 //! Pure: it is told what was claimed and what the broker said, and never waits.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::envelope::OrderingKey;
 use crate::store::OutboxRow;
@@ -173,8 +173,8 @@ impl Flow {
         }
     }
 
-    /// These were in flight and are let go.
-    pub(super) fn drop_flying(&mut self, rows: Vec<OutboxRow>) {
+    /// These were in flight and are let go; `claim` is the last that was asked for.
+    pub(super) fn drop_flying(&mut self, rows: Vec<OutboxRow>, claim: u64) {
         for row in rows {
             self.forget(row.row.position);
             if let Some(key) = &row.envelope.ordering_key {
@@ -183,6 +183,7 @@ impl Flow {
                 }
                 self.crowded.remove(key);
                 self.forget_unsure(key);
+                self.let_go_of(key, row.slot, claim);
             }
         }
     }
@@ -196,8 +197,10 @@ impl Flow {
         }
     }
 
-    /// Lets go of what waits in slots that are lost. What is in flight stays until it is answered.
-    pub(super) fn let_go(&mut self, lost: impl Fn(Option<i16>) -> bool) {
+    /// Lets go of what waits in slots that are lost, and of what a stream brought, of which nobody knows the slot. What is in flight
+    /// stays until it is answered. `claim` is the last that was asked for.
+    pub(super) fn let_go(&mut self, lost: &HashSet<i16>, claim: u64) {
+        let lost = |slot: Option<i16>| slot.is_none_or(|slot| lost.contains(&slot));
         let (gone, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.ready).into_iter().partition(|row| lost(row.slot));
         self.ready = kept.into();
@@ -208,19 +211,33 @@ impl Flow {
                 for behind in self.queues.remove(key).unwrap_or_default() {
                     self.forget(behind.row.position);
                 }
+                self.let_go_of(key, row.slot, claim);
             }
         }
         // Behind a head that is in flight.
-        let mut forgotten = Vec::new();
+        let (mut forgotten, mut let_go) = (Vec::new(), Vec::new());
         for (key, queue) in &mut self.queues {
-            if queue.front().is_some_and(|row| lost(row.slot)) {
+            if let Some(first) = queue.front().filter(|row| lost(row.slot)) {
+                let_go.push((key.clone(), first.slot));
                 forgotten.extend(queue.drain(..).map(|row| row.row.position));
                 self.crowded.remove(key);
             }
         }
+        for (key, slot) in let_go {
+            self.let_go_of(&key, slot, claim);
+        }
         forgotten.extend(self.unsure.extract_if(.., |_, row| lost(row.slot)).map(|(position, _)| position));
         for position in forgotten {
             self.forget(position);
+        }
+    }
+
+    /// Rows of a key were let go. Where nobody knows its slot it may be ours still, and the claim under way left them out because they
+    /// were in hand: what follows them is only taken from a later one.
+    fn let_go_of(&mut self, key: &OrderingKey, slot: Option<i16>, claim: u64) {
+        if slot.is_none() {
+            let last = self.blocked.entry(key.clone()).or_insert(claim);
+            *last = claim.max(*last);
         }
     }
 

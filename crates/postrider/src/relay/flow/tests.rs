@@ -153,7 +153,7 @@ fn a_crowded_key_is_left_out_of_claims_until_most_of_it_is_gone() {
 fn rows_of_lost_slots_are_let_go_unless_they_are_in_flight() {
     let mut flow = flow(vec![keyed(1, "a"), keyed(2, "a"), row(3)]);
     let flying = flow.next(1);
-    flow.let_go(|_| true);
+    flow.let_go(&HashSet::from([0]), 1);
     assert_eq!(flow.len(), 1);
     assert!(!flow.is_ready());
     // It comes back to us: the head in flight is not doubled, and its followers wait for it.
@@ -161,6 +161,27 @@ fn rows_of_lost_slots_are_let_go_unless_they_are_in_flight() {
     assert!(flow.next(10).is_empty());
     flow.confirmed(&flying[0]);
     assert_eq!(positions(&flow.next(10)), [2]);
+}
+
+/// Rows that a stream brought: nobody knows their slot, so they are let go with any, and the claim under way has only what follows them.
+#[test]
+fn what_follows_streamed_rows_that_were_let_go_is_taken_from_no_claim_of_before() {
+    let streamed = |position, key| OutboxRow { slot: None, ..keyed(position, key) };
+    let mut flow = Flow::new(CROWD);
+    flow.take(0, 0, vec![streamed(1, "a"), streamed(2, "a"), streamed(3, "b"), streamed(4, "c")]);
+    let flying = flow.next(1);
+    flow.let_go(&HashSet::from([7]), 5);
+    assert_eq!(flow.len(), 1, "the first of a is on its way");
+    flow.take(5, 0, vec![keyed(10, "a"), keyed(11, "b"), keyed(12, "c")]);
+    assert!(flow.next(10).is_empty(), "claim 5 left 2, 3 and 4 out");
+    flow.take(6, 0, vec![keyed(2, "a"), keyed(3, "b"), keyed(4, "c"), keyed(11, "b")]);
+    assert_eq!(positions(&flow.next(10)), [3, 4]);
+
+    flow.drop_flying(flying, 6);
+    flow.take(6, 0, vec![keyed(10, "a")]);
+    assert!(flow.next(10).is_empty(), "claim 6 left 1 out");
+    flow.take(7, 0, vec![keyed(1, "a"), keyed(2, "a")]);
+    assert_eq!(positions(&flow.next(10)), [1]);
 }
 
 #[test]

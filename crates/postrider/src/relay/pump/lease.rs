@@ -20,14 +20,13 @@ impl<S: Outbox> Pump<S> {
                 let held: HashSet<_> = slots.into_iter().collect();
                 let lost: HashSet<_> = self.held.difference(&held).map(|lease| lease.slot).collect();
                 if !lost.is_empty() {
-                    self.flow.let_go(|slot| slot.is_none_or(|slot| lost.contains(&slot)));
-                }
-                if held.difference(&self.held).next().is_some() {
-                    self.reading.start_over();
+                    self.flow.let_go(&lost, self.claims);
                 }
                 let changed = held != self.held;
                 self.held = held;
                 if changed {
+                    // What came with a slot, and what was let go with another though its own is still ours.
+                    self.reading.start_over();
                     self.slots_changed();
                 }
             }

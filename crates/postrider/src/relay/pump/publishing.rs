@@ -77,10 +77,13 @@ impl<S: Outbox> Pump<S> {
         // A row of a slot that was lost is its heir's to publish.
         let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
         let all = held.len() == SLOTS;
-        let (ours, lost) =
+        let (ours, lost): (Vec<_>, Vec<_>) =
             unknown.into_iter().partition(|row| row.slot.map_or(all, |slot| held.contains(&slot)));
         self.flow.unknown(ours);
-        self.flow.drop_flying(lost);
+        if lost.iter().any(|row| row.slot.is_none()) {
+            self.reading.start_over();
+        }
+        self.flow.drop_flying(lost, self.claims);
         match outage {
             Some(why) => self.outage(&format!("the broker could not take messages: {why}")),
             None => self.works(),
