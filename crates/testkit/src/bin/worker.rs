@@ -12,15 +12,19 @@ use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
 use postrider_testkit::worker::mailer::{self, Mailer};
 use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, counter, flawed, trouble};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // Where a run goes wrong, what consumers did is wanted.
+    let consumers = if words.first() == Some(&"chaos") { LevelFilter::DEBUG } else { LevelFilter::WARN };
+    let told = Targets::new().with_default(LevelFilter::WARN).with_target("postrider::consumer", consumers);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(lines).with(told).init();
     if let ["chaos", database, rabbitmq, redis] = words.as_slice() {
         return chaos::worker::work(database, rabbitmq, redis).await;
     }

@@ -78,6 +78,12 @@ pub(super) async fn judge(stage: &Stage, log: &Log) -> Result<Judgement> {
     let read = "SELECT consumer, event_id, ordering_key, number FROM chaos_effect ORDER BY position";
     let effects: Vec<Effect> = sqlx::query_as(read).fetch_all(&mut connection).await?;
     found.effects = effects.len() as u64;
+    let told = "SELECT concat_ws(E'\\t', position, at, process, consumer, event_id, ordering_key, attempt) FROM chaos_effect \
+                ORDER BY position";
+    tell(stage, &mut connection, "effects.tsv", told).await?;
+    let told = "SELECT concat_ws(E'\\t', position, created_at, published_at, id, ordering_key, attempts) FROM postrider.event_outbox \
+                ORDER BY position";
+    tell(stage, &mut connection, "outbox.tsv", told).await?;
     // What no queue wanted is dead for everybody.
     let read = "SELECT CASE WHEN reason = 'unroutable' THEN '' ELSE queue END, event_id FROM postrider.dead_letter \
                 WHERE event_id IS NOT NULL";
@@ -143,6 +149,13 @@ pub(super) async fn judge(stage: &Stage, log: &Log) -> Result<Judgement> {
     hook(stage, &mut found, &wanted(&[Kind::Hook]), &is_dead);
     books(stage, &mut connection, &mut found, &wanted(&[Kind::Salary]), &is_dead).await?;
     Ok(found)
+}
+
+/// Keeps the lines of a query beside the logs.
+async fn tell(stage: &Stage, connection: &mut PgConnection, file: &str, select: &'static str) -> Result<()> {
+    let lines: Vec<String> = sqlx::query_scalar(select).fetch_all(connection).await?;
+    std::fs::write(stage.folder.join(file), lines.join("\n"))?;
+    Ok(())
 }
 
 fn out_of_order(effects: &[Effect]) -> Vec<String> {

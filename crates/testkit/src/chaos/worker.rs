@@ -35,7 +35,8 @@ pub const CONSUMERS: [(&str, &str); 4] = [
 
 /// The table that a double would show in.
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS chaos_effect (position bigserial, consumer text NOT NULL, \
-    event_id text NOT NULL, ordering_key text, number bigint)";
+    event_id text NOT NULL, ordering_key text, number bigint, at timestamptz NOT NULL DEFAULT clock_timestamp(), process bigint, \
+    attempt bigint)";
 
 fn service(consumer: &str, key: &str) -> Result<ServiceQueue> {
     let retry = RetryPolicy::fixed(20, Duration::from_millis(500));
@@ -116,13 +117,14 @@ async fn start(database: &str, rabbitmq: &str, redis: &str, clock: &Clock) -> Re
 
 async fn apply(tx: &mut PostgresTx, event: &Incoming, progress: &Progress<Postgres>) -> Result<(), Failure> {
     let payload: serde_json::Value = event.envelope.payload.parse()?;
-    let insert =
-        "INSERT INTO chaos_effect (consumer, event_id, ordering_key, number) VALUES ($1, $2, $3, $4)";
+    let insert = "INSERT INTO chaos_effect (consumer, event_id, ordering_key, number, process, attempt) VALUES ($1, $2, $3, $4, $5, $6)";
     sqlx::query(insert)
         .bind(event.consumer.as_str())
         .bind(event.envelope.id.as_str())
         .bind(event.envelope.ordering_key.as_ref().map(OrderingKey::as_str))
         .bind(payload["number"].as_i64())
+        .bind(i64::from(std::process::id()))
+        .bind(i64::from(event.attempt))
         .execute(tx.connection())
         .await
         .map_err(Failure::transient)?;
