@@ -238,9 +238,11 @@ impl<S: ConsumerStore> Consumer<S> {
         let probe = self.status.breaker() == BreakerState::HalfOpen;
         let prefetch = self.prefetch(probe);
         let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
+        tracing::debug!(consumer = %self.name, prefetch, probe, "a session begins");
         let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
         let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
         desk.close().await;
+        tracing::debug!(consumer = %self.name, "a session is over");
         result
     }
 

@@ -190,6 +190,10 @@ impl<S: ConsumerStore> Desk<S> {
         let consumer = &self.consumer;
         let events: Vec<_> = behind.iter().filter_map(held_event).collect();
         consumer.surely(&self.stop, || consumer.store.hold(&consumer.name, events.clone())).await?;
+        for arrived in &behind {
+            let (event, key) = (arrived.event_id(), arrived.key());
+            tracing::debug!(consumer = %consumer.name, ?event, ?key, "held behind the others of its key");
+        }
         consumer.status.held.fetch_add(behind.len() as u64, Ordering::Relaxed);
         metrics::counter!("postrider_consumer_held_total", "consumer" => consumer.name.to_string())
             .increment(behind.len() as u64);
@@ -232,6 +236,8 @@ impl<S: ConsumerStore> Consumer<S> {
         let attempt = arrived.attempt + u32::from(retried);
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
         let event = HeldEvent { attempt, delay, error, message, ..held_event(arrived)? };
+        tracing::debug!(consumer = %self.name, event = %event.event_id, key = %event.key, attempt, error = event.error,
+            "waits, and its key with it");
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
         self.released.notify_one();
         Some(Fate::Waits)

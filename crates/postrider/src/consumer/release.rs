@@ -43,6 +43,7 @@ impl<S: ConsumerStore> Consumer<S> {
                 let (this, ended, owner) = (self.clone(), ended.clone(), owner.clone());
                 in_hand.spawn(async move {
                     let event_id = event.event_id.clone();
+                    tracing::debug!(consumer = %this.name, event = %event_id, key = %event.key, "a held event is tried");
                     let handling = async {
                         this.keep_to_the_rate().await;
                         let arrived = this.read_held(event);
