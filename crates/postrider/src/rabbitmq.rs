@@ -23,7 +23,9 @@ mod operator;
 mod publish;
 mod replace;
 mod settle;
+mod sieve;
 mod subscription;
+mod transport;
 mod values;
 
 pub use config::{RabbitMqConfig, RabbitMqTls};

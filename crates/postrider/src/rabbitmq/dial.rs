@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::config::{Node, RabbitMqTls};
 use super::fault::{self, TlsTrouble};
+use super::transport;
 use crate::broker::BrokerError;
 
 /// A second handle on the socket, to hang up without the driver's help.
@@ -55,10 +56,11 @@ pub(super) async fn dial(
     let (tls, kept) = (tls.clone(), socket.clone());
     let connected = Connection::connector(
         node.uri.clone(),
-        lapin::runtime::default_runtime().map_err(explain)?,
-        async move |uri: AMQPUri, runtime| {
+        transport::runtime(),
+        async move |uri: AMQPUri, _sifting| {
             let opening = async {
                 let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri.clone() };
+                let runtime = async_rs::Runtime::tokio_current();
                 let stream = plain.connect_with_config_async(TLSConfig::default(), &runtime).await?;
                 if let AsyncTcpStream::Plain(tcp) = &stream {
                     // Acks and single publishes go out at once.
@@ -72,7 +74,9 @@ pub(super) async fn dial(
                 let encrypted = stream.into_rustls(&connector, &uri.authority.host).await;
                 encrypted.map_err(|error| io::Error::other(TlsTrouble::in_handshake(&error)))
             };
-            Ok(timeout(limit, opening).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?)
+            let opened =
+                timeout(limit, opening).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            Ok(transport::sifted(opened?))
         },
         ConnectionProperties::default().with_connection_name(name.into()),
     );

@@ -61,7 +61,8 @@ impl RabbitSubscription {
         let line = self.link.line().await?;
         let limit = self.link.settings().limits().call;
         let channel = line.channel(limit).await?;
-        let opening = async {
+        let mut opening = Opening { line: line.clone(), channel: channel.clone(), done: false };
+        let asking = async {
             channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
             let queue = self.queue.as_str().into();
             channel
@@ -69,21 +70,18 @@ impl RabbitSubscription {
                 .await
         };
         let what = format!("queue {}", self.queue);
-        match timeout(limit, opening).await {
+        match timeout(limit, asking).await {
             Ok(Ok(consumer)) => {
+                opening.done = true;
                 let epoch = self.unsettled.start(channel.clone());
                 self.session = Some(Session { epoch, line, channel, consumer });
                 Ok(())
             }
             Ok(Err(error)) => Err(fault::asking("consume from", &what, error)),
-            Err(_) => {
-                let place = line.place.clone();
-                tokio::spawn(async move { close_surely(&line, &channel).await });
-                Err(BrokerError::new(
-                    BrokerErrorKind::Unavailable,
-                    format!("RabbitMQ at {place} did not let us consume from {what} in time; try again"),
-                ))
-            }
+            Err(_) => Err(BrokerError::new(
+                BrokerErrorKind::Unavailable,
+                format!("RabbitMQ at {} did not let us consume from {what} in time; try again", line.place),
+            )),
         }
     }
 
@@ -127,6 +125,26 @@ impl RabbitSubscription {
             }
             self.unsettled.stop();
             session.end();
+        }
+    }
+}
+
+/// A channel that somebody is about to consume on. Given up before that, or halfway, it is closed: RabbitMQ may have a consumer on it
+/// already, whose deliveries nobody would ever see.
+struct Opening {
+    line: Arc<Line>,
+    channel: Channel,
+    done: bool,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if !self.done
+            && self.channel.status().connected()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (line, channel) = (self.line.clone(), self.channel.clone());
+            runtime.spawn(async move { close_surely(&line, &channel).await });
         }
     }
 }

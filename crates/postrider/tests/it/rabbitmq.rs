@@ -11,6 +11,7 @@ mod consuming;
 mod cutting;
 mod declaring;
 mod losing;
+mod nesting;
 mod presets;
 mod publishing;
 mod routing;
