@@ -382,16 +382,6 @@ impl<S: ConsumerStore> Consumer<S> {
         self.with_breaker(|breaker| breaker.store_away(now));
     }
 
-    /// Waits until the rate limit lets one more begin.
-    async fn keep_to_the_rate(&self) {
-        let Some(throttle) = &self.throttle else { return };
-        loop {
-            let taken = lock(throttle).take(self.clock.monotonic());
-            let Err(wait) = taken else { return };
-            self.clock.sleep(wait).await;
-        }
-    }
-
     fn meters(&self) -> &Meters {
         self.meters.get_or_init(|| Meters::of(&self.name))
     }

@@ -1,6 +1,9 @@
-//! The rate limit of a consumer: a bucket of tokens, refilled steadily. Pure.
+//! The rate limit of a consumer: a bucket of tokens, refilled steadily.
 
 use std::time::Duration;
+
+use super::{Consumer, lock};
+use crate::store::ConsumerStore;
 
 /// Lets so many through each second, and up to a tenth of a second's worth at once after a pause.
 #[derive(Debug)]
@@ -30,6 +33,18 @@ impl Throttle {
         let wait = (1.0 - self.tokens) / self.rate;
         // Rounded up, so that who waited finds a token.
         Err(Duration::try_from_secs_f64(wait + 1e-6).unwrap_or(Duration::MAX))
+    }
+}
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// Waits until the rate limit lets one more begin.
+    pub(super) async fn keep_to_the_rate(&self) {
+        let Some(throttle) = &self.throttle else { return };
+        loop {
+            let taken = lock(throttle).take(self.clock.monotonic());
+            let Err(wait) = taken else { return };
+            self.clock.sleep(wait).await;
+        }
     }
 }
 
