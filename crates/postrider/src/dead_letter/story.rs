@@ -4,6 +4,8 @@
 //! servers, in `x-first-death-*` and `x-last-death-*`; every version of RabbitMQ and the embedded broker write at least the
 //! first.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -17,6 +19,8 @@ use crate::topology::{ConsumerName, QueueName, ServiceQueue};
 
 /// A key longer than this is hashed: no index takes a text of any length.
 const LONGEST_KEY: usize = 200;
+/// What a quorum queue counts its deliveries in.
+const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Why a broker dead-lettered a message by itself, or for a foreign consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -120,7 +124,7 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
         let retries = message.headers.get(mark::FINAL_RETRY_COUNT).and_then(HeaderValue::as_int);
         retries.unwrap_or(0).saturating_add(1)
     } else {
-        let counted = message.headers.get("x-delivery-count").and_then(HeaderValue::as_int);
+        let counted = message.headers.get(DELIVERY_COUNT).and_then(HeaderValue::as_int);
         counted.or(death.as_ref().map(|death| death.count)).unwrap_or(1)
     };
     let mut letter = DeadLetter {
@@ -211,7 +215,9 @@ fn key(letter: &DeadLetter, message: &Message, service: &ServiceQueue, ours: boo
             _ => bounded(id.to_owned()),
         };
     }
-    let headers = serde_json::to_vec(&message.headers).unwrap_or_default();
+    // Quorum queues count deliveries in a header, so it is another one when this one is delivered again.
+    let told: BTreeMap<_, _> = message.headers.iter().filter(|(name, _)| *name != DELIVERY_COUNT).collect();
+    let headers = serde_json::to_vec(&told).unwrap_or_default();
     let id = letter.event_id.as_ref().map_or("", AsRef::as_ref);
     let parts = [service.dead_letter_queue.as_str(), message_id.unwrap_or(""), id];
     let mut hash = Sha256::new();
@@ -282,6 +288,16 @@ mod tests {
             assert_eq!(letter.dead_at.as_second(), 1_700_000_000);
             assert!(letter.event_id.is_some());
         }
+    }
+
+    #[test]
+    fn a_death_that_the_broker_made_is_the_same_when_it_is_delivered_again() {
+        let delivered = |headers: &[(&str, HeaderValue)]| dead(headers, Some("evt_1")).key;
+        let death = || x_death("rejected", "mail", 1_700_000_000);
+        let first = delivered(&[death()]);
+        assert_eq!(delivered(&[death(), (DELIVERY_COUNT, HeaderValue::Int(0))]), first);
+        assert_eq!(delivered(&[death(), (DELIVERY_COUNT, HeaderValue::Int(3))]), first);
+        assert_ne!(delivered(&[x_death("rejected", "mail", 1_700_000_001)]), first);
     }
 
     #[test]

@@ -157,7 +157,19 @@ fn what_is_not_collected_is_worked_on_in_its_queue() {
     folder.run(&["dlq", "ls", "--in-queue", "unknown"]).assert(2, "is known for unknown");
     let none = folder.run(&["dlq", "ls", "--in-queue", "strict", "--json"]).assert(0, "").json();
     assert_eq!(none, json!([]));
-    folder.run(&["dlq", "replay", "--in-queue", "strict", "--yes"]).assert(0, "0 taken out of strict.dlq");
+    folder
+        .run(&["dlq", "replay", "--in-queue", "strict", "--all", "--yes"])
+        .assert(0, "0 taken out of strict.dlq");
+    for (words, why) in [
+        (&["replay", "--yes"][..], "say which messages"),
+        (&["replay", "42", "--yes"], "have no numbers"),
+        (&["discard", "42", "--yes"], "have no numbers"),
+        (&["replay", "--all", "--rate", "5", "--yes"], "--rate and --reason are for collected"),
+        (&["discard", "--all", "--reason", "old", "--yes"], "--rate and --reason are for collected"),
+        (&["replay", "--all", "--keep-count", "--yes"], "--keep-count is not for --in-queue"),
+    ] {
+        folder.run(&[&["dlq"], words, &["--in-queue", "strict"]].concat()).assert(2, why);
+    }
 }
 
 #[test]

@@ -65,6 +65,12 @@ pub(super) async fn replay<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<Exit> {
     if args.which.in_queue.is_some() {
+        args.which.fits_a_queue(context)?;
+        if args.keep_count {
+            return Err(usage(
+                "--keep-count is not for --in-queue: a message goes back as it is, with its own count",
+            ));
+        }
         return in_queue::replay(args, wired, context).await;
     }
     let (to_queue, keep_count) = (args.to_queue, args.keep_count);
@@ -78,6 +84,7 @@ pub(super) async fn discard<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<Exit> {
     if args.which.in_queue.is_some() {
+        args.which.fits_a_queue(context)?;
         return in_queue::discard(args, wired, context).await;
     }
     let plan = args.which.plan(context)?;
@@ -85,6 +92,28 @@ pub(super) async fn discard<S: WholeStore>(
 }
 
 impl Which {
+    /// A queue's own messages have no numbers, and no operation works them off.
+    fn fits_a_queue(&self, context: &Context) -> anyhow::Result<()> {
+        if !self.ids.is_empty() {
+            return Err(usage(
+                "messages in a queue have no numbers: with --in-queue choose them by a filter, or give --all",
+            ));
+        }
+        if self.rate.is_some() || self.reason.is_some() {
+            return Err(usage(
+                "--rate and --reason are for collected dead letters: what is done with --in-queue is done at once, and not audited",
+            ));
+        }
+        if self.limit == Some(0) {
+            return Err(usage("--limit must be at least 1; --dry-run changes nothing"));
+        }
+        let filter = self.filter.clone().into_filter(Some(LetterStatus::Open), context.clock.now())?;
+        if filter == LetterFilter::open() && !self.all && self.limit.is_none() && !self.dry_run {
+            return Err(usage("say which messages: a filter such as --type, --limit, or --all"));
+        }
+        Ok(())
+    }
+
     fn plan(&self, context: &Context) -> anyhow::Result<LetterPlan> {
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(usage("--rate must be a number above 0; leave it out for no limit"));
