@@ -236,8 +236,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let attempt = arrived.attempt + u32::from(retried);
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
         let event = HeldEvent { attempt, delay, error, message, ..held_event(arrived)? };
-        tracing::debug!(consumer = %self.name, event = %event.event_id, key = %event.key, attempt, error = event.error,
-            "waits, and its key with it");
+        tracing::debug!(consumer = %self.name, event = %event.event_id, key = %event.key, attempt, "waits, and its key with it");
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
         self.released.notify_one();
         Some(Fate::Waits)

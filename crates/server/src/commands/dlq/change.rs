@@ -104,9 +104,7 @@ impl Which {
                 "--rate and --reason are for collected dead letters: what is done with --in-queue is done at once, and not audited",
             ));
         }
-        if self.limit == Some(0) {
-            return Err(usage("--limit must be at least 1; --dry-run changes nothing"));
-        }
+        self.check_limit()?;
         let filter = self.filter.clone().into_filter(Some(LetterStatus::Open), context.clock.now())?;
         if filter == LetterFilter::open() && !self.all && self.limit.is_none() && !self.dry_run {
             return Err(usage("say which messages: a filter such as --type, --limit, or --all"));
@@ -114,13 +112,18 @@ impl Which {
         Ok(())
     }
 
+    fn check_limit(&self) -> anyhow::Result<()> {
+        match self.limit {
+            Some(0) => Err(usage("--limit must be at least 1; --dry-run changes nothing")),
+            _ => Ok(()),
+        }
+    }
+
     fn plan(&self, context: &Context) -> anyhow::Result<LetterPlan> {
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(usage("--rate must be a number above 0; leave it out for no limit"));
         }
-        if self.limit == Some(0) {
-            return Err(usage("--limit must be at least 1; --dry-run changes nothing"));
-        }
+        self.check_limit()?;
         let filter = self.filter.clone().into_filter(Some(LetterStatus::Open), context.clock.now())?;
         if self.ids.is_empty() && filter == LetterFilter::open() && !self.all {
             return Err(usage("say which dead letters: their numbers, a filter such as --group, or --all"));
