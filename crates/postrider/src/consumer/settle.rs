@@ -248,3 +248,6 @@ pub(super) fn error_of(outcome: &Outcome) -> String {
         Outcome::Applied | Outcome::Duplicate => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;
