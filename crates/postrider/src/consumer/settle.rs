@@ -104,7 +104,7 @@ impl<S: ConsumerStore> Consumer<S> {
             Settlement::Defer { delay } => (arrived.attempt - 1, delay),
         };
         let mut message = arrived.delivery.message.clone();
-        self.mark_waiting(&mut message, &arrived.delivery, retries);
+        mark_waiting(&mut message, arrived, retries);
         if retries == arrived.attempt {
             dead_letter::remember_first_failure(&mut message, now);
         }
@@ -151,17 +151,6 @@ impl<S: ConsumerStore> Consumer<S> {
             () = stop.cancelled() => None,
             () = self.clock.sleep(delay.min(FIRST_PAUSE)) => Some(()),
         }
-    }
-
-    /// What a message that waits remembers.
-    fn mark_waiting(&self, message: &mut Message, delivery: &Delivery, retries: u32) {
-        dead_letter::remember_origin(message, delivery);
-        message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
-        if message.properties.timestamp.is_none() {
-            let now = self.clock.now().to_string();
-            message.headers.entry(header::FIRST_RECEIVED_AT.to_owned()).or_insert_with(|| now.into());
-        }
-        message.headers.remove(header::DUE_AT);
     }
 
     /// To the nearest wait queue. What is due later than that carries its time, and waits again when it comes back.
@@ -232,6 +221,16 @@ impl<S: ConsumerStore> Consumer<S> {
         metric.increment(1);
         counter.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What a message that waits remembers.
+fn mark_waiting(message: &mut Message, arrived: &Arrived, retries: u32) {
+    dead_letter::remember_origin(message, &arrived.delivery);
+    message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
+    if message.properties.timestamp.is_none() {
+        message.headers.insert(header::FIRST_RECEIVED_AT.to_owned(), arrived.received.to_string().into());
+    }
+    message.headers.remove(header::DUE_AT);
 }
 
 /// What went wrong, for people.

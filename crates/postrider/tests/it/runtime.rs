@@ -80,6 +80,7 @@ scenarios!(
     waiting: [
         each_retry_waits_in_its_own_tier_and_says_how_many_there_were,
         a_delay_counts_from_the_first_time_that_is_known,
+        what_a_retry_loop_of_others_brings_back_is_still_what_it_was,
     ]
     given_up: [what_the_broker_itself_gave_up_is_collected]
     ordering: [

@@ -61,6 +61,6 @@ pub(super) async fn what_the_broker_itself_gave_up_is_collected<S: Effects>(stag
     assert_eq!(by_queue("small"), ("maxlen", Some("pushed out")));
     assert_eq!(by_queue("tired"), ("delivery_limit", Some("given back")));
     assert_eq!(by_queue("late"), ("expired", Some("too late")));
-    assert_eq!(by_queue("refused"), ("rejected", Some("no thanks")));
+    assert_eq!(by_queue("refused"), ("foreign_rejected", Some("no thanks")));
     running.stop(Duration::from_secs(10)).await;
 }

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use postrider::broker::{HeaderValue, Message};
+use postrider::broker::{HeaderValue, Message, Outgoing, Published};
 use postrider::envelope::wire;
 use postrider::settlement::RetryPolicy;
-use postrider::topology::QueueName;
+use postrider::topology::{
+    BindingKey, DeadLetterTarget, ExchangeKind, ExchangeName, Queue, QueueName, RoutingKey, Topology,
+};
 use postrider::{Event, Failure, WireFormat};
 use postrider_testkit::effects::Effects;
 
-use super::stage::Stage;
+use super::stage::{CONSUMER, Stage};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -78,4 +80,37 @@ pub(super) async fn a_delay_counts_from_the_first_time_that_is_known<S: Effects>
     assert_eq!(handled, ["occurred long ago", "received long ago", "stamped long ago"]);
     let waits = QueueName::new("mail.wait.1h").unwrap();
     stage.until(async || stage.broker.depth(&waits).await.unwrap() == 2).await;
+}
+
+/// A consumer of the old design beside ours rejected it into the design's own loop. Nothing but the key tells its type.
+pub(super) async fn what_a_retry_loop_of_others_brings_back_is_still_what_it_was<S: Effects>(
+    mut stage: Stage<S>,
+) {
+    stage.retry = RetryPolicy::fixed(1, Duration::from_millis(50));
+    let (exchange, others) = (ExchangeName::new("old").unwrap(), QueueName::new("old.retry").unwrap());
+    let back = RoutingKey::new(CONSUMER).unwrap();
+    let retry = Queue {
+        message_ttl: Some(Duration::from_millis(50)),
+        dead_letter: Some(DeadLetterTarget {
+            exchange: ExchangeName::default_exchange(),
+            routing_key: Some(back),
+        }),
+        ..Queue::quorum(others.clone())
+    };
+    let topology = Topology::default().exchange(exchange.clone(), ExchangeKind::Topic).queue(retry).bind(
+        exchange.clone(),
+        others,
+        BindingKey::new("#").unwrap(),
+    );
+    stage.broker.declare(&topology).await.unwrap();
+    let _running = stage.start(|_| Err(Failure::transient("not yet"))).await;
+    let mut message = foreign("evt_1");
+    message.properties.kind = None;
+    let routing_key = RoutingKey::new("order.placed").unwrap();
+    let sent = stage.broker.publish(vec![Outgoing { exchange, routing_key, message }]).await;
+    assert_eq!(sent, [Published::Confirmed]);
+    let letter = stage.dead_letters(1).await.remove(0);
+    assert_eq!((letter.reason.as_str(), stage.calls().len()), ("retries_exhausted", 2), "{letter:?}");
+    assert_eq!((letter.exchange.as_str(), letter.routing_key.as_str()), ("old", "order.placed"));
+    assert_eq!(letter.event_type.as_deref(), Some("order.placed"));
 }
