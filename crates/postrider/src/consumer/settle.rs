@@ -145,7 +145,8 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 
     /// Without any wait queue a delivery that is too early goes to the end of its own queue; a while in hand keeps it from
-    /// spinning. Nothing when told to stop.
+    /// spinning. Only where nobody wants one: no retries and no tiers for deferring, or a preset under `strict` whose document has
+    /// none. Nothing when told to stop.
     async fn wait_in_hand(&self, delay: Duration, stop: &CancellationToken) -> Option<()> {
         tokio::select! {
             () = stop.cancelled() => None,

@@ -50,12 +50,11 @@ impl Queue {
 
     /// What it does with more than that: as its argument says, else as the safety of its dead letters needs it.
     pub fn overflow(&self) -> Overflow {
-        match self.arguments.get("x-overflow") {
-            Some(Argument::Text(word)) if word.starts_with("reject-publish") => Overflow::RejectPublish,
-            Some(_) => Overflow::DropHead,
-            None if self.keeps_dead_letters() => Overflow::RejectPublish,
-            None => Overflow::DropHead,
-        }
+        let refuses = match self.arguments.get("x-overflow") {
+            Some(word) => matches!(word, Argument::Text(word) if word.starts_with("reject-publish")),
+            None => self.keeps_dead_letters(),
+        };
+        if refuses { Overflow::RejectPublish } else { Overflow::DropHead }
     }
 
     /// Whether its dead letters stay until their target has them.

@@ -76,7 +76,7 @@ async fn publish(refusals: usize, patience: Duration) -> (bool, Vec<u64>) {
         tokio::task::yield_now().await;
     }
     let asked = broker.asked.lock().unwrap().clone();
-    let pauses = asked.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+    let pauses = asked.windows(2).map(|pair| pair[1].saturating_sub(pair[0]).as_secs()).collect();
     (publishing.await.unwrap(), pauses)
 }
 
