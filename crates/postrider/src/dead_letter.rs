@@ -11,3 +11,4 @@ pub use marks::names as header;
 pub use marks::{Death, outgoing, revive};
 pub(crate) use marks::{MAX_ERROR_BYTES, cut, remember_first_failure, remember_origin};
 pub use story::BrokerDeath;
+pub(crate) use story::recall_origin;

@@ -11,6 +11,9 @@
 //! limit counts what comes back from subscriptions that ended, while this process lives, and is not applied where there is
 //! no dead-letter target: nothing is dropped.
 //!
+//! A queue keeps to `x-max-length`: it gives up its oldest (`drop-head`) or refuses new ones (`reject-publish`), exactly at its
+//! length, where a quorum queue of RabbitMQ takes one or a few more before it refuses. Dead letters are never refused.
+//!
 //! One broker at a time may be open on a file; the lock that `serve` takes sees to it.
 
 mod catalog;
@@ -19,6 +22,7 @@ mod death;
 mod declared;
 mod expiry;
 mod fit;
+mod overflow;
 mod publish;
 mod queue;
 mod removal;
@@ -56,12 +60,15 @@ impl EmbeddedBroker {
         let declared = declared::read(store.readers()).await.map_err(from_store)?;
         let last_row = tables::last_row(store.readers()).await.map_err(from_store)?;
         let settings = declared.topology.queues.clone();
-        let queues: BTreeMap<_, _> = declared
+        let mut queues: BTreeMap<_, _> = declared
             .queues
             .iter()
             .zip(settings)
             .map(|((id, last), settings)| (*id, QueueState::new(settings, *last)))
             .collect();
+        for (id, queue) in queues.iter_mut().filter(|(_, queue)| queue.settings.max_length().is_some()) {
+            queue.unread = tables::count(store.readers(), *id).await.map_err(from_store)?;
+        }
         let mut catalog = Catalog::default();
         catalog.add(declared.topology, declared.queues.into_iter().map(|(id, _)| id));
         let shared = Shared::new(

@@ -101,12 +101,22 @@ pub struct Queue {
     /// Dead letters stay until their target has confirmed them. Without it a target that is away for a moment, as after
     /// a restart, loses them. Quorum queues only; the embedded broker never loses them.
     pub safe_dead_lettering: bool,
-    /// Every other argument (`x-…`). The embedded broker keeps and compares them and does nothing else with them.
+    /// Every other argument (`x-…`). The embedded broker keeps to `x-max-length` and `x-overflow`; all others it keeps and compares,
+    /// and does nothing else with them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub arguments: BTreeMap<String, Argument>,
     /// What may change later.
     #[serde(default)]
     pub policy: QueuePolicy,
+}
+
+/// What a queue does that has as many messages as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// It takes the new one and gives up its oldest, which becomes a dead letter where the queue has a target.
+    DropHead,
+    /// It refuses the new one: whoever publishes it is told, and tries again.
+    RejectPublish,
 }
 
 /// The value of an argument.

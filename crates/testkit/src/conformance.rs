@@ -84,7 +84,8 @@ macro_rules! broker_conformance {
             rejected_messages_go_to_the_dead_letter_queue, a_dead_letter_exchange_keeps_the_key,
             rejected_messages_without_a_target_vanish, expired_messages_go_back_to_their_queue,
             a_wait_queue_keeps_the_order, each_delay_has_its_own_queue, deaths_are_counted_round_by_round,
-            a_missing_dead_letter_queue_holds_up_nobody,
+            a_missing_dead_letter_queue_holds_up_nobody, a_full_queue_gives_up_its_oldest,
+            a_full_queue_refuses_what_is_new_where_it_should,
             // policies
             a_policy_gives_an_exchange_its_alternate, a_policy_gives_a_queue_its_dead_letter_target,
             an_argument_wins_over_a_policy, what_comes_back_too_often_is_a_dead_letter,

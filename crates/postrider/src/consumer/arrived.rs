@@ -20,6 +20,8 @@ pub(super) struct Arrived {
     pub(super) attempt: u32,
     /// The event, or why the message is none.
     pub(super) read: Result<Incoming, String>,
+    /// When it was first received, as far as it remembers.
+    pub(super) received: Timestamp,
     /// Not before this time, or what nobody can make of such a wish.
     due: Result<Option<Timestamp>, String>,
     /// Whether the event is in the table of held events, and leaves it when it is applied.
@@ -57,13 +59,14 @@ impl<S: ConsumerStore> Consumer<S> {
     /// Reads a delivery. One that somebody brought back from the dead letters begins anew.
     pub(super) fn read(&self, mut delivery: Delivery) -> Arrived {
         dead_letter::revive(&mut delivery.message);
+        dead_letter::recall_origin(&mut delivery, self.service.name());
         let received = first_received(&delivery.message, self.clock.now());
         let attempt = attempt_of(&delivery);
         let read = wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, received)
             .map(|envelope| Incoming::new(self.name.clone(), envelope, attempt))
             .map_err(|malformed| malformed.0);
         let due = read.as_ref().map_or(Ok(None), |event| due::due(&delivery.message, &event.envelope));
-        Arrived { delivery, attempt, read, due, held: false, sighting: None, known: false }
+        Arrived { delivery, attempt, read, received, due, held: false, sighting: None, known: false }
     }
 
     /// Reads an event that was held.

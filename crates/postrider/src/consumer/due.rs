@@ -1,4 +1,7 @@
 //! When a message may be handled: what its producer asked for, and what a step of its waiting left to wait.
+//!
+//! A delay counts from when the event occurred, else from the message's AMQP timestamp, else from when it was first received,
+//! which a message that waits carries along.
 
 use std::time::Duration;
 

@@ -107,7 +107,7 @@ impl<S: ConsumerStore> Consumer<S> {
             Settlement::Defer { delay } => (arrived.attempt - 1, self.patience(outcome, delay)),
         };
         let mut message = arrived.delivery.message.clone();
-        self.mark_waiting(&mut message, &arrived.delivery, retries);
+        mark_waiting(&mut message, arrived, retries);
         if retries == arrived.attempt {
             dead_letter::remember_first_failure(&mut message, now);
         }
@@ -155,23 +155,13 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 
     /// Without any wait queue a delivery that is too early goes to the end of its own queue; a while in hand keeps it from
-    /// spinning. Nothing when told to stop.
+    /// spinning. Only where nobody wants one: no retries and no tiers for deferring, or a preset under `strict` whose document has
+    /// none. Nothing when told to stop.
     async fn wait_in_hand(&self, delay: Duration, stop: &CancellationToken) -> Option<()> {
         tokio::select! {
             () = stop.cancelled() => None,
             () = self.clock.sleep(delay.min(FIRST_PAUSE)) => Some(()),
         }
-    }
-
-    /// What a message that waits remembers.
-    fn mark_waiting(&self, message: &mut Message, delivery: &Delivery, retries: u32) {
-        dead_letter::remember_origin(message, delivery);
-        message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
-        if message.properties.timestamp.is_none() {
-            let now = self.clock.now().to_string();
-            message.headers.entry(header::FIRST_RECEIVED_AT.to_owned()).or_insert_with(|| now.into());
-        }
-        message.headers.remove(header::DUE_AT);
     }
 
     /// To the nearest wait queue. What is due later than that carries its time, and waits again when it comes back.
@@ -255,6 +245,16 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 }
 
+/// What a message that waits remembers.
+fn mark_waiting(message: &mut Message, arrived: &Arrived, retries: u32) {
+    dead_letter::remember_origin(message, &arrived.delivery);
+    message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
+    if message.properties.timestamp.is_none() {
+        message.headers.insert(header::FIRST_RECEIVED_AT.to_owned(), arrived.received.to_string().into());
+    }
+    message.headers.remove(header::DUE_AT);
+}
+
 /// What went wrong, for people.
 pub(super) fn error_of(outcome: &Outcome) -> String {
     match outcome {
@@ -271,3 +271,6 @@ pub(super) fn error_of(outcome: &Outcome) -> String {
         Outcome::Applied | Outcome::Duplicate => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use crate::broker::{Delivery, HeaderValue, Message};
 use crate::envelope::wire::{self, header};
 use crate::settlement::DeadReason;
 use crate::store::DeadLetter;
-use crate::topology::{ConsumerName, QueueName, ServiceQueue};
+use crate::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey, ServiceQueue};
 
 /// A key longer than this is hashed: no index takes a text of any length.
 const LONGEST_KEY: usize = 200;
@@ -70,20 +70,50 @@ struct BrokerEntry<'a> {
 
 /// The newest death that a broker wrote down.
 fn broker_death(message: &Message) -> Option<BrokerEntry<'_>> {
-    let HeaderValue::List(deaths) = message.headers.get("x-death")? else { return None };
-    let HeaderValue::Table(newest) = deaths.first()? else { return None };
-    let text = |name: &str| newest.get(name).and_then(HeaderValue::as_str);
-    let key = match newest.get("routing-keys") {
+    deaths(message).first().and_then(broker_entry)
+}
+
+fn deaths(message: &Message) -> &[HeaderValue] {
+    match message.headers.get("x-death") {
+        Some(HeaderValue::List(deaths)) => deaths,
+        _ => &[],
+    }
+}
+
+/// Says of a delivery that a retry loop of others brought back to this queue where it was published to first: their way back is the
+/// default exchange and the queue's name, which tell nothing of the event. What our own ladder brings back remembers it by itself.
+pub(crate) fn recall_origin(delivery: &mut Delivery, queue: &QueueName) {
+    let message = &delivery.message;
+    let brought_back = delivery.exchange.is_default() && delivery.routing_key.as_str() == queue.as_str();
+    if !brought_back || message.headers.contains_key(header::ORIGINAL_ROUTING_KEY) {
+        return;
+    }
+    let is_first = |death: &BrokerEntry<'_>| {
+        death.queue == message.header("x-first-death-queue")
+            && Some(death.reason) == message.header("x-first-death-reason")
+    };
+    let Some(first) = deaths(message).iter().filter_map(broker_entry).find(is_first) else { return };
+    let exchange = first.exchange.and_then(|name| ExchangeName::new(name).ok());
+    let key = first.key.and_then(|key| RoutingKey::new(key).ok());
+    if let (Some(exchange), Some(key)) = (exchange, key) {
+        (delivery.exchange, delivery.routing_key) = (exchange, key);
+    }
+}
+
+fn broker_entry(death: &HeaderValue) -> Option<BrokerEntry<'_>> {
+    let HeaderValue::Table(death) = death else { return None };
+    let text = |name: &str| death.get(name).and_then(HeaderValue::as_str);
+    let key = match death.get("routing-keys") {
         Some(HeaderValue::List(keys)) => keys.first().and_then(HeaderValue::as_str),
         _ => None,
     };
-    let at = match newest.get("time") {
+    let at = match death.get("time") {
         Some(HeaderValue::Timestamp(seconds)) => {
             i64::try_from(*seconds).ok().and_then(|at| Timestamp::from_second(at).ok())
         }
         _ => None,
     };
-    let count = newest.get("count").and_then(HeaderValue::as_int).unwrap_or(1);
+    let count = death.get("count").and_then(HeaderValue::as_int).unwrap_or(1);
     let reason = text("reason")?;
     Some(BrokerEntry { reason, queue: text("queue"), exchange: text("exchange"), key, count, at })
 }
@@ -107,7 +137,6 @@ fn is_ours(message: &Message, service: &ServiceQueue) -> bool {
 /// Reads a dead letter from its delivery. `fresh` names a message that has no identity at all.
 pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid) -> DeadLetter {
     let message = &delivery.message;
-    let read = wire::decode(message, &delivery.routing_key, &service.identity, now).ok();
     let text = |name: &str| message.header(name).map(str::to_owned);
     let ours = is_ours(message, service);
     let death = broker_death(message).filter(|_| !ours);
@@ -116,6 +145,9 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
     let routing_key = text(header::ORIGINAL_ROUTING_KEY)
         .or_else(|| of_broker(|death| death.key.map(str::to_owned)))
         .unwrap_or_else(|| delivery.routing_key.to_string());
+    // The key that it died with tells nothing of its type.
+    let read = RoutingKey::new(&routing_key).ok();
+    let read = read.and_then(|key| wire::decode(message, &key, &service.identity, now).ok());
     let queue =
         if ours { text(mark::ORIGINAL_QUEUE) } else { of_broker(|death| death.queue.map(str::to_owned)) };
     let time = |name: &str| message.header(name).filter(|_| ours).and_then(|time| time.parse().ok());

@@ -19,6 +19,8 @@ pub(super) enum Reason {
     Expired,
     /// It came back from lost consumers more often than the queue allows.
     DeliveryLimit,
+    /// Newer ones pushed it out of a queue that was full.
+    MaxLength,
 }
 
 impl Reason {
@@ -27,6 +29,7 @@ impl Reason {
             Self::Rejected => "rejected",
             Self::Expired => "expired",
             Self::DeliveryLimit => "delivery_limit",
+            Self::MaxLength => "maxlen",
         }
     }
 }

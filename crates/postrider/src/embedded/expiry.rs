@@ -56,11 +56,7 @@ fn take_due(shared: &Arc<Shared>) -> (Vec<(QueueId, Settling)>, i64) {
         if due.is_empty() {
             continue;
         }
-        let batch = match queue.settings.effective_dead_letter() {
-            Some(_) => Settling { done: Vec::new(), rejected: due },
-            None => Settling { done: due, rejected: Vec::new() },
-        };
-        batches.push((*id, batch));
+        batches.push((*id, queue.leaving(due)));
     }
     state.next_look = next;
     (batches, next)

@@ -1,5 +1,6 @@
 //! Publishing: route, store, and only then let the queues know.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::catalog::QueueId;
@@ -24,8 +25,9 @@ pub(super) async fn publish(shared: &Arc<Shared>, batch: Vec<Outgoing>) -> Vec<P
         if state.closed {
             return vec![Published::Unknown(closed().message); batch.len()];
         }
+        let mut on_their_way = HashMap::new();
         for outgoing in batch {
-            let (answer, message) = route(&mut state, outgoing);
+            let (answer, message) = route(&mut state, &mut on_their_way, outgoing);
             answers.push(answer);
             routed.extend(message);
         }
@@ -40,8 +42,13 @@ pub(super) async fn publish(shared: &Arc<Shared>, batch: Vec<Outgoing>) -> Vec<P
     answers
 }
 
-/// The answer if all goes well, and the message if it is to be stored.
-fn route(state: &mut State, outgoing: Outgoing) -> (Published, Option<Routed>) {
+/// The answer if all goes well, and the message if it is to be stored. One that a full queue refuses reaches the others all the
+/// same, as on RabbitMQ: whoever published it does so again, and it comes to them twice.
+fn route(
+    state: &mut State,
+    on_their_way: &mut HashMap<QueueId, u64>,
+    outgoing: Outgoing,
+) -> (Published, Option<Routed>) {
     let Outgoing { exchange, routing_key, message } = outgoing;
     if let Some(why) = unfit(&message) {
         return (Published::Refused(why), None);
@@ -53,10 +60,40 @@ fn route(state: &mut State, outgoing: Outgoing) -> (Published, Option<Routed>) {
         let text = format!("no queue of exchange {exchange:?} wants the key {routing_key:?}; bind one");
         return (Published::Returned(text), None);
     }
-    (
-        Published::Confirmed,
-        Some(Routed { content: Arc::new(Content { message, exchange, routing_key }), queues }),
-    )
+    let (queues, full) = with_room(state, on_their_way, queues);
+    let answer = match full {
+        Some(why) => Published::Unknown(why),
+        None => Published::Confirmed,
+    };
+    let content = Arc::new(Content { message, exchange, routing_key });
+    (answer, (!queues.is_empty()).then_some(Routed { content, queues }))
+}
+
+/// Those that take one more message, and why not, if one does not.
+fn with_room(
+    state: &State,
+    on_their_way: &mut HashMap<QueueId, u64>,
+    queues: Arc<[QueueId]>,
+) -> (Arc<[QueueId]>, Option<String>) {
+    let limited = |id: &QueueId| state.queues.get(id).filter(|queue| queue.settings.max_length().is_some());
+    if !queues.iter().any(|id| limited(id).is_some()) {
+        return (queues, None);
+    }
+    let (mut open, mut full) = (Vec::with_capacity(queues.len()), None);
+    for id in queues.iter() {
+        let coming = on_their_way.entry(*id).or_default();
+        match limited(id) {
+            Some(queue) if queue.refuses(*coming) => {
+                let name = &queue.settings.name;
+                full = Some(format!("queue {name:?} has as many messages as it may; publish it again"));
+            }
+            _ => {
+                *coming += 1;
+                open.push(*id);
+            }
+        }
+    }
+    (open.into(), full)
 }
 
 async fn store(shared: Arc<Shared>, routed: Vec<Routed>) -> Result<(), BrokerError> {

@@ -3,6 +3,8 @@
 //! The tables are the authority on which messages the queue has. Here is only a window on its head, and which messages
 //! are delivered and unsettled; a crash forgets that, and they are delivered again.
 
+mod leaving;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -19,7 +21,7 @@ const WINDOW_BYTES: usize = 8 << 20;
 const WINDOW_LOW: usize = 256;
 /// The owner of what is being settled; subscriptions have other numbers.
 const SETTLING: u64 = 0;
-/// The owner of what is being expired.
+/// The owner of what is being expired or pushed out.
 const EXPIRING: u64 = u64::MAX;
 
 /// A message at its place in a queue.
@@ -68,6 +70,10 @@ pub(super) struct QueueState {
     pub(super) more: bool,
     /// Somebody is reading more.
     pub(super) reading: bool,
+    /// How many more there are in the tables, as far as is known.
+    pub(super) unread: u64,
+    /// Somebody is pushing out what is too much.
+    pushing_out: bool,
     consumers: Vec<Consumer>,
     /// Whose turn it is.
     turn: usize,
@@ -120,6 +126,8 @@ impl QueueState {
             read_to: 0,
             more: last > 0,
             reading: false,
+            unread: 0,
+            pushing_out: false,
             consumers: Vec::new(),
             turn: 0,
         }
@@ -173,9 +181,10 @@ impl QueueState {
         start
     }
 
-    /// Nobody looks at the window of a queue that nobody consumes and nothing expires in.
+    /// Nobody looks at the window of a queue that nobody consumes and nothing leaves by itself.
     fn wants_window(&self) -> bool {
-        !self.consumers.is_empty() || self.settings.message_ttl.is_some()
+        let by_itself = self.settings.message_ttl.is_some() || self.settings.max_length().is_some();
+        by_itself || !self.consumers.is_empty()
     }
 
     fn has_room(&self, len: usize) -> bool {
@@ -192,6 +201,7 @@ impl QueueState {
             self.put_ready(entry);
         } else {
             self.more = true;
+            self.unread += 1;
         }
     }
 
@@ -201,6 +211,7 @@ impl QueueState {
             return;
         }
         self.read_to = seq;
+        self.unread = self.unread.saturating_sub(1);
         match entry {
             Some(mut entry) => {
                 entry.redelivered = seq <= self.found;
@@ -216,31 +227,6 @@ impl QueueState {
             entry.redelivered = true;
             self.put_ready(entry);
         }
-    }
-
-    /// Takes what is due, in order, at most `max` of them.
-    pub(super) fn take_due(&mut self, now: i64, max: usize) -> Vec<Entry> {
-        let due: Vec<_> = self
-            .ready
-            .values()
-            .take_while(|entry| is_due(entry, now))
-            .take(max)
-            .map(|entry| entry.seq)
-            .collect();
-        let mut taken = Vec::with_capacity(due.len());
-        for seq in due {
-            if let Some(entry) = self.take_ready(seq) {
-                taken.push(entry.clone());
-                self.taken.insert(seq, Taken { owner: EXPIRING, entry });
-            }
-        }
-        taken
-    }
-
-    /// When the first message is due, as far as the window shows.
-    pub(super) fn next_due(&self) -> Option<i64> {
-        self.settings.message_ttl?;
-        self.ready.values().next().and_then(|entry| entry.expires_at)
     }
 
     /// How many are delivered and unsettled.

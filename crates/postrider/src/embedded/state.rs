@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::catalog::{Catalog, QueueId};
+use super::overflow::push_out;
 use super::queue::{Entry, QueueState};
 use super::tables;
 use crate::broker::{BrokerError, BrokerErrorKind};
@@ -103,7 +104,8 @@ impl Shared {
         drop(self.tasks.spawn_on(task, &self.runtime));
     }
 
-    /// Sets a queue in motion after something about it has changed: delivers, reads on, looks when the next is due.
+    /// Sets a queue in motion after something about it has changed: delivers, reads on, pushes out what is too much, looks when
+    /// the next is due.
     pub(super) fn stir(self: &Arc<Self>, state: &mut State, id: QueueId) {
         if state.closed {
             return;
@@ -112,6 +114,9 @@ impl Shared {
         queue.deliver(self.now());
         if queue.start_reading() {
             self.spawn(read_on(self.clone(), id));
+        }
+        if queue.start_pushing_out() {
+            self.spawn(push_out(self.clone(), id));
         }
         if let Some(due) = queue.next_due().filter(|due| *due < state.next_look) {
             state.next_look = due;
@@ -160,6 +165,9 @@ async fn read_on(shared: Arc<Shared>, id: QueueId) {
                 }
                 queue.more |= read.more;
                 queue.reading = false;
+                if !queue.more {
+                    queue.unread = 0;
+                }
                 shared.stir(&mut state, id);
                 return;
             }

@@ -100,7 +100,8 @@ pub fn decode(
         .or(headers::read_properties(message))
         .or(Draft::from_routing_key(
             message.header(header::ORIGINAL_ROUTING_KEY).unwrap_or(routing_key.as_str()),
-        ));
+        ))
+        .or(identity.usual());
     draft.finish(payload, received_at)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Argument, Exchange, Queue, QueueKind};
+use super::{Argument, Exchange, Overflow, Queue, QueueKind};
 
 impl Exchange {
     /// The arguments of its declaration.
@@ -28,7 +28,7 @@ impl Queue {
             if let Some(key) = &target.routing_key {
                 set("x-dead-letter-routing-key", key.as_str().into());
             }
-            if self.safe_dead_lettering && self.kind == QueueKind::Quorum {
+            if self.safe_dead_lettering && self.may_keep_dead_letters() {
                 // Without the overflow setting the strategy is taken and not kept to.
                 set("x-dead-letter-strategy", "at-least-once".into());
                 set("x-overflow", "reject-publish".into());
@@ -38,5 +38,35 @@ impl Queue {
             set("x-single-active-consumer", Argument::Bool(true));
         }
         arguments
+    }
+
+    /// How many messages may be ready in it, by its argument.
+    pub fn max_length(&self) -> Option<u64> {
+        match self.arguments.get("x-max-length") {
+            Some(Argument::Int(most)) => u64::try_from(*most).ok(),
+            _ => None,
+        }
+    }
+
+    /// What it does with more than that: as its argument says, else as the safety of its dead letters needs it.
+    pub fn overflow(&self) -> Overflow {
+        let refuses = match self.arguments.get("x-overflow") {
+            Some(word) => matches!(word, Argument::Text(word) if word.starts_with("reject-publish")),
+            None => self.keeps_dead_letters(),
+        };
+        if refuses { Overflow::RejectPublish } else { Overflow::DropHead }
+    }
+
+    /// Whether its dead letters stay until their target has them.
+    fn keeps_dead_letters(&self) -> bool {
+        let by_argument = self.safe_dead_lettering && self.dead_letter.is_some();
+        let by_policy = self.policy.safe_dead_lettering && self.effective_dead_letter().is_some();
+        (by_argument || by_policy) && self.may_keep_dead_letters()
+    }
+
+    /// RabbitMQ keeps dead letters for quorum queues alone, and for none that pushes its oldest messages out: a policy that asks
+    /// for it would win over the argument, and the queue would refuse instead.
+    pub(super) fn may_keep_dead_letters(&self) -> bool {
+        self.kind == QueueKind::Quorum && self.arguments.get("x-overflow") != Some(&"drop-head".into())
     }
 }

@@ -167,7 +167,8 @@ impl Queue {
             }
         }
         if self.kind == QueueKind::Quorum {
-            if self.policy.safe_dead_lettering && self.effective_dead_letter().is_some() {
+            let keeps = self.policy.safe_dead_lettering && self.may_keep_dead_letters();
+            if keeps && self.effective_dead_letter().is_some() {
                 // Without the overflow setting the strategy is taken and not kept to.
                 set("dead-letter-strategy", "at-least-once".into());
                 set("overflow", "reject-publish".into());
@@ -205,7 +206,7 @@ fn exactly(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{QueueName, RoutingKey};
+    use crate::topology::{Overflow, QueueName, RoutingKey};
 
     fn queue(name: &str, target: Option<&str>) -> Queue {
         let mut queue = Queue::quorum(QueueName::new(name).unwrap());
@@ -255,6 +256,23 @@ mod tests {
     fn classic_queues_cannot_be_protected_so() {
         let classic = Queue { kind: QueueKind::Classic, ..queue("main", Some("main.dlq")) };
         assert_eq!(Topology::default().queue(classic).protected().policies(true), []);
+    }
+
+    /// RabbitMQ lets the policy win: the queue would refuse what it was told to push out.
+    #[test]
+    fn a_queue_that_pushes_out_its_oldest_is_left_to_do_so() {
+        let mut small = queue("small", Some("small.dlq"));
+        small.arguments.insert("x-max-length".to_owned(), Argument::Int(10));
+        let refusing = small.clone();
+        small.arguments.insert("x-overflow".to_owned(), "drop-head".into());
+        let lengths = |queue: &Queue| (queue.max_length(), queue.overflow());
+        assert_eq!(lengths(&refusing), (Some(10), Overflow::DropHead), "nobody protects it yet");
+        let protected = Topology::default().queue(small).queue(refusing).protected();
+        assert_eq!(lengths(&protected.queues[0]), (Some(10), Overflow::DropHead));
+        assert_eq!(lengths(&protected.queues[1]), (Some(10), Overflow::RejectPublish));
+        let told = definitions(&protected, false);
+        assert_eq!(told[0].1, r#"{"delivery-limit":20}"#);
+        assert!(told[1].1.contains("reject-publish"), "{}", told[1].1);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::{
     Binding, BindingKey, DeadLetterTarget, Exchange, ExchangeKind, ExchangeName, Layout, Queue, QueueKind,
     QueueName, RoutingKey, ServiceQueue, Topology,
 };
+use crate::envelope::wire::{Identity, Place};
 use crate::settlement::RetryPolicy;
 use crate::text::InvalidText;
 use given::Given;
@@ -43,6 +44,19 @@ pub const STRICT: Parameter = Parameter {
     repeatable: false,
     what: "only what the document has: no policies, no alternate exchange, no wait queues of ours, no collector",
 };
+
+/// For designs that do not say how their messages are told apart.
+const EVENT_ID: Parameter = Parameter {
+    name: "event_id",
+    default: "message_id,x-event-id",
+    repeatable: false,
+    what: "where producers put an event's id: a JSON pointer into the body (/id), message_id or a header, the first that has one",
+};
+
+/// Where it is said to be; nothing for the default, which every reader looks at anyway.
+fn event_id(given: &Given<'_>) -> Result<Vec<Place>, PresetError> {
+    Ok(if given.is_set(EVENT_ID.name) { Identity::places(given.text(EVENT_ID.name)?) } else { Vec::new() })
+}
 
 impl Preset {
     /// The preset of this name; the error lists those there are.

@@ -13,6 +13,7 @@ mod scenarios;
 mod sharing;
 mod stage;
 mod triage;
+mod waiting;
 
 use postrider_testkit::servers::{RabbitVersion, shared};
 
@@ -76,6 +77,12 @@ scenarios!(
         a_dead_letter_moved_back_by_hand_begins_anew,
         an_endless_error_is_cut_and_headers_of_every_type_survive,
     ]
+    waiting: [
+        each_retry_waits_in_its_own_tier_and_says_how_many_there_were,
+        a_delay_counts_from_the_first_time_that_is_known,
+        what_a_retry_loop_of_others_brings_back_is_still_what_it_was,
+    ]
+    given_up: [what_the_broker_itself_gave_up_is_collected]
     ordering: [
         events_of_a_key_keep_their_order_across_retries,
         two_processes_keep_the_order,

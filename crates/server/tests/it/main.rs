@@ -23,6 +23,7 @@ mod networked;
 mod openapi;
 mod outbox_replay;
 mod outboxes;
+mod presets;
 mod process;
 mod progress;
 mod pulling;

@@ -1,6 +1,6 @@
 //! The same commands on PostgreSQL and RabbitMQ.
 
-use postrider_testkit::servers::{TestDatabase, TestVhost, shared};
+use postrider_testkit::servers::{RabbitVersion, TestDatabase, TestVhost, shared};
 use rustix::process::Signal;
 
 use super::process::Folder;
@@ -8,8 +8,12 @@ use super::process::Folder;
 const QUEUES: &str = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n";
 
 pub(crate) async fn servers() -> (Folder, TestDatabase, TestVhost) {
+    servers_on(RabbitVersion::Packaged).await
+}
+
+pub(crate) async fn servers_on(version: RabbitVersion) -> (Folder, TestDatabase, TestVhost) {
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let folder = Folder::new()
         .with("DATABASE_URL", &database.url)
         .with("RABBITMQ_URL", &vhost.amqp_url)

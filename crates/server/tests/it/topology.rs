@@ -64,7 +64,7 @@ fn what_is_not_understood_is_exit_2_and_says_what_there_is() {
     let folder = Folder::new();
     folder.run(&["topology", "render", "--preset", "fiss"]).assert(2, "there are fis, event-bus");
     let with = |set: &str| folder.run(&["topology", "render", "--preset", "ratatoskr", "--set", set]);
-    with("delay=5").assert(2, "it has queue, exchange, keys, retry_delay_ms, strict");
+    with("delay=5").assert(2, "it has queue, exchange, keys, retry_delay_ms, event_id, strict");
     with("retry_delay_ms=soon").assert(2, "a whole number of milliseconds");
     with("queue").assert(2, "write NAME=VALUE");
     folder.run(&["topology", "render", "--set", "a=b"]).assert(2, "--preset");

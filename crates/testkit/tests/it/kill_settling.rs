@@ -11,7 +11,7 @@ use postrider::store::DeadLetter;
 use postrider::{Broker, Clock, EventId};
 use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
-use postrider_testkit::servers::shared;
+use postrider_testkit::servers::{RabbitVersion, shared};
 use postrider_testkit::worker::fault::Step;
 use postrider_testkit::worker::trouble::{self, TROUBLED, Trouble};
 use postrider_testkit::worker::{self, WorkerProcess};
@@ -114,10 +114,14 @@ async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// One process after the other dies at its step, early and late; the last one lives.
-async fn between_every_two_steps<S: Effects>(mut stage: Stage<S>) {
+/// When a process dies: the first time that it comes to its step, or later, with others under way beside it.
+const EARLY: &[u32] = &[1];
+const EARLY_AND_LATE: &[u32] = &[1, 4];
+
+/// One process after the other dies at its step; the last one lives.
+async fn between_every_two_steps<S: Effects>(mut stage: Stage<S>, times: &[u32]) {
     for step in Step::ALL {
-        for nth in [1, 4] {
+        for nth in times {
             stage.commit(&[Trouble::None, Trouble::Flaky, Trouble::Rejected], 5).await;
             let mut dying = stage.worker(&format!("trouble@{}:{nth}", step.as_str()));
             let ended = tokio::time::timeout(LIMIT, dying.ended()).await;
@@ -158,9 +162,9 @@ async fn embedded(folder: &tempfile::TempDir) -> Stage<Sqlite> {
     Stage::on(store, broker, &["sqlite", path.to_str().unwrap()]).await
 }
 
-async fn servers() -> (Stage<postrider::postgres::Postgres>, impl Sized) {
+async fn servers(version: RabbitVersion) -> (Stage<postrider::postgres::Postgres>, impl Sized) {
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let clock = Clock::system();
     let store = worker::connect_postgres(&database.url, &clock).await.unwrap();
     store.migrate().await.unwrap();
@@ -172,13 +176,19 @@ async fn servers() -> (Stage<postrider::postgres::Postgres>, impl Sized) {
 #[tokio::test(flavor = "multi_thread")]
 async fn embedded_between_every_two_steps() {
     let folder = tempfile::tempdir().unwrap();
-    between_every_two_steps(embedded(&folder).await).await;
+    between_every_two_steps(embedded(&folder).await, EARLY_AND_LATE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_between_every_two_steps() {
-    let (stage, _kept) = servers().await;
-    between_every_two_steps(stage).await;
+    let (stage, _kept) = servers(RabbitVersion::Packaged).await;
+    between_every_two_steps(stage, EARLY_AND_LATE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn newer_servers_between_every_two_steps() {
+    let (stage, _kept) = servers(RabbitVersion::Newer).await;
+    between_every_two_steps(stage, EARLY).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,6 +199,12 @@ async fn embedded_events_that_kill_are_dead_letters_in_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_events_that_kill_are_dead_letters_in_the_end() {
-    let (stage, _kept) = servers().await;
+    let (stage, _kept) = servers(RabbitVersion::Packaged).await;
+    poison(stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn newer_servers_events_that_kill_are_dead_letters_in_the_end() {
+    let (stage, _kept) = servers(RabbitVersion::Newer).await;
     poison(stage).await;
 }

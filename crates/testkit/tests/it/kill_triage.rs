@@ -14,7 +14,7 @@ use postrider::store::{LetterFilter, LetterQuery, LetterStatus, OperationKind, O
 use postrider::{Broker, Clock};
 use postrider_testkit::checkers::EffectLog;
 use postrider_testkit::effects::Effects;
-use postrider_testkit::servers::shared;
+use postrider_testkit::servers::{RabbitVersion, shared};
 use postrider_testkit::worker::{self, CONSUMERS, DieAt, WorkerProcess};
 use uuid::Uuid;
 
@@ -155,10 +155,10 @@ async fn embedded(at: Option<DieAt>) {
     stage.play(at, broker).await;
 }
 
-async fn servers(at: Option<DieAt>) {
+async fn servers(version: RabbitVersion, at: Option<DieAt>) {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let clock = Clock::system();
     let store = worker::connect_postgres(&database.url, &clock).await.unwrap();
     store.migrate().await.unwrap();
@@ -177,12 +177,16 @@ macro_rules! steps {
                 super::embedded($at).await;
             })*
         }
-        mod on_servers {
+        steps!(@on_servers Packaged: $($name: $at),*);
+        steps!(@on_newer_servers Newer: $($name: $at),*);
+    };
+    (@$module:ident $version:ident: $($name:ident: $at:expr),*) => {
+        mod $module {
             use super::DieAt;
 
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::servers($at).await;
+                super::servers(super::RabbitVersion::$version, $at).await;
             })*
         }
     };

@@ -137,3 +137,52 @@ fn what_is_due_is_taken_in_order_and_not_delivered() {
     assert_eq!(due, [1, 2]);
     assert_eq!(queue.unsettled(), 1, "what is being expired waits here until it is elsewhere");
 }
+
+fn small(overflow: &str) -> QueueState {
+    let mut queue = queue();
+    queue.settings.arguments.insert("x-max-length".to_owned(), crate::topology::Argument::Int(2));
+    queue.settings.arguments.insert("x-overflow".to_owned(), overflow.into());
+    queue
+}
+
+#[test]
+fn a_full_queue_gives_up_its_oldest_and_never_what_is_in_a_consumers_hands() {
+    let mut queue = small("drop-head");
+    commit(&mut queue, 1..=2);
+    assert!(!queue.start_pushing_out() && !queue.refuses(9));
+    join(&mut queue, 1, 1);
+    commit(&mut queue, 3..=5);
+    assert!(queue.start_pushing_out());
+    assert!(!queue.start_pushing_out(), "somebody does it already");
+    let surplus = queue.take_surplus(10).unwrap();
+    // There is no dead-letter target: they are gone.
+    assert_eq!((surplus.done.len(), surplus.seqs()), (2, vec![2, 3]), "1 is delivered");
+    queue.settled(&surplus.seqs());
+    assert!(queue.take_surplus(10).is_none());
+    queue.leave(1);
+    assert!(queue.start_pushing_out(), "1 came back to the front");
+    assert_eq!(queue.take_surplus(10).unwrap().seqs(), [1]);
+}
+
+#[test]
+fn a_full_queue_that_refuses_keeps_what_it_has() {
+    let mut queue = small("reject-publish");
+    assert!(!queue.refuses(1) && queue.refuses(2));
+    commit(&mut queue, 1..=3);
+    assert!(queue.refuses(0) && !queue.start_pushing_out());
+}
+
+/// Those that are only in the tables count, and the oldest is pushed out when it was read.
+#[test]
+fn what_is_not_read_yet_counts() {
+    let mut queue = small("drop-head");
+    queue.more = true;
+    queue.unread = 3;
+    assert!(queue.start_reading() && !queue.start_pushing_out());
+    for seq in 1..=3 {
+        queue.was_read(seq, Some(entry(seq)));
+    }
+    assert_eq!(queue.unread, 0);
+    assert!(queue.start_pushing_out());
+    assert_eq!(queue.take_surplus(10).unwrap().seqs(), [1]);
+}

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::draft::Draft;
 use crate::broker::Message;
+use crate::envelope::EventType;
 
 /// The places to look for identity, in order. Empty: only what can be told apart without being told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct Identity {
     pub event_type: Vec<Place>,
     /// Where the aggregate's id is.
     pub aggregate_id: Vec<Place>,
+    /// The type of messages that name none, where no routing key can tell it: those of a fanout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usual_type: Option<EventType>,
 }
 
 /// One place in a message.
@@ -73,6 +77,16 @@ impl Identity {
             tenant: places(&["/tenantId", "x-group-id"]),
             ..Self::default()
         }
+    }
+
+    /// The place or places that a setting names, separated by commas.
+    pub fn places(text: &str) -> Vec<Place> {
+        text.split(',').map(str::trim).filter(|place| !place.is_empty()).map(Place::parse).collect()
+    }
+
+    /// What is known of a message that says nothing.
+    pub(super) fn usual(&self) -> Draft {
+        Draft { event_type: self.usual_type.clone().map(String::from), ..Draft::default() }
     }
 
     pub(super) fn read(&self, message: &Message) -> Draft {

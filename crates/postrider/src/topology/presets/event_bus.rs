@@ -7,16 +7,16 @@
 use std::time::Duration;
 
 use super::{
-    Given, Parameter, Preset, PresetError, binding, consumed, dying, exchange, plain, queue, target, to_queue,
+    EVENT_ID, Given, Parameter, Preset, PresetError, binding, consumed, dying, event_id, exchange, plain,
+    queue, target, to_queue,
 };
+use crate::envelope::EventType;
+use crate::envelope::wire::Identity;
 use crate::settlement::RetryPolicy;
 use crate::text::InvalidText;
 use crate::topology::{
     ExchangeKind, ExchangeName, Layout, Queue, QueueKind, ServiceQueue, Topology, WaitQueue,
 };
-
-const RETRY_DELAY: Duration = Duration::from_secs(5);
-const MAX_RETRIES: u32 = 10;
 
 pub(super) const PRESET: Preset = Preset {
     name: "event-bus",
@@ -34,6 +34,13 @@ pub(super) const PRESET: Preset = Preset {
             repeatable: false,
             what: "quorum, classic or unsaid; with strict unsaid, which is classic unless the virtual host says otherwise",
         },
+        Parameter {
+            name: "retry_delay_ms",
+            default: "5000",
+            repeatable: false,
+            what: "how long a failed message waits before it comes again; a retry queue that is there keeps its own",
+        },
+        EVENT_ID,
     ],
     build,
 };
@@ -41,6 +48,8 @@ pub(super) const PRESET: Preset = Preset {
 fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
     let default = if given.strict() { QueueKind::Unsaid } else { QueueKind::Quorum };
     let kind = given.queue_kind("queue_type", default)?;
+    let delay = given.millis("retry_delay_ms")?;
+    let event_id = event_id(given)?;
     let (mut topology, mut services) = (Topology::default(), Vec::new());
     let mut published_to = None;
     for name in given.all("service")? {
@@ -48,7 +57,13 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
         if topology.find_exchange(&main).is_none() {
             topology = topology.exchange(main.clone(), ExchangeKind::Fanout);
         }
-        let (with_service, service) = add(topology, &main, name, kind, given.strict())?;
+        let (with_service, mut service) = add(topology, &main, name, kind, delay)?;
+        // Its own table tries every 4xx again; by itself we let those die at once that will fail again.
+        let policy = if given.strict() { RetryPolicy::event_bus() } else { RetryPolicy::default() };
+        service.retry = RetryPolicy { delays: vec![delay], ..policy };
+        // Producers of a fanout need no routing key, so often nothing tells the type.
+        let usual_type = Some(EventType::new(format!("{}.event", prefix(name)))?);
+        service.identity = Identity { event_id: event_id.clone(), usual_type, ..Identity::default() };
         if services.iter().any(|other: &ServiceQueue| other.name() == service.name()) {
             return Err(given.malformed("service", name, "it is given twice; give each service once"));
         }
@@ -73,7 +88,7 @@ fn add(
     main: &ExchangeName,
     service: &str,
     kind: QueueKind,
-    strict: bool,
+    delay: Duration,
 ) -> Result<(Topology, ServiceQueue), InvalidText> {
     let prefix = prefix(service);
     let retry_exchange = exchange(format!("{prefix}.retry-exchange.{service}"))?;
@@ -83,14 +98,13 @@ fn add(
 
     let queue = dying(&name, kind, target(&retry_exchange, "retry")?);
     let wanted = binding(main, &name, "")?;
-    // Its own table tries every 4xx again; by itself we let those die at once that will fail again.
-    let policy = if strict { RetryPolicy::event_bus() } else { RetryPolicy::fixed(MAX_RETRIES, RETRY_DELAY) };
-    let mut service = consumed(queue.clone(), vec![wanted.clone()], to_queue(&dead), &dead, policy)?;
-    service.wait_queues = vec![WaitQueue { name: retry.clone(), delay: RETRY_DELAY }];
+    let (wants, dies) = (vec![wanted.clone()], to_queue(&dead));
+    let mut service = consumed(queue.clone(), wants, dies, &dead, RetryPolicy::default())?;
+    service.wait_queues = vec![WaitQueue { name: retry.clone(), delay }];
     let mut topology = topology
         .exchange(retry_exchange.clone(), ExchangeKind::Direct)
         .queue(queue)
-        .queue(Queue { message_ttl: Some(RETRY_DELAY), ..dying(&retry, kind, to_queue(&name)) })
+        .queue(Queue { message_ttl: Some(delay), ..dying(&retry, kind, to_queue(&name)) })
         .queue(plain(&dead, kind));
     topology.bindings.push(wanted);
     topology.bindings.push(binding(&retry_exchange, &retry, "retry")?);

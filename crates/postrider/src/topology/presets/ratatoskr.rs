@@ -4,8 +4,8 @@
 //! several services share the exchange and one of them must not get the others' unroutable messages.
 
 use super::{
-    Given, Parameter, Preset, PresetError, binding, catch_unroutable, consumed, dying, exchange, plain,
-    queue, to_queue,
+    EVENT_ID, Given, Parameter, Preset, PresetError, binding, catch_unroutable, consumed, dying, event_id,
+    exchange, plain, queue, to_queue,
 };
 use crate::settlement::RetryPolicy;
 use crate::topology::{DeadLetterTarget, ExchangeKind, Layout, Queue, QueueKind, Topology, WaitQueue};
@@ -38,6 +38,7 @@ pub(super) const PRESET: Preset = Preset {
             repeatable: false,
             what: "how long a failed message waits before it comes again",
         },
+        EVENT_ID,
     ],
     build,
 };
@@ -55,6 +56,7 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
     let dead_letter = DeadLetterTarget { exchange: dead_exchange.clone(), routing_key: None };
     let policy = RetryPolicy { delays: vec![delay], ..RetryPolicy::default() };
     let mut service = consumed(consumed_queue.clone(), wanted.clone(), dead_letter, &dead, policy)?;
+    service.identity.event_id = event_id(given)?;
     service.wait_queues = vec![WaitQueue { name: retry.clone(), delay }];
 
     let mut topology = Topology::default()

@@ -1,4 +1,4 @@
-//! Dead letters that RabbitMQ makes by itself.
+//! Dead letters that the broker makes by itself, and those of consumers that are not ours.
 
 use std::time::Duration;
 
@@ -6,35 +6,33 @@ use postrider::broker::{Message, Outgoing, Published, Verdict};
 use postrider::runtime::Runtime;
 use postrider::settlement::RetryPolicy;
 use postrider::store::LetterFilter;
-use postrider::topology::{Argument, ServiceQueue, Topology};
-use postrider_testkit::servers::{RabbitVersion, shared};
+use postrider::topology::{Argument, DeliveryLimit, ServiceQueue, Topology};
+use postrider_testkit::effects::Effects;
 
 use super::stage::Stage;
 use super::triage::letters;
 
-postrider_testkit::on_each_rabbitmq!(what_the_broker_itself_gave_up_is_collected);
+fn service(name: &str, arguments: &[(&str, Argument)]) -> ServiceQueue {
+    let mut service = ServiceQueue::new(name, RetryPolicy::default()).unwrap();
+    let arguments = arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+    service.queue.arguments.extend(arguments);
+    service
+}
 
-async fn what_the_broker_itself_gave_up_is_collected(version: RabbitVersion) {
-    let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
-    let stage = Stage::servers(&database.url, &vhost.amqp_url).await;
-    let with = |name: &str, arguments: &[(&str, Argument)]| {
-        let mut service = ServiceQueue::new(name, RetryPolicy::default()).unwrap();
-        service
-            .queue
-            .arguments
-            .extend(arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        service
-    };
-    let tired = with("tired", &[("x-delivery-limit", Argument::Int(1))]);
-    let small = with("small", &[("x-max-length", Argument::Int(1)), ("x-overflow", "drop-head".into())]);
-    let running = Runtime::new(stage.store.clone(), stage.broker.clone(), stage.clock.clone())
-        .topology(Topology::default().service(&tired).service(&small))
-        .collect(tired.clone())
-        .collect(small.clone())
-        .start()
-        .await
-        .unwrap();
+pub(super) async fn what_the_broker_itself_gave_up_is_collected<S: Effects>(stage: Stage<S>) {
+    // RabbitMQ is told by an argument, because nobody sets policies here; the embedded broker takes the policy.
+    let mut tired = service("tired", &[("x-delivery-limit", Argument::Int(1))]);
+    tired.queue.policy.delivery_limit = Some(DeliveryLimit::Times(1));
+    let small = service("small", &[("x-max-length", Argument::Int(1)), ("x-overflow", "drop-head".into())]);
+    let mut late = service("late", &[]);
+    late.queue.message_ttl = Some(Duration::from_millis(50));
+    let refused = service("refused", &[]);
+    let all = [&tired, &small, &late, &refused];
+    let topology = all.iter().fold(Topology::default(), |topology, service| topology.service(service));
+    let runtime =
+        Runtime::new(stage.store.clone(), stage.broker.clone(), stage.clock.clone()).topology(topology);
+    let runtime = all.iter().fold(runtime, |runtime, service| runtime.collect((*service).clone()));
+    let running = runtime.start().await.unwrap();
     let put = async |service: &ServiceQueue, id: &str| {
         let mut message = Message { body: "{}".into(), ..Message::default() };
         message.properties.message_id = Some(id.to_owned());
@@ -42,20 +40,27 @@ async fn what_the_broker_itself_gave_up_is_collected(version: RabbitVersion) {
         let sent = stage.broker.publish(vec![Outgoing::to_queue(service.name(), message)]).await;
         assert_eq!(sent, [Published::Confirmed]);
     };
+    put(&late, "too late").await;
     put(&small, "pushed out").await;
     put(&small, "stays").await;
+    put(&refused, "no thanks").await;
+    let mut subscription = stage.broker.subscribe(refused.name(), 10).await.unwrap();
+    let delivery = subscription.next(1).await.unwrap().remove(0);
+    subscription.settler().settle(vec![(delivery.receipt, Verdict::Reject)]).await.unwrap();
     put(&tired, "given back").await;
-    let mut subscription = stage.broker.subscribe(tired.name(), 10).await.unwrap();
     for _ in 0..2 {
-        let delivery = subscription.next(1).await.unwrap().remove(0);
-        subscription.settler().settle(vec![(delivery.receipt, Verdict::Requeue)]).await.unwrap();
+        // Whoever has it is lost.
+        let mut subscription = stage.broker.subscribe(tired.name(), 10).await.unwrap();
+        subscription.next(1).await.unwrap();
     }
-    let found = letters(&stage, LetterFilter::open(), 2).await;
+    let found = letters(&stage, LetterFilter::open(), 4).await;
     let by_queue = |queue: &str| {
         let letter = found.iter().find(|letter| letter.queue == queue).unwrap();
         (letter.reason.as_str(), letter.event_id.as_deref())
     };
     assert_eq!(by_queue("small"), ("maxlen", Some("pushed out")));
     assert_eq!(by_queue("tired"), ("delivery_limit", Some("given back")));
+    assert_eq!(by_queue("late"), ("expired", Some("too late")));
+    assert_eq!(by_queue("refused"), ("foreign_rejected", Some("no thanks")));
     running.stop(Duration::from_secs(10)).await;
 }

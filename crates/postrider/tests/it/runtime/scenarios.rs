@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postrider::broker::{HeaderValue, Message};
 use postrider::envelope::wire;
 use postrider::settlement::RetryPolicy;
@@ -38,6 +39,13 @@ pub(super) async fn ten_retries_mean_eleven_calls_and_a_dead_letter_that_tells_w
     assert_eq!(header("x-final-status-code").and_then(|code| code.as_int()), Some(503));
     assert_eq!(header("x-retry-count"), None, "a manual retry starts afresh");
     assert!(header("x-death").is_some(), "the broker's own history is kept");
+    assert_eq!(header("x-consumer"), Some(HeaderValue::from(CONSUMER)));
+    assert!(header("x-host").is_some_and(|host| host.as_str().is_some_and(|name| !name.is_empty())));
+    let time = |name: &str| header(name).and_then(|time| time.as_str()?.parse::<Timestamp>().ok()).unwrap();
+    let (calls, first, last) =
+        (stage.times.lock().unwrap().clone(), time("x-first-failed-at"), time("x-last-failed-at"));
+    assert!(calls[0] <= first && first <= calls[1], "{first} is not between the first two of {calls:?}");
+    assert!(calls[10] <= last && last <= stage.clock.now(), "{last} is before the last of {calls:?}");
     let account = stage.account(&running, |account| account.dead == 1).await;
     assert!(account.holds(), "{account:?}");
     assert_eq!(stage.effects().await, 0);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use postrider::envelope::EventType;
 use postrider::envelope::WireFormat;
 use postrider::envelope::wire::{Identity, Place};
 use postrider::topology::{
@@ -77,6 +78,8 @@ struct IdentityForm {
     tenant: Vec<String>,
     event_type: Vec<String>,
     aggregate_id: Vec<String>,
+    /// The type of messages that name none.
+    usual_type: Option<EventType>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -205,6 +208,7 @@ impl From<&IdentityForm> for Identity {
             tenant: places(&form.tenant),
             event_type: places(&form.event_type),
             aggregate_id: places(&form.aggregate_id),
+            usual_type: form.usual_type.clone(),
         }
     }
 }

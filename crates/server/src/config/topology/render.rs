@@ -122,7 +122,7 @@ fn write_service(text: &mut String, service: &ServiceQueue) {
     if !service.collect {
         text.push_str("collect = false\n");
     }
-    let Identity { event_id, tenant, event_type, aggregate_id } = &service.identity;
+    let Identity { event_id, tenant, event_type, aggregate_id, usual_type } = &service.identity;
     let named = [
         ("event_id", event_id),
         ("tenant", tenant),
@@ -131,11 +131,12 @@ fn write_service(text: &mut String, service: &ServiceQueue) {
     ];
     let places =
         |places: &[Place]| places.iter().map(|place| quoted(place.as_str())).collect::<Vec<_>>().join(", ");
-    let named: Vec<_> = named
+    let mut named: Vec<_> = named
         .into_iter()
         .filter(|(_, found)| !found.is_empty())
         .map(|(name, found)| format!("{name} = [{}]", places(found)))
         .collect();
+    named.extend(usual_type.as_ref().map(|usual| format!("usual_type = {}", quoted(usual.as_str()))));
     if !named.is_empty() {
         let _ = writeln!(text, "identity = {{ {} }}", named.join(", "));
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use postrider::Clock;
-use postrider::broker::{HeaderValue, Message, Verdict};
-use postrider::topology::{DeadLetterTarget, ExchangeKind, Queue};
+use postrider::broker::{HeaderValue, Message, Published, Verdict};
+use postrider::topology::{Argument, DeadLetterTarget, ExchangeKind, Queue};
 
 use super::carrying::{assert_headers, every_header, every_property};
 use super::{
@@ -198,4 +198,61 @@ pub async fn a_missing_dead_letter_queue_holds_up_nobody(fixture: &impl BrokerFi
     let first = mail.take_one().await;
     mail.settle([first], Verdict::Reject).await;
     assert_eq!(said(&mail.take(1).await), ["message-1"]);
+}
+
+/// A queue that may have two messages.
+fn small(name: &str, target: &str, overflow: &str) -> Queue {
+    let arguments = [("x-max-length", Argument::Int(2)), ("x-overflow", overflow.into())];
+    let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
+    Queue { arguments, ..dying_to(name, target) }
+}
+
+/// The oldest first, with its history; what a consumer has in its hands is left there.
+pub async fn a_full_queue_gives_up_its_oldest(fixture: &impl BrokerFixture) {
+    let broker = fixture.broker().await;
+    let topology = queues(["mail.dlq"]).queue(small("mail", "mail.dlq", "drop-head"));
+    broker.declare(&topology).await.unwrap();
+    let names = names(6);
+    fill(&*broker, "mail", &names[..2]).await;
+    let mut mail = Listener::on(&*broker, "mail", 1).await;
+    let in_hand = mail.take_one().await;
+    fill(&*broker, "mail", &names[2..]).await;
+    let mut dead = Listener::on(&*broker, "mail.dlq", 10).await;
+    let pushed_out = dead.take(3).await;
+    assert_eq!(said(&pushed_out), names[1..4]);
+    let death = expect_death(&pushed_out[0].message, "mail", "maxlen", 1);
+    assert_eq!((death.exchange.as_str(), death.keys), ("", vec!["mail".to_owned()]));
+    mail.ack([in_hand]).await;
+    assert_eq!(said(&mail.take(1).await), names[4..5]);
+    mail.stop().await;
+    dead.stop().await;
+}
+
+/// Whoever publishes is told; nothing that was taken is lost. A server may take a few more than it should.
+pub async fn a_full_queue_refuses_what_is_new_where_it_should(fixture: &impl BrokerFixture) {
+    let broker = fixture.broker().await;
+    let topology = queues(["mail.dlq"]).queue(small("mail", "mail.dlq", "reject-publish"));
+    broker.declare(&topology).await.unwrap();
+    let (mut taken, mut refused) = (Vec::new(), 0);
+    for name in names(10) {
+        match broker.publish(vec![to_queue("mail", message(&name))]).await.remove(0) {
+            Published::Confirmed => taken.push(name),
+            Published::Unknown(_) => refused += 1,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert!(taken.len() >= 2 && refused > 0, "{taken:?} were taken");
+    let mut mail = Listener::on(&*broker, "mail", 20).await;
+    let deliveries = mail.take(taken.len()).await;
+    assert_eq!(said(&deliveries), taken);
+    mail.ack(deliveries).await;
+    // A server may need a moment to see that there is room again.
+    let (clock, start) = (Clock::system(), Clock::system().monotonic());
+    while broker.publish(vec![to_queue("mail", message("later"))]).await != [Published::Confirmed] {
+        assert!(clock.monotonic().saturating_sub(start) < Duration::from_mins(1), "it refuses for ever");
+        clock.sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(said(&mail.take(1).await), ["later"], "nothing else was kept");
+    mail.stop().await;
+    assert!(empty(&*broker, "mail.dlq").await.is_empty());
 }

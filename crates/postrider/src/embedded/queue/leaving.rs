@@ -1,0 +1,86 @@
+//! What leaves a queue without a consumer's word: what is due, and what is too much. Pure, as the queue itself.
+//!
+//! As on RabbitMQ, what is delivered and unsettled does not count towards a queue's length, and consumers are handed what they
+//! may have first.
+
+use super::{EXPIRING, Entry, QueueState, Settling, Taken, is_due};
+use crate::topology::Overflow;
+
+impl QueueState {
+    /// Takes what is due, in order, at most `max` of them.
+    pub(in crate::embedded) fn take_due(&mut self, now: i64, max: usize) -> Vec<Entry> {
+        let due: Vec<_> = self
+            .ready
+            .values()
+            .take_while(|entry| is_due(entry, now))
+            .take(max)
+            .map(|entry| entry.seq)
+            .collect();
+        self.take_leaving(due)
+    }
+
+    fn take_leaving(&mut self, seqs: Vec<i64>) -> Vec<Entry> {
+        let mut taken = Vec::with_capacity(seqs.len());
+        for seq in seqs {
+            if let Some(entry) = self.take_ready(seq) {
+                taken.push(entry.clone());
+                self.taken.insert(seq, Taken { owner: EXPIRING, entry });
+            }
+        }
+        taken
+    }
+
+    /// What leaves without a consumer's word goes to the dead letters, or is gone where there is no target.
+    pub(in crate::embedded) fn leaving(&self, entries: Vec<Entry>) -> Settling {
+        match self.settings.effective_dead_letter() {
+            Some(_) => Settling { done: Vec::new(), rejected: entries },
+            None => Settling { done: entries, rejected: Vec::new() },
+        }
+    }
+
+    /// When the first message is due, as far as the window shows.
+    pub(in crate::embedded) fn next_due(&self) -> Option<i64> {
+        self.settings.message_ttl?;
+        self.ready.values().next().and_then(|entry| entry.expires_at)
+    }
+
+    /// Whether it would refuse one more message, beside those that are on their way to it.
+    pub(in crate::embedded) fn refuses(&self, on_their_way: u64) -> bool {
+        let full = |most| self.ready_len().saturating_add(on_their_way) >= most;
+        self.settings.max_length().is_some_and(full) && self.settings.overflow() == Overflow::RejectPublish
+    }
+
+    /// Whether messages have to be pushed out now; whoever asks must do it.
+    pub(in crate::embedded) fn start_pushing_out(&mut self) -> bool {
+        let start = !self.pushing_out && self.surplus() > 0;
+        self.pushing_out |= start;
+        start
+    }
+
+    /// Takes the oldest of what is too much, at most `max` of them. With nothing to take, pushing out is over.
+    pub(in crate::embedded) fn take_surplus(&mut self, max: usize) -> Option<Settling> {
+        let many = usize::try_from(self.surplus()).unwrap_or(usize::MAX).min(max);
+        let oldest: Vec<_> = self.ready.keys().take(many).copied().collect();
+        self.pushing_out = !oldest.is_empty();
+        self.pushing_out.then(|| {
+            let taken = self.take_leaving(oldest);
+            self.leaving(taken)
+        })
+    }
+
+    /// How many too many are ready. One that refuses may have got more from elsewhere (dead letters are never refused), and
+    /// keeps them.
+    fn surplus(&self) -> u64 {
+        match self.settings.max_length() {
+            Some(most) if self.settings.overflow() == Overflow::DropHead && !self.ready.is_empty() => {
+                self.ready_len().saturating_sub(most)
+            }
+            _ => 0,
+        }
+    }
+
+    /// How many wait to be delivered, here and in the tables.
+    fn ready_len(&self) -> u64 {
+        self.unread.saturating_add(u64::try_from(self.ready.len()).unwrap_or(u64::MAX))
+    }
+}
