@@ -164,8 +164,8 @@ fn what_is_not_collected_is_worked_on_in_its_queue() {
         (&["replay", "--yes"][..], "say which messages"),
         (&["replay", "42", "--yes"], "have no numbers"),
         (&["discard", "42", "--yes"], "have no numbers"),
-        (&["replay", "--all", "--rate", "5", "--yes"], "--rate and --reason are for collected"),
-        (&["discard", "--all", "--reason", "old", "--yes"], "--rate and --reason are for collected"),
+        (&["replay", "--all", "--rate", "5", "--yes"], "--rate is for collected"),
+        (&["edit", "--merge", "{}", "--all", "--yes"], "cannot be edited there"),
         (&["replay", "--all", "--keep-count", "--yes"], "--keep-count is not for --in-queue"),
     ] {
         folder.run(&[&["dlq"], words, &["--in-queue", "strict"]].concat()).assert(2, why);
