@@ -19,6 +19,10 @@ use postrider::{Event, Failure};
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::shared;
 
+use super::corrections::{
+    a_count_that_is_kept_goes_on_and_every_attempt_is_told,
+    what_is_corrected_takes_effect_in_order_as_new_events, what_is_replayed_keeps_its_order,
+};
 use super::ordering;
 use super::rounds::{
     a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected,
@@ -67,6 +71,9 @@ scenarios!(
     ten_mebibytes_of_error_are_cut_and_grouped,
     a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected,
     replays_that_go_round_in_a_circle_end,
+    what_is_corrected_takes_effect_in_order_as_new_events,
+    what_is_replayed_keeps_its_order,
+    a_count_that_is_kept_goes_on_and_every_attempt_is_told,
 );
 
 pub(super) fn placed() -> Event {
@@ -90,7 +97,7 @@ pub(super) async fn replay<S: Effects>(stage: &Stage<S>, plan: &LetterPlan) {
     carry_out(stage, OperationKind::ReplayLetters, plan).await;
 }
 
-async fn carry_out<S: Effects>(stage: &Stage<S>, kind: OperationKind, plan: &LetterPlan) {
+pub(super) async fn carry_out<S: Effects>(stage: &Stage<S>, kind: OperationKind, plan: &LetterPlan) {
     let id = start(&stage.store, &stage.clock, kind, plan, None, "test", None).await.unwrap().unwrap();
     stage
         .until(async || {
