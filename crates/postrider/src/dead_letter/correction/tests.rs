@@ -1,3 +1,5 @@
+//! Corrections as their standards have them, and payloads that they do not fit.
+
 use super::*;
 
 fn patched(patch: &str, payload: &str) -> Result<String, String> {
