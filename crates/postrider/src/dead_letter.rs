@@ -1,12 +1,17 @@
 //! What could not be handled: how it is marked, and how it is collected where it can be found again.
 
 mod collector;
+mod correction;
+mod history;
 pub mod in_queue;
 mod marks;
 pub mod replay;
 mod story;
 
 pub use collector::Collector;
+pub use correction::{Correction, Misfit, Pointer, Step};
+pub(crate) use history::remember_attempt;
+pub use history::{FailedAttempt, failed_attempts};
 pub use marks::names as header;
 pub use marks::{Death, outgoing, revive};
 pub(crate) use marks::{MAX_ERROR_BYTES, cut, remember_first_failure, remember_origin};

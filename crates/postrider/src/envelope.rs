@@ -12,7 +12,7 @@ mod payload;
 pub mod wire;
 
 pub use attributes::Attributes;
-pub(crate) use erased::note as erased_note;
+pub(crate) use erased::{hash_in as erased_hash, note as erased_note};
 pub use event::{Event, MAX_PAYLOAD_BYTES, Ordering};
 pub use id::{AggregateId, EventId, EventType, OrderingKey, TenantId};
 pub use payload::{Payload, PayloadHash, hex};

@@ -6,11 +6,13 @@
 //!
 //! Progress is the row itself: the command line, the dashboard and another process all see the same.
 
+mod edits;
 mod events;
 mod letters;
 mod pace;
 mod runner;
 
+pub use edits::{EditWork, Example, Trial, Unfit};
 pub use events::{EventPlan, EventSurvey, EventWork, Forgetful, plan_events, shelf, start_events};
 pub(crate) use letters::start_in;
 pub use letters::{LetterPlan, LetterWork, Plan, plan, start};

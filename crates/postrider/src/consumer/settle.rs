@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::arrived::{Arrived, Errand};
 use crate::broker::{Delivery, Message, Outgoing, Published};
-use crate::dead_letter::{self, Death};
+use crate::dead_letter::{self, Death, FailedAttempt};
 use crate::envelope::wire::header;
 use crate::settlement::{DeadReason, Outcome, Settlement, decide};
 use crate::spans::{Operation, Span};
@@ -110,6 +110,14 @@ impl<S: ConsumerStore> Consumer<S> {
         mark_waiting(&mut message, arrived, retries);
         if retries == arrived.attempt {
             dead_letter::remember_first_failure(&mut message, now);
+            let failure = if let Outcome::Failed(failure) = outcome { Some(failure) } else { None };
+            let failed = FailedAttempt {
+                attempt: arrived.attempt,
+                at: now,
+                class: failure.and_then(|failure| failure.class.clone()),
+                error: error_of(outcome),
+            };
+            dead_letter::remember_attempt(&mut message, &failed);
         }
         if on_dead.is_some() {
             return self.wait_in_order(arrived, outcome, message, delay, stop).await;

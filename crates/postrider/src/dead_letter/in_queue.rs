@@ -2,16 +2,21 @@
 //!
 //! Looking takes messages without settling them and gives them back. Every look counts as a delivery, and a broker with a
 //! delivery limit drops what was delivered too often, so looking stops before that.
+//!
+//! What is taken away is written down in the audit log before it leaves the queue: no message is gone that nobody can name.
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use serde_json::json;
+use uuid::Uuid;
 
 use super::{header as mark, replay, story};
 use crate::broker::{
     Broker, BrokerError, BrokerErrorKind, HeaderValue, Outgoing, Published, Receipt, Verdict,
 };
 use crate::clock::Clock;
-use crate::store::{DeadLetter, LetterFilter};
+use crate::store::{DeadLetter, LetterFilter, LogEntry, Operations, StoreError};
 use crate::topology::{QueueName, ServiceQueue};
 
 /// Messages held at a time.
@@ -30,6 +35,21 @@ pub struct Moved {
     pub failed: u64,
     /// Not wanted, and given back.
     pub left: u64,
+}
+
+/// Which dead letters are taken out of their queue, and by whom.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Taking {
+    /// Those that fit.
+    pub filter: LetterFilter,
+    /// At most so many.
+    pub limit: u64,
+    /// Where they go.
+    pub way: Way,
+    /// Who wants it, for the audit log.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
 }
 
 /// Where dead letters go from their queue.
@@ -64,35 +84,101 @@ pub async fn look(
     Ok(found)
 }
 
-/// Moves what fits out of the queue: published with confirm first, then acked. A crash in between leaves a message in both
-/// places, and the inbox knows the one that was applied.
-pub async fn take_away(
+/// Moves what fits out of the queue: published with confirm first, then written down, then acked. A crash in between leaves a
+/// message in both places, and the inbox knows the one that was applied; the log may name it twice, and never not at all.
+pub async fn take_away<S: Operations>(
+    store: &S,
     broker: &Arc<dyn Broker>,
     clock: &Clock,
     service: &ServiceQueue,
-    filter: &LetterFilter,
-    limit: u64,
-    way: &Way,
-) -> Result<Moved, BrokerError> {
+    taking: &Taking,
+) -> Result<Moved, TakingError> {
     let mut moved = Moved::default();
+    let id = clock.new_id();
+    write_down(store, vec![begun(id, clock, service, taking)]).await?;
     let mut hand = Hand::open(broker, clock, service).await?;
-    while moved.moved < limit
+    while moved.moved < taking.limit
         && let Some(taken) = hand.next().await?
     {
-        let mut gone = Vec::new();
+        let (mut gone, mut log) = (Vec::new(), Vec::new());
         for (letter, receipt) in taken {
-            if !fits(filter, &letter) || moved.moved >= limit {
+            if !fits(&taking.filter, &letter) || moved.moved >= taking.limit {
                 moved.left += 1;
-            } else if send(broker, clock, &letter, way).await {
+            } else if send(broker, clock, &letter, &taking.way).await {
                 moved.moved += 1;
+                log.push(taken_away(id, clock, service, taking, &letter));
                 gone.push((receipt, Verdict::Ack));
             } else {
                 moved.failed += 1;
             }
         }
+        if !log.is_empty() {
+            write_down(store, log).await?;
+        }
         hand.settler.settle(gone).await?;
     }
     Ok(moved)
+}
+
+/// Why messages were not taken out of their queue. What was not acked is still there.
+#[derive(Debug, thiserror::Error)]
+pub enum TakingError {
+    /// The broker failed.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// It could not be written down.
+    #[error("what is taken out of a queue cannot be written down, so it stays there: {0}")]
+    Log(#[from] StoreError),
+}
+
+async fn write_down<S: Operations>(store: &S, entries: Vec<LogEntry>) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    store.record(&mut tx, entries).await?;
+    store.commit(tx).await
+}
+
+/// The entry of the whole.
+fn begun(id: Uuid, clock: &Clock, service: &ServiceQueue, taking: &Taking) -> LogEntry {
+    let to = if let Way::Replay { to: Some(to) } = &taking.way { Some(to) } else { None };
+    LogEntry {
+        at: clock.now(),
+        actor: taking.by.clone(),
+        action: format!("dead_letter_queue.{}", taking.way.done()),
+        subject: format!("queue/{}", service.dead_letter_queue),
+        reason: taking.reason.clone(),
+        detail: Some(
+            json!({ "operation": id, "filter": taking.filter, "limit": taking.limit, "to_queue": to }),
+        ),
+    }
+}
+
+/// That of one message, under its event where it has one.
+fn taken_away(
+    id: Uuid,
+    clock: &Clock,
+    service: &ServiceQueue,
+    taking: &Taking,
+    letter: &DeadLetter,
+) -> LogEntry {
+    let queue = &service.dead_letter_queue;
+    LogEntry {
+        action: format!("dead_letter.{}", taking.way.done()),
+        subject: letter
+            .event_id
+            .as_ref()
+            .map_or_else(|| format!("queue/{queue}"), |event| format!("event/{event}")),
+        detail: Some(json!({ "operation": id, "key": letter.key, "in_queue": queue, "queue": letter.queue })),
+        ..begun(id, clock, service, taking)
+    }
+}
+
+impl Way {
+    fn done(&self) -> &'static str {
+        match self {
+            Self::Replay { .. } => "replayed",
+            Self::Discard => "discarded",
+        }
+    }
 }
 
 async fn send(broker: &Arc<dyn Broker>, clock: &Clock, letter: &DeadLetter, way: &Way) -> bool {

@@ -27,6 +27,8 @@ pub mod names {
     pub const FIRST_FAILED_AT: &str = "x-first-failed-at";
     /// When it failed last.
     pub const LAST_FAILED_AT: &str = "x-last-failed-at";
+    /// The attempts before the last one, the newest ten: a list of tables with `attempt`, `at`, `class` and `error`.
+    pub const FAILED_ATTEMPTS: &str = "x-failed-attempts";
     /// Who could not handle it.
     pub const CONSUMER: &str = "x-consumer";
     /// On which machine.
@@ -111,7 +113,7 @@ pub(crate) fn remember_origin(message: &mut Message, delivery: &Delivery) {
 /// retries are counted from the start and it does not bounce straight back. It is marked as a replay of that death,
 /// so that the next one is another. `x-death`, the broker's own history, stays.
 pub fn revive(message: &mut Message) {
-    const TOLD: [&str; 10] = [
+    const TOLD: [&str; 11] = [
         names::ORIGINAL_QUEUE,
         names::FINAL_STATUS_CODE,
         names::FINAL_ERROR,
@@ -120,6 +122,7 @@ pub fn revive(message: &mut Message) {
         names::ERROR_CLASS,
         names::FIRST_FAILED_AT,
         names::LAST_FAILED_AT,
+        names::FAILED_ATTEMPTS,
         names::CONSUMER,
         names::HOST,
     ];

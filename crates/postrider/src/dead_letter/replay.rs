@@ -16,7 +16,7 @@ use crate::store::{
 use crate::topology::RoutingKey;
 
 /// The marks of a death. `x-death` stays: it is history.
-const DEATH: [&str; 11] = [
+const DEATH: [&str; 12] = [
     mark::ORIGINAL_QUEUE,
     mark::FINAL_STATUS_CODE,
     mark::FINAL_ERROR,
@@ -25,6 +25,7 @@ const DEATH: [&str; 11] = [
     mark::ERROR_CLASS,
     mark::FIRST_FAILED_AT,
     mark::LAST_FAILED_AT,
+    mark::FAILED_ATTEMPTS,
     mark::CONSUMER,
     mark::HOST,
     mark::DEAD_LETTER_ID,
@@ -50,6 +51,8 @@ pub(crate) fn again(
     if plan.keep_count {
         let retries = dead.attempts.saturating_sub(1);
         message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
+        let attempts = dead.headers.get(mark::FAILED_ATTEMPTS).cloned();
+        message.headers.extend(attempts.map(|attempts| (mark::FAILED_ATTEMPTS.to_owned(), attempts)));
     }
     Ok(Verbatim {
         row_id: EventId::new(format!("replay/{replay}")).map_err(bug)?,
@@ -84,7 +87,7 @@ pub(super) fn alive(dead: &DeadLetter) -> Message {
 
 /// What a person sees of a letter to edit: the payload of the event, or the whole body where it is none.
 pub fn editable(letter: &StoredLetter, identity: &Identity) -> bytes::Bytes {
-    let decoded = decode(letter, identity);
+    let decoded = decode(&letter.letter, identity);
     decoded.map_or_else(|| letter.letter.body.clone(), |(envelope, _)| envelope.payload.bytes().clone())
 }
 
@@ -105,7 +108,7 @@ pub async fn edit_and_replay<S: Backend>(
         return Ok(None);
     };
     let new = EventId::from_uuid(clock.new_id());
-    let edited = edited(&letter, identity, new.clone(), payload, clock);
+    let edited = edited(&letter.letter, identity, new.clone(), payload, clock);
     let operation = clock.new_id();
     let entry = LogEntry {
         at: clock.now(),
@@ -125,18 +128,17 @@ pub async fn edit_and_replay<S: Backend>(
 }
 
 /// A new event in the wire format of the old one. What was no event becomes one: its body, with an id.
-fn edited(
-    letter: &StoredLetter,
+pub(crate) fn edited(
+    dead: &DeadLetter,
     identity: &Identity,
     id: EventId,
     payload: bytes::Bytes,
     clock: &Clock,
 ) -> Verbatim {
-    let dead = &letter.letter;
     let mut message = alive(dead);
     message.headers.remove(mark::REPLAY_ID);
     message.headers.remove(mark::REPLAY_COUNT);
-    if let Some((mut envelope, format)) = decode(letter, identity) {
+    if let Some((mut envelope, format)) = decode(dead, identity) {
         let content_type = envelope.payload.content_type().to_owned();
         envelope.id = id.clone();
         envelope.occurred_at = clock.now();
@@ -167,8 +169,7 @@ fn edited(
 }
 
 /// The event and the format it came in. A foreign body that is the payload as a whole stays whole.
-fn decode(letter: &StoredLetter, identity: &Identity) -> Option<(crate::Envelope, WireFormat)> {
-    let dead = &letter.letter;
+fn decode(dead: &DeadLetter, identity: &Identity) -> Option<(crate::Envelope, WireFormat)> {
     let message = Message {
         properties: dead.properties.clone(),
         headers: dead.headers.clone(),

@@ -70,14 +70,17 @@ struct BrokerEntry<'a> {
 
 /// The newest death that a broker wrote down.
 fn broker_death(message: &Message) -> Option<BrokerEntry<'_>> {
-    deaths(message).first().and_then(broker_entry)
+    let HeaderValue::List(deaths) = message.headers.get("x-death")? else { return None };
+    read_death(deaths.first()?)
 }
 
-fn deaths(message: &Message) -> &[HeaderValue] {
-    match message.headers.get("x-death") {
-        Some(HeaderValue::List(deaths)) => deaths,
+/// All of them, the newest first.
+fn broker_deaths(message: &Message) -> impl Iterator<Item = BrokerEntry<'_>> {
+    let deaths = match message.headers.get("x-death") {
+        Some(HeaderValue::List(deaths)) => &deaths[..],
         _ => &[],
-    }
+    };
+    deaths.iter().filter_map(read_death)
 }
 
 /// Says of a delivery that a retry loop of others brought back to this queue where it was published to first: their way back is the
@@ -92,7 +95,7 @@ pub(crate) fn recall_origin(delivery: &mut Delivery, queue: &QueueName) {
         death.queue == message.header("x-first-death-queue")
             && Some(death.reason) == message.header("x-first-death-reason")
     };
-    let Some(first) = deaths(message).iter().filter_map(broker_entry).find(is_first) else { return };
+    let Some(first) = broker_deaths(message).find(is_first) else { return };
     let exchange = first.exchange.and_then(|name| ExchangeName::new(name).ok());
     let key = first.key.and_then(|key| RoutingKey::new(key).ok());
     if let (Some(exchange), Some(key)) = (exchange, key) {
@@ -100,7 +103,7 @@ pub(crate) fn recall_origin(delivery: &mut Delivery, queue: &QueueName) {
     }
 }
 
-fn broker_entry(death: &HeaderValue) -> Option<BrokerEntry<'_>> {
+fn read_death(death: &HeaderValue) -> Option<BrokerEntry<'_>> {
     let HeaderValue::Table(death) = death else { return None };
     let text = |name: &str| death.get(name).and_then(HeaderValue::as_str);
     let key = match death.get("routing-keys") {
@@ -156,8 +159,7 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
         let retries = message.headers.get(mark::FINAL_RETRY_COUNT).and_then(HeaderValue::as_int);
         retries.unwrap_or(0).saturating_add(1)
     } else {
-        let counted = message.headers.get(DELIVERY_COUNT).and_then(HeaderValue::as_int);
-        counted.or(death.as_ref().map(|death| death.count)).unwrap_or(1)
+        foreign_attempts(message, service)
     };
     let mut letter = DeadLetter {
         key: String::new(),
@@ -190,6 +192,20 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
     }
     letter.key = key(&letter, message, service, ours, fresh);
     letter
+}
+
+/// How often others attempted it: by their own count of retries, else by how often it was rejected in its queue. What counts its
+/// deliveries in the dead-letter queue says nothing of that.
+fn foreign_attempts(message: &Message, service: &ServiceQueue) -> i64 {
+    if let Some(retries) = message.headers.get(header::RETRY_COUNT).and_then(HeaderValue::as_int) {
+        return retries.max(0).saturating_add(1);
+    }
+    let rejections = broker_deaths(message)
+        .filter(|death| death.queue == Some(service.name().as_str()))
+        .filter(|death| BrokerDeath::from_broker(death.reason) == Some(BrokerDeath::Rejected))
+        .map(|death| death.count);
+    let rejected = rejections.fold(0_i64, i64::saturating_add);
+    if rejected > 0 { rejected } else { broker_death(message).map_or(1, |death| death.count) }
 }
 
 fn reason(
@@ -330,6 +346,21 @@ mod tests {
         assert_eq!(delivered(&[death(), (DELIVERY_COUNT, HeaderValue::Int(0))]), first);
         assert_eq!(delivered(&[death(), (DELIVERY_COUNT, HeaderValue::Int(3))]), first);
         assert_ne!(delivered(&[x_death("rejected", "mail", 1_700_000_001)]), first);
+    }
+
+    #[test]
+    fn attempts_of_others_are_told_by_their_history_and_not_by_who_looks_at_the_dead_letter() {
+        let looked = || (DELIVERY_COUNT, HeaderValue::Int(0));
+        let attempts = |headers: &[(&str, HeaderValue)]| dead(headers, Some("evt_1")).attempts;
+        assert_eq!(attempts(&[x_death("rejected", "mail", 1_700_000_000), looked()]), 3);
+        let counted = (header::RETRY_COUNT, HeaderValue::Int(7));
+        assert_eq!(attempts(&[x_death("rejected", "mail", 1_700_000_000), counted, looked()]), 8);
+        // Round and round between a queue and its wait queue: the newest entry is not always that of the queue.
+        let (_, HeaderValue::List(mut deaths)) = x_death("expired", "mail.wait", 1) else { panic!() };
+        let (_, HeaderValue::List(rejected)) = x_death("rejected", "mail", 1) else { panic!() };
+        deaths.extend(rejected);
+        assert_eq!(attempts(&[("x-death", HeaderValue::List(deaths))]), 3);
+        assert_eq!(attempts(&[looked()]), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(crate) fn note(hash: PayloadHash) -> String {
 }
 
 /// The hash that an erased payload had; nothing if these bytes are no note.
-pub(super) fn hash_in(bytes: &[u8]) -> Option<PayloadHash> {
+pub(crate) fn hash_in(bytes: &[u8]) -> Option<PayloadHash> {
     if bytes.len() > LONGEST || !bytes.starts_with(b"{\"postrider_erased\"") {
         return None;
     }

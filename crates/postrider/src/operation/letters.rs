@@ -1,5 +1,6 @@
-//! Operations on dead letters: sent again, or discarded.
+//! Operations on dead letters: planned and frozen here; sent again, or discarded. Correcting them is in `edits.rs`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -8,10 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::edits::{self, Trial};
 use super::{Chunk, Work};
 use crate::broker::{Broker, BrokerErrorKind};
 use crate::clock::Clock;
-use crate::dead_letter::replay;
+use crate::dead_letter::{Correction, replay};
+use crate::envelope::wire::Identity;
 use crate::settlement::DeadReason;
 use crate::store::{
     Backend, LetterFilter, LetterId, LetterStatus, LogEntry, NewOperation, Operation, OperationKind,
@@ -31,6 +34,15 @@ pub struct LetterPlan {
     pub to_queue: Option<QueueName>,
     /// Go on with the old count of attempts, instead of a fresh budget.
     pub keep_count: bool,
+    /// What is corrected, where letters are edited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edit: Option<Correction>,
+    /// Where the events of a queue have their identity, for queues that no consumer registered.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub identities: BTreeMap<QueueName, Identity>,
+    /// How many the plan came to when it was looked at. Should more match when it is frozen, nothing is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expects: Option<u64>,
 }
 
 /// What a plan comes to, before anything is changed.
@@ -44,6 +56,9 @@ pub struct Plan {
     pub takes: Option<Duration>,
     /// Queues that do not exist: what is sent there comes back.
     pub missing_queues: Vec<QueueName>,
+    /// How the correction fares with some of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
 }
 
 /// Draws up a plan and changes nothing.
@@ -67,7 +82,8 @@ pub async fn plan<S: Backend>(
             }
         }
     }
-    Ok(Plan { survey, total, takes: rate.and_then(|rate| takes(total, rate)), missing_queues })
+    let trial = edits::try_out(store, &LetterPlan { filter: open(&plan.filter), ..plan.clone() }).await?;
+    Ok(Plan { survey, total, takes: rate.and_then(|rate| takes(total, rate)), missing_queues, trial })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
@@ -75,7 +91,8 @@ pub(super) fn takes(total: u64, rate: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(total as f64 / rate).ok()
 }
 
-/// Freezes a plan as an operation, with who asked for it and why. Nothing if no letter matches.
+/// Freezes a plan as an operation, with who asked for it and why. Nothing if no letter matches. An error, and nothing changed, if
+/// more match than the plan expects.
 pub async fn start<S: Backend>(
     store: &S,
     clock: &Clock,
@@ -85,13 +102,22 @@ pub async fn start<S: Backend>(
     by: &str,
     reason: Option<&str>,
 ) -> Result<Option<Uuid>, StoreError> {
-    let mut tx = store.begin().await?;
-    let id = start_in(store, &mut tx, clock, kind, plan, rate, by, reason).await?;
-    match id {
-        Some(_) => store.commit(tx).await?,
-        None => store.rollback(tx).await?,
+    if (kind == OperationKind::EditLetters) != plan.edit.is_some() {
+        let told = "letters are edited by a correction, and by nothing else; nothing was changed";
+        return Err(StoreError::new(StoreErrorKind::Invalid, told));
     }
-    Ok(id)
+    let plan = &edits::with_identities(store, plan).await?;
+    let mut tx = store.begin().await?;
+    match start_in(store, &mut tx, clock, kind, plan, rate, by, reason).await {
+        Ok(Some(id)) => {
+            store.commit(tx).await?;
+            Ok(Some(id))
+        }
+        nothing => {
+            store.rollback(tx).await?;
+            nothing
+        }
+    }
 }
 
 /// The same in the caller's own transaction, which he rolls back when nothing matches.
@@ -117,6 +143,12 @@ pub(crate) async fn start_in<S: Backend>(
     };
     store.create_operation(tx, &operation).await?;
     let frozen = store.freeze(tx, operation.id, &plan.filter, plan.limit).await?;
+    if let Some(expected) = plan.expects.filter(|expected| frozen > *expected) {
+        let told = format!(
+            "the plan came to {expected}, and by now it is {frozen}; nothing was changed. Plan again"
+        );
+        return Err(StoreError::new(StoreErrorKind::Invalid, told));
+    }
     Ok((frozen > 0).then_some(operation.id))
 }
 
@@ -138,7 +170,7 @@ pub struct LetterWork {
 }
 
 impl LetterWork {
-    /// The work of both kinds.
+    /// The work of these two kinds.
     pub fn new(clock: Clock) -> Self {
         Self { clock }
     }
@@ -171,24 +203,10 @@ impl LetterWork {
             .collect();
         store.resolve(tx, operation.id, &resolved).await?;
         store
-            .record(tx, letters.iter().map(|letter| self.entry(letter, operation, action)).collect())
+            .record(tx, letters.iter().map(|letter| entry(&self.clock, letter, operation, action)).collect())
             .await?;
         let done = letters.len() as u64;
         Ok(Chunk { done, skipped: items.len() as u64 - done })
-    }
-
-    fn entry(&self, letter: &StoredLetter, operation: &Operation, action: &str) -> LogEntry {
-        let summary = &letter.summary;
-        LogEntry {
-            at: self.clock.now(),
-            actor: operation.created_by.clone(),
-            action: action.to_owned(),
-            subject: format!("dead_letter/{}", summary.id),
-            reason: operation.reason.clone(),
-            detail: Some(
-                json!({ "operation": operation.id, "event_id": summary.event_id, "queue": summary.queue }),
-            ),
-        }
     }
 }
 
@@ -201,5 +219,20 @@ impl<S: Backend> Work<S> for LetterWork {
         items: Vec<String>,
     ) -> BoxFuture<'a, Result<Chunk, StoreError>> {
         self.carry_out(store, tx, operation, items).boxed()
+    }
+}
+
+/// What is written down of a letter that an operation dealt with.
+pub(super) fn entry(clock: &Clock, letter: &StoredLetter, operation: &Operation, action: &str) -> LogEntry {
+    let summary = &letter.summary;
+    LogEntry {
+        at: clock.now(),
+        actor: operation.created_by.clone(),
+        action: action.to_owned(),
+        subject: format!("dead_letter/{}", summary.id),
+        reason: operation.reason.clone(),
+        detail: Some(
+            json!({ "operation": operation.id, "event_id": summary.event_id, "queue": summary.queue }),
+        ),
     }
 }

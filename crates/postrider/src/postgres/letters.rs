@@ -76,8 +76,7 @@ impl Triage for Postgres {
                  WHERE i.consumer_name = d.consumer_name AND i.event_id = d.event_id)), \
              count(*) FILTER (WHERE event_id IS NULL), count(*) FILTER (WHERE replays > 0), \
              count(*) FILTER (WHERE first_failed_at < (SELECT forgotten_before FROM postrider.inbox_memory m \
-                 WHERE m.consumer_name = d.consumer_name)), \
-             count(DISTINCT ordering_key) FROM postrider.dead_letter d WHERE ",
+                 WHERE m.consumer_name = d.consumer_name)) FROM postrider.dead_letter d WHERE ",
         );
         Where::new(&mut select).filter(filter);
         select.push(" GROUP BY queue ORDER BY queue");
@@ -90,9 +89,17 @@ impl Triage for Postgres {
             survey.unidentified += count(3);
             survey.replayed_before += count(4);
             survey.forgotten += count(5);
-            survey.aggregates += count(6);
             survey.queues.push((row.try_get(0).unwrap_or_default(), count(1)));
         }
+        // An aggregate may have letters in many queues. Its type is that of the event without the last word.
+        let mut select = QueryBuilder::new(
+            "SELECT count(*) FROM (SELECT DISTINCT group_id, rtrim(event_type, replace(event_type, '.', '')), aggregate_id \
+             FROM postrider.dead_letter WHERE aggregate_id IS NOT NULL AND ",
+        );
+        Where::new(&mut select).filter(filter);
+        select.push(") AS aggregate");
+        let count = select.build_query_scalar::<i64>().fetch_one(self.pool());
+        survey.aggregates = self.limited("counting aggregates of dead letters", count).await?.unsigned_abs();
         Ok(survey)
     }
 

@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::operation::{EventWork, LetterWork, Runner, RunnerConfig, Work};
+use crate::operation::{EditWork, EventWork, LetterWork, Runner, RunnerConfig, Work};
 use crate::store::{Backend, OperationKind};
 use crate::triage::{Rule, keep_rules};
 
@@ -23,9 +23,11 @@ pub(super) async fn run_operations<S: Backend>(
 ) {
     let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
     let (letters, events) = (LetterWork::new(clock.clone()), EventWork::new(clock.clone()));
-    let kinds: [(OperationKind, &dyn Work<S>); 3] = [
+    let edits = EditWork::new(clock.clone());
+    let kinds: [(OperationKind, &dyn Work<S>); 4] = [
         (OperationKind::ReplayLetters, &letters),
         (OperationKind::DiscardLetters, &letters),
+        (OperationKind::EditLetters, &edits),
         (OperationKind::ReplayOutbox, &events),
     ];
     tokio::join!(runner.serve(&kinds, &stop), keep_rules(&store, &clock, &rules, &stop));

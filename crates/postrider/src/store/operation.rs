@@ -169,6 +169,8 @@ pub enum OperationKind {
     ReplayLetters,
     /// Dead letters are discarded.
     DiscardLetters,
+    /// Dead letters are corrected, and sent as new events.
+    EditLetters,
     /// Published events are sent again, from the outbox.
     ReplayOutbox,
     /// Both buses of a migration are compared.
@@ -179,9 +181,10 @@ pub enum OperationKind {
 
 impl OperationKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::ReplayLetters,
         Self::DiscardLetters,
+        Self::EditLetters,
         Self::ReplayOutbox,
         Self::CompareBuses,
         Self::FinishMigration,
@@ -192,6 +195,7 @@ impl OperationKind {
         match self {
             Self::ReplayLetters => "replay_letters",
             Self::DiscardLetters => "discard_letters",
+            Self::EditLetters => "edit_letters",
             Self::ReplayOutbox => "replay_outbox",
             Self::CompareBuses => "compare_buses",
             Self::FinishMigration => "finish_migration",

@@ -2,6 +2,7 @@
 
 mod batches;
 mod controls;
+mod corrections;
 mod given_up;
 mod idempotency;
 mod ordering;

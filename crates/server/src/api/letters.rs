@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
+use postrider::dead_letter::{FailedAttempt, failed_attempts};
 use postrider::envelope::{AggregateId, EventId, TenantId};
 use postrider::store::{
     Cursor, DeadLetter, GroupQuery, LetterFilter, LetterGroup, LetterId, LetterQuery, LetterStatus,
@@ -146,6 +147,8 @@ struct Whole {
     /// The body as text, where it is text.
     body: Option<String>,
     letter: DeadLetter,
+    /// The attempts before the last one: the newest ten.
+    failed_attempts: Vec<FailedAttempt>,
     log: Vec<LogEntry>,
 }
 
@@ -159,7 +162,9 @@ async fn message(
         return Err(no_letter(id));
     }
     let body = std::str::from_utf8(&found.stored.letter.body).ok().map(str::to_owned);
-    Ok(Json(Whole { summary: found.stored.summary, body, letter: found.stored.letter, log: found.log }))
+    let failed_attempts = failed_attempts(&found.stored.letter.headers);
+    let (summary, letter) = (found.stored.summary, found.stored.letter);
+    Ok(Json(Whole { summary, body, letter, failed_attempts, log: found.log }))
 }
 
 /// A correction.

@@ -5,13 +5,14 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use postrider::envelope::Payload;
 use postrider::store::Operation;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::front::{Front, Path, Query, Why, limit, place};
 use super::subscriptions::{read, read_or_default};
-use super::{Caller, Problem};
+use super::{Caller, Code, Problem};
 use crate::desk::operations::{Asked, Planned, no_operation};
 
 pub(super) fn routes() -> Router<Front> {
@@ -29,7 +30,21 @@ async fn plan(
 ) -> Result<Json<Planned>, Problem> {
     let mut asked: Asked = read(&body)?;
     asked.keep_to(caller.tenant.as_ref())?;
+    is_kept_exactly(&asked, &body)?;
     Ok(Json(front.desk.plan(&asked).await?))
+}
+
+/// Refuses a correction with a number that was read as another one: it would be sent on as that.
+fn is_kept_exactly(asked: &Asked, body: &[u8]) -> Result<(), Problem> {
+    let hash = |bytes: Vec<u8>| Payload::new("application/json", bytes).hash();
+    let read =
+        || serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string().into_bytes());
+    if asked.edit.is_none() || read().is_ok_and(|read| hash(read) == hash(body.to_vec())) {
+        return Ok(());
+    }
+    let told =
+        "a number in the correction has more digits than are kept exactly; write it as text, or with fewer";
+    Err(Problem::new(Code::InvalidRequest, told))
 }
 
 /// What a plan answered with, and why it is wanted.
@@ -48,6 +63,7 @@ async fn start(
     let Wanted { reason, asked } = read(&body)?;
     let mut asked: Asked = read(serde_json::Value::from(asked).to_string().as_bytes())?;
     asked.keep_to(caller.tenant.as_ref())?;
+    is_kept_exactly(&asked, &body)?;
     let operation = front.desk.start(&asked, &caller.name(), &reason).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }

@@ -157,7 +157,11 @@ impl<S: Backend> Desk<'_, S> {
     }
 }
 
-async fn until_published(status: &RelayStatus, events: usize, clock: &Clock) -> anyhow::Result<()> {
+pub(super) async fn until_published(
+    status: &RelayStatus,
+    events: usize,
+    clock: &Clock,
+) -> anyhow::Result<()> {
     while status.published() < events as u64 {
         anyhow::ensure!(status.failed() == 0, "the broker refuses the benchmark's messages");
         clock.sleep(Duration::from_millis(2)).await;

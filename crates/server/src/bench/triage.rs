@@ -1,16 +1,21 @@
 //! Dead letters by the hundred thousand: how fast they are collected, found and sent again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::broker::{Headers, Properties};
-use postrider::envelope::{EventId, OrderingKey, TenantId};
+use postrider::broker::{Headers, Outgoing, Properties, Published};
+use postrider::dead_letter::{Collector, header};
+use postrider::envelope::{EventId, OrderingKey, TenantId, wire};
 use postrider::operation::{LetterPlan, LetterWork, Runner, RunnerConfig, start};
+use postrider::relay::{Relay, RelayConfig};
+use postrider::settlement::RetryPolicy;
 use postrider::store::{Backend, DeadLetter, GroupQuery, LetterFilter, LetterQuery, OperationKind, Turn};
-use postrider::topology::{ConsumerName, QueueName};
-use postrider::{Clock, Payload};
+use postrider::topology::{ConsumerName, QueueName, ServiceQueue};
+use postrider::{Clock, Payload, WireFormat};
 use tokio_util::sync::CancellationToken;
 
 use super::desk::Desk;
+use super::relay::until_published;
 use super::{Figure, Load, Raw, per_second};
 
 /// Letters stored at a time, as the collector does.
@@ -37,13 +42,17 @@ impl<S: Backend> Desk<'_, S> {
         let mut figures = Vec::new();
         let name = format!("dead letters stored, up to {letters}, over raw consume and ack");
         figures.extend(Figure::median(name, self.backend, "/s", vec![(collected, consumed)]));
+        let (from_queue, events) = (self.collect_from_queue(load).await?, load.events);
+        let name = format!("dead letters collected from their queue, {events}, over raw consume and ack");
+        figures.extend(Figure::median(name, self.backend, "/s", vec![(from_queue, consumed)]));
         for (name, took) in self.ask(letters).await? {
             let name = format!("{name}, {letters} dead letters, over the {ALLOWED_MS} ms allowed");
             let figure = Figure::median(name, self.backend, "ms", vec![(took, ALLOWED_MS)]);
             figures.extend(figure.map(|figure| figure.aims_at(1.0)));
         }
         let (replayed, rate) = self.replay_letters(replays).await?;
-        let name = format!("dead letters sent again through the outbox, {replayed}, over raw confirms");
+        raw.empty().await?;
+        let name = format!("dead letters sent again, from plan to confirm, {replayed}, over raw confirms");
         figures.extend(Figure::median(name, self.backend, "/s", vec![(rate, published)]));
         Ok(figures)
     }
@@ -91,18 +100,62 @@ impl<S: Backend> Desk<'_, S> {
         ])
     }
 
-    /// How many were sent again, and how many a second: resolved, logged and in the outbox.
+    /// Collected a second, from the moment a collector starts on a full queue until all are in the table.
+    async fn collect_from_queue(&self, load: Load) -> anyhow::Result<f64> {
+        for chunk in self.envelopes(load)?.chunks(BATCH) {
+            let outgoing = chunk.iter().map(|event| {
+                let mut message = wire::encode(event, WireFormat::Envelope, 0);
+                let marks = [
+                    (header::ORIGINAL_QUEUE, self.queue.as_str()),
+                    (header::DEAD_REASON, "retries_exhausted"),
+                    (header::FINAL_ERROR, "connection refused"),
+                ];
+                message.headers.extend(marks.map(|(name, value)| (name.to_owned(), value.into())));
+                Outgoing::to_queue(self.queue, message)
+            });
+            let answers = self.broker.publish(outgoing.collect()).await;
+            anyhow::ensure!(answers.iter().all(|answer| *answer == Published::Confirmed), "not confirmed");
+        }
+        let mut service = ServiceQueue::new(self.queue.as_str(), RetryPolicy::default())?;
+        service.dead_letter_queue = self.queue.clone();
+        let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
+        let (collector, stop) = (Collector::new(store, broker, clock, service), CancellationToken::new());
+        let since = Some(self.clock.now());
+        let mine = LetterFilter { queue: Some(self.queue.clone()), since, ..LetterFilter::open() };
+        let begin = self.clock.monotonic();
+        let running = tokio::spawn(Arc::new(collector).run(stop.clone()));
+        while self.broker.depth(self.queue).await? > 0
+            || self.store.survey(&mine).await?.letters < load.events as u64
+        {
+            anyhow::ensure!(!running.is_finished(), "the collector ended");
+            self.clock.sleep(Duration::from_millis(5)).await;
+        }
+        let rate = per_second(load.events, self.clock.since(begin));
+        stop.cancel();
+        running.await??;
+        eprintln!("{} dead letters are collected from their queue, {rate:.0} a second", load.events);
+        Ok(rate)
+    }
+
+    /// How many were sent again, and how many a second: from the plan to the last confirm, with a relay beside it.
     async fn replay_letters(&self, replays: u64) -> anyhow::Result<(u64, f64)> {
         let (store, clock) = (self.store, self.clock);
         let filter = LetterFilter { queue: Some(self.queue.clone()), ..LetterFilter::open() };
         let plan = LetterPlan { filter, limit: Some(replays), ..LetterPlan::default() };
+        let relay = Relay::new(store.clone(), self.broker.clone(), clock.clone(), RelayConfig::default());
+        let (status, stop) = (relay.status(), CancellationToken::new());
         let begin = clock.monotonic();
         let started = start(store, clock, OperationKind::ReplayLetters, &plan, None, "bench", None).await?;
         let Some(id) = started else { anyhow::bail!("there is nothing to send again") };
+        let relaying = tokio::spawn(relay.run(stop.clone()));
         let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
         runner.run(id, &LetterWork::new(clock.clone()), &CancellationToken::new()).await?;
         let replayed = store.operation(id).await?.map_or(0, |operation| operation.done);
-        Ok((replayed, per_second(usize::try_from(replayed)?, clock.since(begin))))
+        until_published(&status, usize::try_from(replayed)?, clock).await?;
+        let took = clock.since(begin);
+        stop.cancel();
+        relaying.await?;
+        Ok((replayed, per_second(usize::try_from(replayed)?, took)))
     }
 }
 

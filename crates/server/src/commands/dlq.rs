@@ -12,9 +12,10 @@ pub(crate) use filter::since;
 
 use clap::{Args, Subcommand};
 use postrider::store::LetterId;
+use postrider::topology::QueueName;
 
 use super::Context;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with dead letters.
@@ -40,8 +41,11 @@ enum What {
     Ls(list::LsArgs),
     /// Show one dead letter: its payload, its headers, what is known of its attempts
     Show {
-        /// Its number, as `postrider dlq ls` shows it
-        id: LetterId,
+        /// Its number, as `postrider dlq ls` shows it; with --in-queue the id of its event
+        id: String,
+        /// Look into the dead-letter queue of this queue itself, where it is not collected
+        #[arg(long, value_name = "QUEUE")]
+        in_queue: Option<QueueName>,
     },
     /// Send dead letters again, each to the queue it came from
     #[command(after_help = "Examples:\n  \
@@ -56,8 +60,14 @@ enum What {
         after_help = "Example:\n  postrider dlq discard --type shop.order.test --until 1h --reason 'test data'"
     )]
     Discard(change::DiscardArgs),
-    /// Correct the payload of a dead letter and send it as a new event that names the one it replaces
-    #[command(after_help = "Opens $VISUAL or $EDITOR, unless --data gives the new payload.")]
+    /// Correct payloads and send them as new events, each of which names the one it replaces
+    #[command(after_help = "Examples:\n  \
+        postrider dlq edit 42                                             opens $VISUAL or $EDITOR\n  \
+        postrider dlq edit 42 --data @mended.json\n  \
+        postrider dlq edit --group 3f2a9c41d07be855 --merge '{\"currency\": \"EUR\"}' --dry-run\n  \
+        postrider dlq edit --type shop.order.placed --patch @fix.json --limit 5\n\n\
+        A correction is tried on some of them first; the plan shows one payload before and after it. What it does not fit (a\n\
+        `test` that fails, no JSON) stays open: `postrider ops get` names it, the rest go on.")]
     Edit(edit::EditArgs),
     /// Write dead letters as JSON lines, byte for byte
     Export(transfer::ExportArgs),
@@ -68,7 +78,11 @@ enum What {
 impl DlqArgs {
     /// Whether Ctrl-C detaches from it rather than cutting it off.
     pub(crate) fn detaches(&self) -> bool {
-        matches!(self.what, What::Replay(_) | What::Discard(_))
+        match &self.what {
+            What::Replay(_) | What::Discard(_) => true,
+            What::Edit(args) => args.is_of_many(),
+            _ => false,
+        }
     }
 }
 
@@ -83,13 +97,19 @@ impl OnStore for Dlq<'_> {
         wired.store.check().await?;
         let context = self.context;
         match self.args.what {
+            What::Groups(args) if args.in_queue.is_some() => in_queue::groups(args, &wired, context).await,
             What::Groups(args) => list::groups(args, &wired.store, context).await,
             What::Ls(args) if args.in_queue.is_some() => in_queue::ls(args, &wired, context).await,
             What::Ls(args) => list::ls(args, &wired.store, context).await,
-            What::Show { id } => show::run(id, &wired.store, context).await,
+            What::Show { id, in_queue: Some(queue) } => in_queue::show(&queue, &id, &wired, context).await,
+            What::Show { id, in_queue: None } => {
+                let no_number =
+                    |_| usage(format!("{id:?} is no number of a dead letter; `postrider dlq ls` lists them"));
+                show::run(id.parse::<LetterId>().map_err(no_number)?, &wired.store, context).await
+            }
             What::Replay(args) => change::replay(args, &wired, context).await,
             What::Discard(args) => change::discard(args, &wired, context).await,
-            What::Edit(args) => edit::run(args, &wired.store, context).await,
+            What::Edit(args) => edit::run(args, &wired, context).await,
             What::Export(args) => transfer::export(args, &wired.store, context).await,
             What::Import(args) => transfer::import(args, &wired.store, context).await,
         }

@@ -4,8 +4,9 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use postrider::operation::{Ended, EventWork, LetterWork, Runner, RunnerConfig, Work};
+use postrider::operation::{EditWork, Ended, EventWork, LetterWork, Runner, RunnerConfig, Work};
 use postrider::store::{Operation, OperationKind, OperationState, Operations};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -16,6 +17,8 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Entries of its log that are looked at for what an operation left.
+const LOGGED: usize = 50;
 /// Without a terminal, a line this often.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -94,8 +97,11 @@ impl OnStore for Ops<'_> {
                 Ok(Exit::Ok)
             }
             What::Get { id } => {
-                let operation = find(place(&stores, id).await?, id).await?;
-                context.output.one(&operation, &told(&operation))?;
+                let store = place(&stores, id).await?;
+                let operation = find(store, id).await?;
+                let left = left(store, id).await?;
+                let text = format!("{}{}", told(&operation), told_left(&left));
+                context.output.one(&Shown { operation: &operation, left: &left }, &text)?;
                 Ok(Exit::Ok)
             }
             What::Watch { id } => watch(place(&stores, id).await?, id, context).await,
@@ -124,6 +130,32 @@ async fn place<S: Operations>(stores: &[S], id: Uuid) -> anyhow::Result<&S> {
 async fn find<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Operation> {
     let found = store.operation(id).await?;
     found.ok_or_else(|| usage(format!("there is no operation {id}; `postrider ops ls` lists them")))
+}
+
+/// An operation, and what it left as it was.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    operation: &'a Operation,
+    /// The newest items that it left, and why.
+    left: &'a [serde_json::Value],
+}
+
+/// What an operation left as it was, as the log has it: the newest of them.
+async fn left<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Vec<serde_json::Value>> {
+    let log = store.log_of(&format!("operation/{id}"), LOGGED).await?;
+    let of_items = log.into_iter().filter(|entry| entry.action.starts_with("operation.item_"));
+    Ok(of_items.filter_map(|entry| entry.detail).collect())
+}
+
+fn told_left(left: &[serde_json::Value]) -> String {
+    let word = |detail: &serde_json::Value, name: &str| match &detail[name] {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    left.iter().fold(String::new(), |text, detail| {
+        format!("{text}\nleft       {}: {}", word(detail, "item"), word(detail, "error"))
+    })
 }
 
 fn row(operation: &Operation) -> Vec<String> {
@@ -202,8 +234,10 @@ pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Conte
     let operation = find(store, id).await?;
     let runner = Runner::new(store.clone(), context.clock.clone(), RunnerConfig::default());
     let (letters, events) = (LetterWork::new(context.clock.clone()), EventWork::new(context.clock.clone()));
+    let edits = EditWork::new(context.clock.clone());
     let work: &dyn Work<S> = match operation.kind {
         OperationKind::ReplayLetters | OperationKind::DiscardLetters => &letters,
+        OperationKind::EditLetters => &edits,
         OperationKind::ReplayOutbox => &events,
         OperationKind::CompareBuses | OperationKind::FinishMigration => {
             return Err(usage(

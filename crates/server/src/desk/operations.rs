@@ -1,10 +1,13 @@
 //! Long work on many letters or events: a plan first, which changes nothing, then an operation.
 
-use std::fmt::Write as _;
+mod told;
+
+pub(crate) use told::{told, told_of_events};
 
 use async_trait::async_trait;
 use postrider::archive::Shelf;
 use postrider::broker::BrokerErrorKind;
+use postrider::dead_letter::Correction;
 use postrider::envelope::TenantId;
 use postrider::operation::{
     EventPlan, EventSurvey, LetterPlan, Plan, plan, plan_events, start, start_events,
@@ -16,6 +19,7 @@ use uuid::Uuid;
 
 use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
+use crate::config::Config;
 use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
 
@@ -45,6 +49,9 @@ pub(crate) struct Asked {
     /// Dead letters go on with their old count of attempts.
     #[serde(default)]
     pub(crate) keep_count: bool,
+    /// What is corrected in dead letters that are edited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) edit: Option<Correction>,
     /// Consumers that have applied an event apply it once more.
     #[serde(default)]
     pub(crate) reapply: bool,
@@ -68,6 +75,8 @@ pub(crate) enum AskedKind {
     ReplayLetters,
     /// Dead letters are discarded.
     DiscardLetters,
+    /// Dead letters are corrected, and sent as new events.
+    EditLetters,
     /// Published events are sent again.
     ReplayOutbox,
 }
@@ -126,6 +135,7 @@ impl Asked {
             rate: None,
             to_queue: None,
             keep_count: false,
+            edit: None,
             reapply: false,
             table: None,
             expects: None,
@@ -154,6 +164,18 @@ impl Asked {
         if self.limit == Some(0) {
             return wrong("limit must be at least 1; a plan changes nothing");
         }
+        match (&self.edit, self.kind) {
+            (None, AskedKind::EditLetters) => {
+                return wrong(
+                    "say what is corrected: `edit` with a `merge` (RFC 7396) or a `patch` (RFC 6902)",
+                );
+            }
+            (Some(_), AskedKind::EditLetters) if self.keep_count => {
+                return wrong("an edited letter is a new event, which has no count to keep");
+            }
+            (None, _) | (Some(_), AskedKind::EditLetters) => {}
+            (Some(_), _) => return wrong("`edit` is for edit_letters"),
+        }
         match (&self.events, self.kind) {
             (None, AskedKind::ReplayOutbox) => wrong("say which events: `events` with from and to"),
             (Some(events), AskedKind::ReplayOutbox) if events.from >= events.to => {
@@ -169,8 +191,8 @@ impl Asked {
     }
 
     fn letters(&self) -> LetterPlan {
-        let Self { filter, limit, to_queue, keep_count, .. } = self.clone();
-        LetterPlan { filter, limit, to_queue, keep_count }
+        let Self { filter, limit, to_queue, keep_count, edit, expects, .. } = self.clone();
+        LetterPlan { filter, limit, to_queue, keep_count, edit, expects, ..LetterPlan::default() }
     }
 }
 
@@ -193,8 +215,8 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
             let now = self.clock.now();
             operation.filter.until = Some(operation.filter.until.map_or(now, |until| until.min(now)));
             operation.filter.status = Some(LetterStatus::Open);
-            let broker = (asked.kind == AskedKind::ReplayLetters).then_some(self.broker.as_ref());
-            Drawn::Letters(plan(&self.store, broker, &operation.letters(), asked.rate).await?)
+            let broker = (asked.kind != AskedKind::DiscardLetters).then_some(self.broker.as_ref());
+            Drawn::Letters(plan(&self.store, broker, &self.letters_of(&operation), asked.rate).await?)
         };
         operation.expects = Some(drawn.total());
         Ok(Planned { operation, plan: drawn })
@@ -223,9 +245,10 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
         } else {
             let kind = match asked.kind {
                 AskedKind::DiscardLetters => OperationKind::DiscardLetters,
+                AskedKind::EditLetters => OperationKind::EditLetters,
                 AskedKind::ReplayLetters | AskedKind::ReplayOutbox => OperationKind::ReplayLetters,
             };
-            let letters = drawn.operation.letters();
+            let letters = self.letters_of(&drawn.operation);
             start(&self.store, clock, kind, &letters, rate, by, Some(reason)).await?
         };
         let Some(id) = started else {
@@ -254,6 +277,12 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
 }
 
 impl<S: WholeStore> StoreDesk<S> {
+    /// With where the events of the configured queues have their identity, for whoever corrects them.
+    fn letters_of(&self, asked: &Asked) -> LetterPlan {
+        let letters = asked.letters();
+        if letters.edit.is_none() { letters } else { with_identities(letters, &self.config) }
+    }
+
     fn events_of(&self, asked: &Asked) -> Answer<Option<EventPlan>> {
         let Some(filter) = asked.events.clone().filter(|_| asked.kind == AskedKind::ReplayOutbox) else {
             return Ok(None);
@@ -290,86 +319,14 @@ impl<S: WholeStore> StoreDesk<S> {
     }
 }
 
+/// A plan that knows where the events of the configured queues have their identity.
+pub(crate) fn with_identities(letters: LetterPlan, config: &Config) -> LetterPlan {
+    let services = config.own.layout.services.iter();
+    let identities = services.map(|service| (service.name().clone(), service.identity.clone()));
+    LetterPlan { identities: identities.collect(), ..letters }
+}
+
 /// That there is none with this id.
 pub(crate) fn no_operation(id: Uuid) -> Problem {
     Problem::new(Code::NotFound, format!("there is no operation {id}"))
-}
-
-/// The plan of a change of dead letters, for people.
-pub(crate) fn told(plan: &Plan, letters: &LetterPlan, is_replay: bool) -> String {
-    let survey = &plan.survey;
-    let mut text = format!("{} open dead letters match", survey.letters);
-    if plan.total < survey.letters {
-        let _ = write!(text, ", {} of them are taken, those that failed first", plan.total);
-    }
-    let _ = write!(text, "; of {} ordering keys", survey.aggregates);
-    if is_replay {
-        let _ = write!(
-            text,
-            "\n{} of them the inbox knows as applied: a replay of these does nothing",
-            survey.applied
-        );
-        if survey.forgotten > 0 {
-            let _ = write!(
-                text,
-                "\n{} first failed before all that the inbox remembers: were they applied before that, nothing would know it",
-                survey.forgotten
-            );
-        }
-        if survey.unidentified > 0 {
-            let _ = write!(text, "\n{} have no event id: a repeat of them is not known", survey.unidentified);
-        }
-        if survey.replayed_before > 0 {
-            let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
-        }
-        for (queue, count) in &survey.queues {
-            let to = letters.to_queue.as_ref().map_or(queue.as_str(), AsRef::as_ref);
-            let _ = write!(text, "\n{count} go to {to}");
-        }
-        for queue in &plan.missing_queues {
-            let _ =
-                write!(text, "\nthere is no queue {queue}: what is sent there comes back, and is open again");
-        }
-    }
-    if let Some(takes) = plan.takes {
-        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
-    }
-    text
-}
-
-/// The plan of a replay of published events, for people.
-pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>, reapply: bool) -> String {
-    let mut text = format!("{} published events match", survey.events);
-    if survey.archived + survey.in_files > 0 {
-        let EventSurvey { live, archived, in_files, .. } = survey;
-        let _ = write!(
-            text,
-            ": {live} in the outbox, {archived} in its archive table, {in_files} in archive files"
-        );
-    }
-    if survey.total < survey.events {
-        let _ = write!(text, ", {} of them are taken, the oldest first", survey.total);
-    }
-    match to_queue {
-        Some(queue) => {
-            let _ = write!(text, "; they go to {queue} alone");
-        }
-        None => text.push_str("; each goes where it went before"),
-    }
-    if reapply {
-        text.push_str("\nconsumers on this store that have applied an event apply it once more");
-    } else {
-        text.push_str("\nconsumers skip what is in their inbox");
-        for forgetful in &survey.forgotten {
-            let _ = write!(
-                text,
-                "\n{} of them are older than all that the inbox of {} remembers: it may apply these a second time",
-                forgetful.events, forgetful.consumer
-            );
-        }
-    }
-    if let Some(takes) = survey.takes {
-        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
-    }
-    text
 }

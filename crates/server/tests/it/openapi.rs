@@ -126,6 +126,19 @@ fn every_answer_is_what_the_document_says() {
     let (status, planned) =
         post(&serving, "/v1/plans", &json!({ "kind": "discard_letters", "filter": filter, "limit": 1 }));
     assert_eq!((status, &planned["plan"]["total"]), (200, &json!(1)), "{planned}");
+    let correct = |edit: &Value| {
+        post(&serving, "/v1/plans", &json!({ "kind": "edit_letters", "filter": filter, "edit": edit }))
+    };
+    let (status, corrected) = correct(&json!({ "merge": { "currency": "EUR" } }));
+    let after = corrected["plan"]["trial"]["example"]["after"].as_str().unwrap_or_default();
+    assert!(status == 200 && after.contains("\"currency\":\"EUR\""), "{corrected}");
+    let asked = &corrected["operation"];
+    assert_eq!(differs(&document, &json!({ "$ref": "#/components/schemas/Asked" }), asked, "asked"), [""; 0]);
+    assert_eq!(correct(&json!({ "patch": [{ "op": "explode", "path": "/a" }] })).0, 400);
+    let without = json!({ "kind": "edit_letters", "filter": filter });
+    assert_eq!(post(&serving, "/v1/plans", &without).0, 400, "nothing is corrected");
+    let inexact = r#"{"kind":"edit_letters","all":true,"edit":{"merge":{"total":12345678901234567890.12}}}"#;
+    assert_eq!(serving.http("POST", "/v1/plans", &[], inexact).0, 400, "a number would be another");
     let mut asked = planned["operation"].clone();
     assert_eq!(post(&serving, "/v1/operations", &asked).0, 400, "an operation needs a reason");
     asked["reason"] = json!("test data");

@@ -146,17 +146,124 @@ fn an_edited_letter_becomes_a_new_event() {
 }
 
 #[test]
+fn a_correction_is_made_to_everything_that_matches() {
+    let folder = with_letters(3);
+    let mut odd = letter(3, "billing", "order 3 has no account");
+    odd["body"] = json!("bm90IGpzb24=");
+    folder.run_with(&["dlq", "import", "-"], &odd.to_string()).assert(0, "1 dead letters");
+    let edit = |more: &[&str]| folder.run(&[&["dlq", "edit"], more].concat());
+    edit(&[]).assert(2, "give the number of one dead letter");
+    edit(&["1", "--limit", "2", "--data", "{}"]).assert(2, "needs its number alone");
+    edit(&["--all", "--merge", "{", "--yes"]).assert(2, "the merge patch cannot be read");
+    edit(&["--all", "--patch", "{}", "--yes"]).assert(2, "the JSON Patch cannot be read");
+    edit(&["--merge", "{\"total\":2}", "--yes"]).assert(2, "say which dead letters");
+    edit(&["--all", "--merge", "{\"total\":2}", "--yes"]).assert(2, "there is no queue billing");
+    let plan = edit(&["--all", "--merge", "{\"total\":2}", "--dry-run"]).assert(0, "+ {\"total\":2}");
+    assert!(plan.out.contains("4 aggregates") && plan.out.contains("3 fit, 1 do not"), "{plan:?}");
+    let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
+    serve.wait_for("serving");
+    folder.write(
+        "fix.json",
+        r#"[{"op":"test","path":"/total","value":1},{"op":"add","path":"/currency","value":"EUR"}]"#,
+    );
+    let file = format!("@{}", folder.path().join("fix.json").display());
+    let done =
+        edit(&["--all", "--patch", &file, "--reason", "no currency", "--yes", "--json"]).assert(0, "").json();
+    assert_eq!((&done["done"], &done["skipped"], &done["state"]), (&json!(3), &json!(1), &json!("done")));
+    folder
+        .run(&["ops", "get", done["id"].as_str().unwrap()])
+        .assert(0, "left       4: its payload is not JSON");
+    folder
+        .run(&["dlq", "show", "4"])
+        .assert(0, "dead_letter.left by cli:ada: no currency (its payload is not JSON)");
+    let one = folder.run(&["dlq", "show", "1", "--json"]).json();
+    assert_eq!(one["status"], "discarded");
+    folder.run(&["event", "trace", one["replaced_by"].as_str().unwrap()]).assert(0, "to billing alone");
+    edit(&["--all", "--patch", &file, "--yes"]).assert(0, "0 done, 1 skipped");
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.ended().0, 0);
+}
+
+#[test]
+fn an_operation_is_left_gone_on_with_and_cancelled() {
+    let folder = with_letters(6);
+    let begun = |args: &[&str]| {
+        let working = folder.start(&[&["dlq", "discard", "--yes"], args].concat());
+        let id = loop {
+            let listed = folder.run(&["ops", "ls", "--json"]).json();
+            if listed[0]["state"] == "running" && listed[0]["done"] != 0 {
+                break listed[0]["id"].as_str().unwrap().to_owned();
+            }
+        };
+        (working, id)
+    };
+    // Who is interrupted detaches, and it waits.
+    let (working, id) = begun(&["1", "2", "3", "--rate", "0.4"]);
+    working.signal(Signal::INT);
+    assert_eq!(working.ended().0, 130);
+    folder.run(&["ops", "get", &id]).assert(0, "running");
+    let resumed = folder.run(&["ops", "resume", &id, "--json"]).assert(0, "").json();
+    assert_eq!((&resumed["state"], &resumed["done"]), (&json!("done"), &json!(3)));
+    // While it rests for the next one, somebody else ends it.
+    let (working, id) = begun(&["--all", "--rate", "0.05"]);
+    folder
+        .run(&["ops", "cancel", &id, "--reason", "enough", "--yes"])
+        .assert(0, "1 items are done and stay so");
+    let (code, said) = working.ended();
+    assert_eq!(code, 6, "{said:?}");
+    folder.run(&["ops", "resume", &id]).assert(6, "cancelled");
+    assert_eq!(folder.run(&["dlq", "ls", "--json"]).json()["letters"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_rule_replays_what_it_matches_while_somebody_serves() {
+    let folder = with_letters(2);
+    let rule = "[[triage.rule]]\nname = 'accounts'\nevery = '1h'\nqueue = 'billing'\ntext = 'has no account'\nrate = 100\n";
+    folder.write("postrider.toml", &format!("{QUEUES}{rule}"));
+    let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
+    serve.wait_for("serving");
+    let operation = loop {
+        let operations = folder.run(&["ops", "ls", "--json"]).assert(0, "").json();
+        if operations[0]["state"] == "done" {
+            break operations[0].clone();
+        }
+    };
+    assert_eq!((&operation["created_by"], &operation["done"]), (&json!("rule:accounts"), &json!(2)));
+    let replayed = folder.run(&["dlq", "ls", "--status", "replayed", "--json"]).json();
+    assert_eq!(replayed["letters"].as_array().unwrap().len(), 2);
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.ended().0, 0);
+}
+
+#[test]
 fn what_is_not_collected_is_worked_on_in_its_queue() {
-    let folder = with_letters(0);
+    let folder = with_letters(2);
     let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
     serve.wait_for("serving");
     folder.run(&["dlq", "ls", "--in-queue", "strict"]).assert(4, "serves this file already");
+    // As if they had died there.
+    folder.run(&["dlq", "replay", "--all", "--to-queue", "strict.dlq", "--yes"]).assert(0, "2 done");
+    for event in ["evt_0", "evt_1"] {
+        while folder.run(&["event", "trace", event, "--json"]).json()["outbox"][0]["status"] != "published" {}
+    }
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
     folder.run(&["dlq", "ls", "--in-queue", "billing"]).assert(2, "are collected");
     folder.run(&["dlq", "ls", "--in-queue", "unknown"]).assert(2, "is known for unknown");
-    let none = folder.run(&["dlq", "ls", "--in-queue", "strict", "--json"]).assert(0, "").json();
-    assert_eq!(none, json!([]));
+    let groups = folder.run(&["dlq", "groups", "--in-queue", "strict", "--json"]).assert(0, "").json();
+    assert_eq!((&groups[0]["messages"], groups.as_array().unwrap().len()), (&json!(2), 1), "{groups}");
+    folder.run(&["dlq", "show", "evt_1", "--in-queue", "strict"]).assert(0, "\"total\": 1");
+    folder.run(&["dlq", "show", "evt_9", "--in-queue", "strict"]).assert(2, "no message of the event evt_9");
+    folder.run(&["dlq", "show", "evt_1"]).assert(2, "no number of a dead letter");
+    let discard = ["dlq", "discard", "--in-queue", "strict", "--event", "evt_0", "--reason", "old", "--yes"];
+    folder
+        .run(&discard)
+        .assert(0, "1 taken out of strict.dlq, 0 could not be sent and stay, 1 were not wanted");
+    let left = folder.run(&["dlq", "ls", "--in-queue", "strict", "--json"]).assert(0, "").json();
+    assert_eq!((&left[0]["event_id"], left.as_array().unwrap().len()), (&json!("evt_1"), 1));
+    folder
+        .run(&["dlq", "replay", "--in-queue", "strict", "--all", "--yes"])
+        .assert(0, "1 taken out of strict.dlq");
     folder
         .run(&["dlq", "replay", "--in-queue", "strict", "--all", "--yes"])
         .assert(0, "0 taken out of strict.dlq");
@@ -164,8 +271,8 @@ fn what_is_not_collected_is_worked_on_in_its_queue() {
         (&["replay", "--yes"][..], "say which messages"),
         (&["replay", "42", "--yes"], "have no numbers"),
         (&["discard", "42", "--yes"], "have no numbers"),
-        (&["replay", "--all", "--rate", "5", "--yes"], "--rate and --reason are for collected"),
-        (&["discard", "--all", "--reason", "old", "--yes"], "--rate and --reason are for collected"),
+        (&["replay", "--all", "--rate", "5", "--yes"], "--rate is for collected"),
+        (&["edit", "--merge", "{}", "--all", "--yes"], "cannot be edited there"),
         (&["replay", "--all", "--keep-count", "--yes"], "--keep-count is not for --in-queue"),
     ] {
         folder.run(&[&["dlq"], words, &["--in-queue", "strict"]].concat()).assert(2, why);

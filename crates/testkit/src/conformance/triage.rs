@@ -240,7 +240,9 @@ pub async fn a_survey_counts_what_a_plan_needs<F: StoreFixture>(fixture: &F) {
     let now = desk.clock.now();
     let of = |n: i64, event: Option<&str>| DeadLetter {
         event_id: event.map(id),
-        ordering_key: Some(OrderingKey::new(format!("order/{}", n % 3)).unwrap()),
+        ordering_key: Some(OrderingKey::new(format!("order/{n}")).unwrap()),
+        aggregate_id: Some(AggregateId::new(format!("{}", n % 3)).unwrap()),
+        event_type: Some("shop.order.placed".to_owned()),
         consumer: Some(ConsumerName::new("mail").unwrap()),
         first_failed_at: now + Duration::from_secs(n.unsigned_abs()),
         ..letter(n)
@@ -257,6 +259,19 @@ pub async fn a_survey_counts_what_a_plan_needs<F: StoreFixture>(fixture: &F) {
     assert_eq!(survey.queues, [("mail".to_owned(), 4)]);
     let few = LetterFilter { max_replays: Some(1), ..LetterFilter::open() };
     assert_eq!(desk.store.survey(&few).await.unwrap().letters, 3);
+    // Aggregates are one whatever queue and type of event they are in; of another tenant or type they are others.
+    let elsewhere = DeadLetter {
+        queue: QueueName::new("another").unwrap(),
+        event_type: Some("shop.order.paid".to_owned()),
+        ..of(6, Some("six"))
+    };
+    let others = [
+        DeadLetter { tenant: Some(TenantId::new("acme").unwrap()), ..of(9, Some("nine")) },
+        DeadLetter { event_type: Some("shop.refund.paid".to_owned()), ..of(12, Some("twelve")) },
+        DeadLetter { aggregate_id: None, ..of(15, Some("fifteen")) },
+    ];
+    desk.store.collect(others.into_iter().chain([elsewhere]).collect()).await.unwrap();
+    assert_eq!(desk.store.survey(&LetterFilter::open()).await.unwrap().aggregates, 5);
 }
 
 /// Of the consumer's own inbox: what another has forgotten says nothing.

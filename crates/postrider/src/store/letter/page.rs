@@ -211,7 +211,7 @@ pub struct Survey {
     /// Of these, whose first failure is older than all the inbox remembers: had their event been applied before that, nothing
     /// would know it.
     pub forgotten: u64,
-    /// How many aggregates they are of.
+    /// How many aggregates they are of, each counted once: a tenant's, of a type, with an id.
     pub aggregates: u64,
     /// The queues they go back to, with how many each.
     pub queues: Vec<(String, u64)>,

@@ -31,7 +31,7 @@ pub(super) fn aggregate(event: &Incoming) -> String {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "what a handler answers")]
-fn note(applied: &Applied, event: &Incoming) -> Result<Vec<Event>, Failure> {
+pub(super) fn note(applied: &Applied, event: &Incoming) -> Result<Vec<Event>, Failure> {
     applied.lock().unwrap().entry(aggregate(event)).or_default().push(number(event));
     Ok(Vec::new())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postrider::broker::{HeaderValue, Message, Outgoing, Published, Verdict};
-use postrider::dead_letter::in_queue::{Moved, Way, look, take_away};
+use postrider::dead_letter::in_queue::{Moved, Taking, Way, look, take_away};
 use postrider::dead_letter::replay::edit_and_replay;
 use postrider::envelope::wire::Identity;
 use postrider::operation::{LetterPlan, start};
@@ -19,6 +19,10 @@ use postrider::{Event, Failure};
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::shared;
 
+use super::corrections::{
+    a_count_that_is_kept_goes_on_and_every_attempt_is_told,
+    what_is_corrected_takes_effect_in_order_as_new_events, what_is_replayed_keeps_its_order,
+};
 use super::ordering;
 use super::rounds::{
     a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected,
@@ -67,6 +71,9 @@ scenarios!(
     ten_mebibytes_of_error_are_cut_and_grouped,
     a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected,
     replays_that_go_round_in_a_circle_end,
+    what_is_corrected_takes_effect_in_order_as_new_events,
+    what_is_replayed_keeps_its_order,
+    a_count_that_is_kept_goes_on_and_every_attempt_is_told,
 );
 
 pub(super) fn placed() -> Event {
@@ -90,7 +97,7 @@ pub(super) async fn replay<S: Effects>(stage: &Stage<S>, plan: &LetterPlan) {
     carry_out(stage, OperationKind::ReplayLetters, plan).await;
 }
 
-async fn carry_out<S: Effects>(stage: &Stage<S>, kind: OperationKind, plan: &LetterPlan) {
+pub(super) async fn carry_out<S: Effects>(stage: &Stage<S>, kind: OperationKind, plan: &LetterPlan) {
     let id = start(&stage.store, &stage.clock, kind, plan, None, "test", None).await.unwrap().unwrap();
     stage
         .until(async || {
@@ -340,8 +347,14 @@ async fn what_is_not_collected_is_worked_on_in_its_queue<S: Effects>(stage: Stag
         stage.until(async || stage.broker.depth(&service.dead_letter_queue).await.unwrap() == 5).await;
     }
     let some = LetterFilter { text: Some("error 3".to_owned()), ..LetterFilter::default() };
-    let way = Way::Replay { to: None };
-    let moved = take_away(&stage.broker, &stage.clock, &service, &some, u64::MAX, &way).await.unwrap();
+    let replaying = Taking {
+        filter: some,
+        limit: u64::MAX,
+        way: Way::Replay { to: None },
+        by: "ada".to_owned(),
+        reason: Some("mended".to_owned()),
+    };
+    let moved = take_away(&stage.store, &stage.broker, &stage.clock, &service, &replaying).await.unwrap();
     assert_eq!(moved, Moved { moved: 1, failed: 0, left: 4 });
     stage.until(async || stage.broker.depth(service.name()).await.unwrap() == 1).await;
     stage.until(async || stage.broker.depth(&service.dead_letter_queue).await.unwrap() == 4).await;
@@ -349,6 +362,18 @@ async fn what_is_not_collected_is_worked_on_in_its_queue<S: Effects>(stage: Stag
     let message = back.next(1).await.unwrap().remove(0).message;
     assert_eq!(message.body, "body 3");
     assert_eq!(message.header("x-final-error"), None, "it does not bounce straight back");
+    let discarding = Taking { filter: all, limit: 3, way: Way::Discard, ..replaying };
+    stage.until(async || stage.broker.depth(&service.dead_letter_queue).await.unwrap() == 4).await;
+    let moved = take_away(&stage.store, &stage.broker, &stage.clock, &service, &discarding).await.unwrap();
+    assert_eq!(moved, Moved { moved: 3, failed: 0, left: 1 });
+    stage.until(async || stage.broker.depth(&service.dead_letter_queue).await.unwrap() == 1).await;
+    let of_queue: Vec<_> = stage.store.log_of("queue/strict.dlq", 10).await.unwrap();
+    let told: Vec<_> = of_queue.iter().map(|entry| (entry.action.as_str(), entry.actor.as_str())).collect();
+    assert_eq!(told, [("dead_letter_queue.discarded", "ada"), ("dead_letter_queue.replayed", "ada")]);
+    for (event, action) in [("id-3", "dead_letter.replayed"), ("id-0", "dead_letter.discarded")] {
+        let entry = stage.store.log_of(&format!("event/{event}"), 10).await.unwrap().remove(0);
+        assert_eq!((entry.action.as_str(), entry.reason.as_deref()), (action, Some("mended")));
+    }
     assert!(stage.store.dead_letters(10).await.unwrap().is_empty(), "nothing was collected");
     drop(back);
     running.stop(Duration::from_secs(10)).await;

@@ -1,4 +1,4 @@
-//! Replay and discard: a plan first, then an operation, run here and watched.
+//! Replay, discard and correct: a plan first, then an operation, run here and watched.
 
 use clap::Args;
 use postrider::operation::{LetterPlan, plan, start};
@@ -18,21 +18,21 @@ use crate::wiring::{WholeStore, Wired};
 pub(super) struct Which {
     /// Their numbers
     #[arg(value_name = "ID")]
-    ids: Vec<LetterId>,
+    pub(super) ids: Vec<LetterId>,
     #[command(flatten)]
     pub(super) filter: FilterArgs,
     /// Everything that is open
     #[arg(long)]
-    all: bool,
+    pub(super) all: bool,
     /// At most so many, those first that failed first: a canary
     #[arg(long, value_name = "N")]
     pub(super) limit: Option<u64>,
     /// At most so many a second [default: no limit]
     #[arg(long, value_name = "N")]
-    rate: Option<f64>,
+    pub(super) rate: Option<f64>,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
     /// Print the plan, and change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -99,9 +99,9 @@ impl Which {
                 "messages in a queue have no numbers: with --in-queue choose them by a filter, or give --all",
             ));
         }
-        if self.rate.is_some() || self.reason.is_some() {
+        if self.rate.is_some() {
             return Err(usage(
-                "--rate and --reason are for collected dead letters: what is done with --in-queue is done at once, and not audited",
+                "--rate is for collected dead letters: what is done with --in-queue is done at once",
             ));
         }
         self.check_limit()?;
@@ -119,7 +119,7 @@ impl Which {
         }
     }
 
-    fn plan(&self, context: &Context) -> anyhow::Result<LetterPlan> {
+    pub(super) fn plan(&self, context: &Context) -> anyhow::Result<LetterPlan> {
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(usage("--rate must be a number above 0; leave it out for no limit"));
         }
@@ -128,27 +128,31 @@ impl Which {
         if self.ids.is_empty() && filter == LetterFilter::open() && !self.all {
             return Err(usage("say which dead letters: their numbers, a filter such as --group, or --all"));
         }
-        let filter = LetterFilter { ids: self.ids.clone(), ..filter };
+        // What dies after the plan was shown is not in it. Who gives numbers has frozen them himself.
+        let now = context.clock.now();
+        let until = filter.until.map_or(now, |until| until.min(now));
+        let until = if self.ids.is_empty() { Some(until) } else { filter.until };
+        let filter = LetterFilter { ids: self.ids.clone(), until, ..filter };
         Ok(LetterPlan { filter, limit: self.limit, ..LetterPlan::default() })
     }
 }
 
-async fn run<S: WholeStore>(
+pub(super) async fn run<S: WholeStore>(
     kind: OperationKind,
     letters: &LetterPlan,
     which: &Which,
     wired: &Wired<S>,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    let is_replay = kind == OperationKind::ReplayLetters;
+    let sends = kind != OperationKind::DiscardLetters;
     // Only to see whether the queues exist: a replay waits in the outbox for a broker that is away.
-    let broker = if is_replay { wired.broker.look().await.ok() } else { None };
+    let broker = if sends { wired.broker.look().await.ok() } else { None };
     let drawn = plan(&wired.store, broker.as_deref(), letters, which.rate).await?;
     if let Some(broker) = broker {
         broker.close().await;
     }
     if which.dry_run {
-        context.output.one(&drawn, &told(&drawn, letters, is_replay))?;
+        context.output.one(&drawn, &told(&drawn, letters, kind))?;
         return Ok(Exit::Ok);
     }
     if drawn.total == 0 {
@@ -161,12 +165,17 @@ async fn run<S: WholeStore>(
              --to-queue"
         )));
     }
-    context.output.note(&told(&drawn, letters, is_replay));
-    let verb = if is_replay { "Replay" } else { "Discard" };
+    context.output.note(&told(&drawn, letters, kind));
+    let verb = match kind {
+        OperationKind::DiscardLetters => "Discard",
+        OperationKind::EditLetters => "Correct and send",
+        _ => "Replay",
+    };
     context.output.confirm(&format!("{verb} {} dead letters?", drawn.total))?;
     let by = context.environment.actor();
+    let frozen = LetterPlan { expects: Some(drawn.total), ..letters.clone() };
     let id =
-        start(&wired.store, &context.clock, kind, letters, which.rate, &by, which.reason.as_deref()).await?;
+        start(&wired.store, &context.clock, kind, &frozen, which.rate, &by, which.reason.as_deref()).await?;
     if let Some(id) = id {
         ops::run_here(id, &wired.store, context).await
     } else {

@@ -1,4 +1,4 @@
-//! Corrects a payload and sends it as a new event.
+//! Corrects payloads and sends them as new events: one by hand, or many by one correction.
 
 use std::io::IsTerminal as _;
 use std::process::Command;
@@ -6,27 +6,70 @@ use std::process::Command;
 use anyhow::Context as _;
 use clap::Args;
 use postrider::dead_letter::replay::{edit_and_replay, editable};
-use postrider::store::{LetterId, LetterStatus};
+use postrider::dead_letter::{Correction, Misfit};
+use postrider::operation::LetterPlan;
+use postrider::store::{LetterId, LetterStatus, OperationKind};
+use postrider::topology::QueueName;
 use serde::Serialize;
 
 use super::Context;
+use super::change::{self, Which};
 use crate::desk::letters::identity;
+use crate::desk::operations::with_identities;
 use crate::exit::{Exit, usage};
-use crate::wiring::WholeStore;
+use crate::wiring::{WholeStore, Wired};
 
 #[derive(Debug, Args)]
 pub(super) struct EditArgs {
-    /// The number of the dead letter
-    id: LetterId,
-    /// The new payload: text, @FILE, or - for stdin [default: opens an editor]
-    #[arg(long, value_name = "TEXT|@FILE|-")]
+    #[command(flatten)]
+    which: Which,
+    /// The new payload of one dead letter: text, @FILE, or - for stdin [default: opens an editor]
+    #[arg(long, value_name = "TEXT|@FILE|-", group = "how")]
     data: Option<String>,
-    /// Why, for the audit log
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Show what would be sent, and send nothing
-    #[arg(long)]
-    dry_run: bool,
+    /// A JSON Merge Patch (RFC 7396) for every dead letter that matches: text, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON|@FILE|-", group = "how")]
+    merge: Option<String>,
+    /// A JSON Patch (RFC 6902) for every dead letter that matches: text, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON|@FILE|-", group = "how")]
+    patch: Option<String>,
+    /// Another queue than the one each came from
+    #[arg(long, value_name = "QUEUE")]
+    to_queue: Option<QueueName>,
+}
+
+impl EditArgs {
+    /// Whether it works on whatever matches, rather than on one letter in somebody's hands.
+    pub(super) fn is_of_many(&self) -> bool {
+        self.merge.is_some() || self.patch.is_some()
+    }
+
+    fn correction(&self) -> anyhow::Result<Option<Correction>> {
+        let read = |source: &str, of: fn(&str) -> Result<Correction, Misfit>| {
+            let bytes = given(source)?;
+            let text = std::str::from_utf8(&bytes).map_err(|_| usage("the correction is not text"))?;
+            of(text).map_err(|misfit| usage(format!("{misfit}; nothing was changed")))
+        };
+        match (&self.merge, &self.patch) {
+            (Some(source), _) => read(source, Correction::merge).map(Some),
+            (None, Some(source)) => read(source, Correction::patch).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The one letter that is edited by hand.
+    fn one(&self) -> anyhow::Result<LetterId> {
+        let which = &self.which;
+        let many = which.all || which.limit.is_some() || which.rate.is_some() || !which.filter.is_empty();
+        match which.ids[..] {
+            [id] if !many && self.to_queue.is_none() => Ok(id),
+            [_] => Err(usage(
+                "one letter edited by hand needs its number alone; --merge and --patch take filters, --limit, --rate and --to-queue",
+            )),
+            _ => Err(usage(
+                "give the number of one dead letter, or --merge or --patch to correct every one that matches",
+            )),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -35,8 +78,24 @@ struct Sent {
     replaces: Option<String>,
 }
 
-pub(super) async fn run<S: WholeStore>(args: EditArgs, store: &S, context: &Context) -> anyhow::Result<Exit> {
-    let id = args.id;
+pub(super) async fn run<S: WholeStore>(
+    args: EditArgs,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    if args.which.in_queue.is_some() {
+        return Err(usage(
+            "what is in a queue cannot be edited there; let it be collected (collect = true), or replay it",
+        ));
+    }
+    let Some(edit) = args.correction()? else { return by_hand(args, &wired.store, context).await };
+    let plan = LetterPlan { edit: Some(edit), to_queue: args.to_queue.clone(), ..args.which.plan(context)? };
+    let plan = with_identities(plan, &context.config);
+    change::run(OperationKind::EditLetters, &plan, &args.which, wired, context).await
+}
+
+async fn by_hand<S: WholeStore>(args: EditArgs, store: &S, context: &Context) -> anyhow::Result<Exit> {
+    let id = args.one()?;
     let stored = store.letter(id).await?;
     let stored = stored.ok_or_else(|| usage(format!("there is no dead letter {id}")))?;
     if stored.summary.status != LetterStatus::Open {
@@ -59,7 +118,7 @@ pub(super) async fn run<S: WholeStore>(args: EditArgs, store: &S, context: &Cont
     if was_json && let Err(error) = serde_json::from_slice::<serde_json::Value>(&after) {
         return Err(usage(format!("the edited payload is not JSON any more: {error}; nothing was sent")));
     }
-    if args.dry_run {
+    if args.which.dry_run {
         let text = format!(
             "would send {} bytes to {} as a new event; nothing was sent",
             after.len(),
@@ -70,7 +129,7 @@ pub(super) async fn run<S: WholeStore>(args: EditArgs, store: &S, context: &Cont
     }
     context.output.confirm(&format!("Send the edited event to {}?", stored.letter.queue))?;
     let by = context.environment.actor();
-    let reason = args.reason.as_deref();
+    let reason = args.which.reason.as_deref();
     let new = edit_and_replay(store, &context.clock, id, &identity, after.into(), &by, reason).await?;
     let Some(new) = new else {
         return Err(usage(format!("somebody else resolved dead letter {id} meanwhile; nothing was sent")));

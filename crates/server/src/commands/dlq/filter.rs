@@ -10,7 +10,7 @@ use postrider::topology::{ConsumerName, QueueName};
 use crate::exit::usage;
 
 /// All that fit everything given.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 pub(super) struct FilterArgs {
     /// Who could not handle it
     #[arg(long)]
@@ -57,6 +57,11 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
+    /// Whether nothing is said.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     pub(super) fn into_filter(
         self,
         status: Option<LetterStatus>,

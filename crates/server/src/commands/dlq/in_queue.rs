@@ -1,10 +1,13 @@
 //! Dead letters that are not collected, in their own queue.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::bail;
+use jiff::Timestamp;
 use postrider::Broker;
-use postrider::dead_letter::in_queue::{Moved, Way, look, take_away};
+use postrider::dead_letter::in_queue::{Moved, Taking, Way, look, take_away};
+use postrider::envelope::EventId;
 use postrider::sqlite::ServeLock;
 use postrider::store::{DeadLetter, LetterFilter};
 use postrider::topology::{QueueName, ServiceQueue};
@@ -12,7 +15,8 @@ use serde::Serialize;
 
 use super::Context;
 use super::change::{DiscardArgs, ReplayArgs, Which};
-use super::list::{LsArgs, ago, short};
+use super::list::{GroupsArgs, LsArgs, ago, short};
+use super::show;
 use crate::exit::{Exit, usage};
 use crate::wiring::{WholeStore, Wired};
 
@@ -62,13 +66,84 @@ pub(super) async fn ls<S: WholeStore>(
     Ok(Exit::Ok)
 }
 
+/// Messages that failed for the same reason, counted as they lie there.
+#[derive(Serialize)]
+struct Group {
+    fingerprint: String,
+    event_type: Option<String>,
+    reason: String,
+    messages: u64,
+    last_at: Timestamp,
+    error: String,
+}
+
+pub(super) async fn groups<S: WholeStore>(
+    args: GroupsArgs,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let Some(queue) = args.in_queue else { bail!("no queue is named") };
+    let (service, broker, _lock) = open(&queue, wired, context).await?;
+    let now = context.clock.now();
+    let filter = args.filter.into_filter(None, now)?;
+    let found = look(&broker, &context.clock, &service, &filter, usize::MAX).await;
+    broker.close().await;
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    for letter in found? {
+        let fingerprint = letter.fingerprint();
+        let group = groups.entry(fingerprint.clone()).or_insert_with(|| Group {
+            fingerprint,
+            event_type: letter.event_type.clone(),
+            reason: letter.reason.clone(),
+            messages: 0,
+            last_at: letter.dead_at,
+            error: letter.error.clone(),
+        });
+        group.messages += 1;
+        group.last_at = group.last_at.max(letter.dead_at);
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.last_at));
+    groups.truncate(args.limit);
+    let header = ["GROUP", "MESSAGES", "TYPE", "REASON", "LAST", "ERROR"];
+    context.output.rows(&header, &groups, |group| {
+        vec![
+            group.fingerprint.clone(),
+            group.messages.to_string(),
+            group.event_type.clone().unwrap_or_default(),
+            group.reason.clone(),
+            ago(group.last_at, now),
+            short(&group.error, 60),
+        ]
+    })?;
+    Ok(Exit::Ok)
+}
+
+/// One message, whole: the first of this event.
+pub(super) async fn show<S: WholeStore>(
+    queue: &QueueName,
+    event: &str,
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    let event_id = EventId::new(event).map_err(|error| usage(error.to_string()))?;
+    let (service, broker, _lock) = open(queue, wired, context).await?;
+    let filter = LetterFilter { event_id: Some(event_id), ..LetterFilter::default() };
+    let found = look(&broker, &context.clock, &service, &filter, 1).await;
+    broker.close().await;
+    let dead = &service.dead_letter_queue;
+    let none = || usage(format!("there is no message of the event {event} in {dead}"));
+    let letter = found?.into_iter().next().ok_or_else(none)?;
+    show::of_message(&letter, dead, context)
+}
+
 pub(super) async fn replay<S: WholeStore>(
     args: ReplayArgs,
     wired: &Wired<S>,
     context: &Context,
 ) -> anyhow::Result<Exit> {
     let way = Way::Replay { to: args.to_queue };
-    take(args.which, &way, "Replay", wired, context).await
+    take(args.which, way, "Replay", wired, context).await
 }
 
 pub(super) async fn discard<S: WholeStore>(
@@ -76,7 +151,7 @@ pub(super) async fn discard<S: WholeStore>(
     wired: &Wired<S>,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    take(args.which, &Way::Discard, "Discard for good", wired, context).await
+    take(args.which, Way::Discard, "Discard for good", wired, context).await
 }
 
 #[derive(Serialize)]
@@ -88,7 +163,7 @@ struct Report {
 
 async fn take<S: WholeStore>(
     which: Which,
-    way: &Way,
+    way: Way,
     verb: &str,
     wired: &Wired<S>,
     context: &Context,
@@ -108,7 +183,8 @@ async fn take<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     context.output.confirm(&format!("{verb} what fits in {}?", service.dead_letter_queue))?;
-    let taken = take_away(&broker, &context.clock, &service, &filter, limit, way).await;
+    let taking = Taking { filter, limit, way, by: context.environment.actor(), reason: which.reason };
+    let taken = take_away(&wired.store, &broker, &context.clock, &service, &taking).await;
     broker.close().await;
     let Moved { moved, failed, left } = taken?;
     let text = format!(

@@ -17,19 +17,22 @@ use crate::output::table;
 #[derive(Debug, Args)]
 pub(super) struct GroupsArgs {
     #[command(flatten)]
-    filter: FilterArgs,
+    pub(super) filter: FilterArgs,
     /// What became of them: open, or all
     #[arg(long, value_parser = status, default_value = "open")]
     status: StatusWord,
     /// At most so many
     #[arg(long, default_value_t = 20, value_name = "N")]
-    limit: usize,
+    pub(super) limit: usize,
     /// Counts over so many hours
     #[arg(long, default_value_t = 24, value_name = "N")]
     hours: u16,
     /// The page after the one that ended here
     #[arg(long, value_name = "PLACE")]
     after: Option<String>,
+    /// Look into the dead-letter queue of this queue itself, where it is not collected
+    #[arg(long, value_name = "QUEUE")]
+    pub(super) in_queue: Option<QueueName>,
 }
 
 #[derive(Debug, Args)]

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use postrider::dead_letter::{FailedAttempt, failed_attempts, header};
 use postrider::envelope::EventId;
 use postrider::push::Attempt;
 use postrider::settlement::DeadReason;
-use postrider::store::{LetterId, LetterSummary, LogEntry, StoredLetter, Subscriptions};
-use postrider::topology::ConsumerName;
+use postrider::store::{DeadLetter, LetterId, LetterSummary, LogEntry, StoredLetter, Subscriptions};
+use postrider::topology::{ConsumerName, QueueName};
 use serde::Serialize;
 
 use super::Context;
@@ -29,7 +30,9 @@ struct Shown<'a> {
     headers: &'a postrider::broker::Headers,
     /// The body as text, where it is text; else as base64 in `letter`.
     body: Option<&'a str>,
-    letter: &'a postrider::store::DeadLetter,
+    letter: &'a DeadLetter,
+    /// The attempts before the last one: the newest ten.
+    failed_attempts: &'a [FailedAttempt],
     /// What a push endpoint said last of the event, while that is remembered.
     last_answer: Option<&'a Attempt>,
     log: &'a [LogEntry],
@@ -44,6 +47,7 @@ pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Contex
     let log = store.log_of(&format!("dead_letter/{id}"), LOGGED).await?;
     let last_answer = last_answer(&stored.summary, store).await?;
     let letter = &stored.letter;
+    let failed = failed_attempts(&letter.headers);
     let shown = Shown {
         summary: &stored.summary,
         error: &letter.error,
@@ -53,10 +57,35 @@ pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Contex
         headers: &letter.headers,
         body: std::str::from_utf8(&letter.body).ok(),
         letter,
+        failed_attempts: &failed,
         last_answer: last_answer.as_ref(),
         log: &log,
     };
     context.output.one(&shown, &text(&stored, last_answer.as_ref(), &log, context))?;
+    Ok(Exit::Ok)
+}
+
+/// A message that is not collected: what can be told of it where it lies.
+pub(super) fn of_message(letter: &DeadLetter, queue: &QueueName, context: &Context) -> anyhow::Result<Exit> {
+    let mut text = String::new();
+    let facts = [
+        ("event", letter.event_id.as_ref().map(ToString::to_string)),
+        ("type", letter.event_type.clone()),
+        ("aggregate", letter.aggregate_id.as_ref().map(ToString::to_string)),
+        ("tenant", letter.tenant.as_ref().map(ToString::to_string)),
+        ("consumer", letter.consumer.as_ref().map(ToString::to_string)),
+        ("queue", Some(letter.queue.to_string())),
+        ("lies in", Some(queue.to_string())),
+        ("reason", Some(letter.reason.clone())),
+        ("error class", letter.error_class.clone()),
+        ("group", Some(letter.fingerprint())),
+        ("attempts", Some(letter.attempts.to_string())),
+    ];
+    for (name, value) in facts {
+        let _ = writeln!(text, "{name:<14} {}", plain(&value.unwrap_or_else(|| "(none)".to_owned())));
+    }
+    text.push_str(&story(letter));
+    context.output.one(letter, &text)?;
     Ok(Exit::Ok)
 }
 
@@ -102,17 +131,34 @@ fn text(stored: &StoredLetter, last: Option<&Attempt>, log: &[LogEntry], context
     if let Some(error) = &summary.replay_error {
         line("replay failed", &format!("{error}; it is open again"));
     }
-    let _ = writeln!(text, "\nerror\n{}", indented(&letter.error));
-    let _ = writeln!(text, "\nattempts\n{}", history(stored));
     if let Some(last) = last {
         let status = last.status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
         let _ = writeln!(text, "\nthe endpoint's last answer ({status} in {} ms)", last.took_ms);
         let _ =
             writeln!(text, "{}", indented(if last.answer.is_empty() { "(nothing)" } else { &last.answer }));
     }
+    text.push_str(&story(letter));
+    if !log.is_empty() {
+        text.push_str("\n\nlog");
+        for LogEntry { at, actor, action, reason, detail, .. } in log {
+            let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            let why = detail.as_ref().and_then(|detail| detail["why"].as_str());
+            let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+            let _ = write!(text, "\n  {at} {action} by {}{}{}", plain(actor), plain(&reason), plain(&why));
+        }
+    }
+    text
+}
+
+/// What went wrong and when, the headers and the payload.
+fn story(letter: &DeadLetter) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "\nerror\n{}", indented(&letter.error));
+    let _ = writeln!(text, "\nattempts\n{}", history(letter));
     text.push_str("\nheaders\n");
-    // The story of its deaths is told above.
-    for (name, value) in letter.headers.iter().filter(|(name, _)| *name != "x-death") {
+    // The story of its attempts and deaths is told above.
+    let told = |name: &str| name == "x-death" || name == header::FAILED_ATTEMPTS;
+    for (name, value) in letter.headers.iter().filter(|(name, _)| !told(name)) {
         let _ = writeln!(text, "  {:<24} {}", plain(name), plain(&value.to_plain_json().to_string()));
     }
     let _ = write!(
@@ -121,21 +167,21 @@ fn text(stored: &StoredLetter, last: Option<&Attempt>, log: &[LogEntry], context
         letter.body.len(),
         indented(&payload::for_people(&letter.body))
     );
-    if !log.is_empty() {
-        text.push_str("\n\nlog");
-        for LogEntry { at, actor, action, reason, .. } in log {
-            let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-            let _ = write!(text, "\n  {at} {action} by {}{}", plain(actor), plain(&reason));
-        }
-    }
     text
 }
 
-/// What the message knows of its attempts: the first and the last, and every death that a broker wrote down.
-fn history(stored: &StoredLetter) -> String {
+/// What the message knows of its attempts: those that it remembers, and every death that a broker wrote down.
+fn history(letter: &DeadLetter) -> String {
     use postrider::broker::HeaderValue as Value;
-    let letter = &stored.letter;
-    let mut lines = vec![format!("  {} first failure", letter.first_failed_at)];
+    let failed = failed_attempts(&letter.headers);
+    let mut lines = Vec::new();
+    if failed.first().is_none_or(|first| first.attempt > 1) {
+        lines.push(format!("  {} first failure", letter.first_failed_at));
+    }
+    for FailedAttempt { attempt, at, class, error } in failed {
+        let class = class.map_or_else(String::new, |class| format!(" [{class}]"));
+        lines.push(format!("  {at} attempt {attempt}{}: {}", plain(&class), plain(&error)));
+    }
     if let Some(Value::List(deaths)) = letter.headers.get("x-death") {
         for death in deaths.iter().rev() {
             let Value::Table(death) = death else { continue };

@@ -151,6 +151,16 @@ fn what_now(group: &LetterGroup, of_group: &Search) -> Markup {
                 a class="button danger" href=(plan("discard_letters")) { "Plan to discard" }
                 span class="quiet" { "A plan shows what would happen and changes nothing." }
             }
+            details {
+                summary { "Correct all of them" }
+                form class="stack" method="get" action="/dashboard/plan" {
+                    input type="hidden" name="kind" value="edit_letters";
+                    input type="hidden" name="group" value=(group.fingerprint);
+                    label class="field wide" { span { "A JSON Merge Patch (an object) or a JSON Patch (a list of steps)" }
+                        textarea name="correction" rows="4" required placeholder="{\"currency\": \"EUR\"}" {} }
+                    div class="row" { button class="button" { "Plan a correction" } }
+                }
+            }
         } @else {
             p class="note good" { "All of them are resolved." }
         }

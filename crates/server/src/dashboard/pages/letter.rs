@@ -3,6 +3,7 @@
 use axum::extract::{Extension, Path, State};
 use axum::response::Redirect;
 use maud::{Markup, html};
+use postrider::dead_letter::failed_attempts;
 use postrider::store::{LetterId, LetterStatus, LogEntry};
 
 use super::super::actions::{Action, button, form, reason_field};
@@ -36,6 +37,7 @@ pub(in crate::dashboard) async fn show(
                 h2 { "Why" }
                 pre class="error" { (letter.stored.letter.error) }
                 (answered(&letter))
+                (attempts(&letter))
                 (facts(&letter, &visit))
                 (what_now(&letter))
             }
@@ -68,6 +70,22 @@ fn answered(letter: &Letter) -> Markup {
         @if let Some(last) = last {
             p class="quiet" { "The endpoint answered attempt " (last.attempt) @if let Some(status) = last.status { " with " (status) } ":" }
             pre { (last.answer) }
+        }
+    }
+}
+
+/// The attempts before the last one, as far as the message remembers them.
+fn attempts(letter: &Letter) -> Markup {
+    let failed = failed_attempts(&letter.stored.letter.headers);
+    html! {
+        @if !failed.is_empty() {
+            details {
+                summary { "The attempts before" }
+                ul class="story" { @for one in &failed { li {
+                    div class="head" { span class="what" { "Attempt " (one.attempt) } @if let Some(class) = &one.class { span class="quiet" { (class) } } (time(one.at)) }
+                    p class="quiet" { (one.error) }
+                } } }
+            }
         }
     }
 }

@@ -57,6 +57,7 @@ fn named(kind: OperationKind) -> &'static str {
     match kind {
         OperationKind::ReplayLetters => "Replay dead letters",
         OperationKind::DiscardLetters => "Discard dead letters",
+        OperationKind::EditLetters => "Correct dead letters",
         OperationKind::ReplayOutbox => "Send events again",
         OperationKind::CompareBuses => "Compare both buses",
         OperationKind::FinishMigration => "Remove the old bus",

@@ -1,9 +1,10 @@
-//! A plan: what a replay or a discard would do. It changes nothing; the button below it does.
+//! A plan: what a replay, a correction or a discard would do. It changes nothing; the button below it does.
 
 use axum::extract::{Extension, State};
 use axum::response::Redirect;
 use maud::{Markup, html};
-use postrider::operation::Plan;
+use postrider::dead_letter::Correction;
+use postrider::operation::{Plan, Trial};
 use postrider::store::EventFilter;
 
 use super::super::actions::{Action, button, form, named_button};
@@ -33,6 +34,10 @@ pub(in crate::dashboard) async fn show(
         AskedKind::DiscardLetters => {
             ("Plan: discard", "They are marked as not wanted. They stay in the table, and nothing is sent.")
         }
+        AskedKind::EditLetters => (
+            "Plan: correct",
+            "Each that the correction fits is sent as a new event, which names the one it replaces. The others stay open.",
+        ),
         AskedKind::ReplayOutbox => {
             ("Plan: send events again", "Published events, from the outbox and its archive.")
         }
@@ -62,7 +67,7 @@ fn letters(plan: &Plan, kind: AskedKind) -> Markup {
     html! {
         div class="tiles" {
             div class="tile plain" { div class="name" { "Open events" } div class="figure" { (number(survey.letters)) } }
-            div class="tile plain" { div class="name" { "Ordering keys" } div class="figure" { (number(survey.aggregates)) } }
+            div class="tile plain" { div class="name" { "Aggregates" } div class="figure" { (number(survey.aggregates)) } }
             @if kind == AskedKind::ReplayLetters {
                 div class="tile plain" { div class="name" { "Applied before" } div class="figure" { (number(survey.applied)) }
                     div class="under" { "a replay of these does nothing" } }
@@ -70,13 +75,35 @@ fn letters(plan: &Plan, kind: AskedKind) -> Markup {
                     div class="under" { "and died again" } }
             }
         }
-        @if kind == AskedKind::ReplayLetters {
+        @if kind != AskedKind::DiscardLetters {
             dl class="facts" { @for (queue, count) in &survey.queues { dt { "To " code { (queue) } } dd { (number(*count)) } } }
+        }
+        @if kind == AskedKind::ReplayLetters {
             @if survey.unidentified > 0 { p class="note warn" { (number(survey.unidentified)) " have no event id: a repeat of them is not known." } }
             @if survey.forgotten > 0 { p class="note warn" { (number(survey.forgotten)) " first failed before all that the inbox remembers: were they applied before that, nothing would know it." } }
-            @for queue in &plan.missing_queues { p class="note bad" { "There is no queue " (queue) ": declare it first." } }
         }
+        @for queue in &plan.missing_queues { p class="note bad" { "There is no queue " (queue) ": declare it first." } }
+        @if kind == AskedKind::EditLetters && survey.applied > 0 {
+            p class="note warn" { (number(survey.applied)) " of them were applied before: corrected they are new events, and are applied again." }
+        }
+        @if let Some(trial) = &plan.trial { (trial_of(trial)) }
         @if let Some(takes) = plan.takes { p class="quiet" { "At this rate it takes " (span(i64::try_from(takes.as_secs()).unwrap_or(i64::MAX))) "." } }
+    }
+}
+
+/// How a correction fares with some of them.
+fn trial_of(trial: &Trial) -> Markup {
+    let unfit = trial.unfit.len();
+    html! {
+        p { "Tried on the newest " (trial.tried) ": it fits " (trial.tried - unfit) "." }
+        @for unfit in trial.unfit.iter().take(3) {
+            p class="note warn" { "Dead letter " (unfit.letter) " would stay open: " (unfit.why) "." }
+        }
+        @if let Some(example) = &trial.example {
+            h3 { "Dead letter " (example.letter) ", before and after" }
+            pre { (example.before) }
+            pre { (example.after) }
+        }
     }
 }
 
@@ -87,6 +114,7 @@ fn go(planned: &Planned, visit: &Visit) -> Markup {
     let (verb, class) = match kind {
         AskedKind::ReplayLetters => ("Replay", "main"),
         AskedKind::DiscardLetters => ("Discard", "danger"),
+        AskedKind::EditLetters => ("Correct", "main"),
         AskedKind::ReplayOutbox => ("Send", "main"),
     };
     if total == 0 {
@@ -122,6 +150,7 @@ fn asked(search: &Search, visit: &Visit) -> Result<Asked, Problem> {
     let kind = match search.get("kind") {
         Some("replay_letters") => AskedKind::ReplayLetters,
         Some("discard_letters") => AskedKind::DiscardLetters,
+        Some("edit_letters") => AskedKind::EditLetters,
         Some("replay_outbox") => AskedKind::ReplayOutbox,
         _ => return Err(Problem::new(Code::InvalidRequest, "there is no such kind of plan")),
     };
@@ -142,6 +171,13 @@ fn asked(search: &Search, visit: &Visit) -> Result<Asked, Problem> {
         asked.to_queue = search.read("to_queue")?;
         asked.table = search.get("outbox").map(str::to_owned);
         asked.reapply = search.get("reapply").is_some();
+    }
+    if kind == AskedKind::EditLetters {
+        let text = search.get("correction").unwrap_or_default().trim();
+        // A patch is a list of steps; a merge patch of an event is an object.
+        let read = if text.starts_with('[') { Correction::patch(text) } else { Correction::merge(text) };
+        let wrong = |misfit| Problem::new(Code::InvalidRequest, format!("{misfit}; nothing was changed"));
+        asked.edit = Some(read.map_err(wrong)?);
     }
     asked.rate = search.read("rate")?;
     asked.keep_to(visit.caller.tenant.as_ref())?;

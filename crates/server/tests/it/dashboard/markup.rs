@@ -161,6 +161,7 @@ async fn what_looks_like_markup_is_text_on_every_page() {
         format!("/letters?consumer={nasty}&text={nasty}&since={nasty}"),
         format!("/plan?kind={nasty}"),
         format!("/plan?kind=replay_letters&group={nasty}"),
+        format!("/plan?kind=edit_letters&status=any&correction={nasty}"),
         format!("/audit-log?actor={nasty}&subject={nasty}"),
         format!("/events/{nasty}x"),
         format!("/push/{nasty}"),

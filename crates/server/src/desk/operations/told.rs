@@ -1,0 +1,119 @@
+//! Plans, for people.
+
+use std::fmt::Write as _;
+
+use postrider::operation::{EventSurvey, LetterPlan, Plan, Trial};
+use postrider::store::OperationKind;
+use postrider::topology::QueueName;
+
+/// The plan of a change of dead letters, for people.
+pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> String {
+    let survey = &plan.survey;
+    let mut text = format!("{} open dead letters match", survey.letters);
+    if plan.total < survey.letters {
+        let _ = write!(text, ", {} of them are taken, those that failed first", plan.total);
+    }
+    let _ = write!(text, "; of {} aggregates", survey.aggregates);
+    if kind != OperationKind::DiscardLetters {
+        let is_edit = kind == OperationKind::EditLetters;
+        let again = if is_edit {
+            "corrected they are new events, and are applied again"
+        } else {
+            "a replay of these does nothing"
+        };
+        let _ = write!(text, "\n{} of them the inbox knows as applied: {again}", survey.applied);
+        if survey.forgotten > 0 && !is_edit {
+            let _ = write!(
+                text,
+                "\n{} first failed before all that the inbox remembers: were they applied before that, nothing would know it",
+                survey.forgotten
+            );
+        }
+        if survey.unidentified > 0 && !is_edit {
+            let _ = write!(text, "\n{} have no event id: a repeat of them is not known", survey.unidentified);
+        }
+        if survey.replayed_before > 0 {
+            let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
+        }
+        for (queue, count) in &survey.queues {
+            let to = letters.to_queue.as_ref().map_or(queue.as_str(), AsRef::as_ref);
+            let _ = write!(text, "\n{count} go to {to}");
+        }
+        for queue in &plan.missing_queues {
+            let _ =
+                write!(text, "\nthere is no queue {queue}: what is sent there comes back, and is open again");
+        }
+    }
+    if let Some(takes) = plan.takes {
+        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
+    }
+    if let Some(trial) = &plan.trial {
+        tell_trial(trial, &mut text);
+    }
+    text
+}
+
+/// How a correction fares, with one payload before and after it.
+fn tell_trial(trial: &Trial, text: &mut String) {
+    let fit = trial.tried - trial.unfit.len();
+    let _ = write!(
+        text,
+        "\ntried on the newest {}: {fit} fit, {} do not and would stay open",
+        trial.tried,
+        trial.unfit.len()
+    );
+    for unfit in trial.unfit.iter().take(3) {
+        let _ = write!(text, "\n  dead letter {}: {}", unfit.letter, unfit.why);
+    }
+    if let Some(example) = &trial.example {
+        let _ = write!(
+            text,
+            "\ndead letter {} for example\n- {}\n+ {}",
+            example.letter,
+            plain(&example.before),
+            plain(&example.after)
+        );
+    }
+}
+
+/// On one line, without what a terminal would obey.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The plan of a replay of published events, for people.
+pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>, reapply: bool) -> String {
+    let mut text = format!("{} published events match", survey.events);
+    if survey.archived + survey.in_files > 0 {
+        let EventSurvey { live, archived, in_files, .. } = survey;
+        let _ = write!(
+            text,
+            ": {live} in the outbox, {archived} in its archive table, {in_files} in archive files"
+        );
+    }
+    if survey.total < survey.events {
+        let _ = write!(text, ", {} of them are taken, the oldest first", survey.total);
+    }
+    match to_queue {
+        Some(queue) => {
+            let _ = write!(text, "; they go to {queue} alone");
+        }
+        None => text.push_str("; each goes where it went before"),
+    }
+    if reapply {
+        text.push_str("\nconsumers on this store that have applied an event apply it once more");
+    } else {
+        text.push_str("\nconsumers skip what is in their inbox");
+        for forgetful in &survey.forgotten {
+            let _ = write!(
+                text,
+                "\n{} of them are older than all that the inbox of {} remembers: it may apply these a second time",
+                forgetful.events, forgetful.consumer
+            );
+        }
+    }
+    if let Some(takes) = survey.takes {
+        let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
+    }
+    text
+}
