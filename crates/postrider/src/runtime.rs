@@ -258,7 +258,8 @@ impl<S: Backend> Runtime<S> {
             let keeper =
                 Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone(), FIRST_OUTBOX);
             tasks.spawn(keeper.run(stop.clone()));
-            let further = self.more.iter().map(|more| Source::new(more.store.clone(), &more.label, more.relay.clone()));
+            let further =
+                self.more.iter().map(|more| Source::new(more.store.clone(), &more.label, more.relay.clone()));
             let errands = Errands::new(first, further.collect(), self.broker.clone(), self.clock.clone());
             tasks.spawn(errands.serve(stop.clone()));
             for FurtherOutbox { store, label, relay, house, .. } in &self.more {

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use layers::Layers;
 use postrider::consumer::ConsumerConfig;
 use postrider::push::Subscription;
-use postrider::topology::Topology;
+use postrider::topology::{ConsumerName, Topology};
 
 /// Every setting with its default.
 pub(crate) const DEFAULTS: &str = include_str!("../../../config.default.toml");
@@ -141,7 +141,8 @@ impl Config {
             let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
             own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
         }
-        let migration = settings.migration.definition(&own.layout).map_err(wrong)?;
+        let migration = settings.migration.definition(&own.layout, layers.is_set("migration.events"));
+        let migration = migration.map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
         Ok(Self {
             settings,
@@ -168,14 +169,19 @@ impl Config {
     /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.
     pub(crate) fn push_consumer(&self, subscription: &Subscription) -> ConsumerConfig {
         let mut usual = subscription.consumer_config();
-        // Whoever's inbox another consumer shares, shares it too.
-        let shared =
-            |consumer: &&consumer::ConsumerShort| consumer.inbox.as_ref() == Some(&subscription.name);
-        usual.inbox = self.settings.consumer.iter().find(shared).map(|_| subscription.name.clone());
+        usual.inbox = self.inbox_of(&subscription.name);
         let named = self.settings.consumer.iter().find(|consumer| consumer.name == subscription.name);
         let said = named.map(|consumer| consumer.over(usual.clone()));
         // What cannot be was refused when the configuration was read.
         said.and_then(Result::ok).unwrap_or(usual)
+    }
+
+    /// The inbox that a consumer shares with others, if it does. Whoever's inbox another consumer shares, shares it too.
+    pub(crate) fn inbox_of(&self, name: &ConsumerName) -> Option<ConsumerName> {
+        let consumers = &self.settings.consumer;
+        let own = consumers.iter().find(|consumer| consumer.name == *name);
+        let lent = consumers.iter().any(|consumer| consumer.inbox.as_ref() == Some(name));
+        own.and_then(|own| own.inbox.clone()).or_else(|| lent.then(|| name.clone()))
     }
 
     /// The settings that differ between two readings, by name.

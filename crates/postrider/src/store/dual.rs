@@ -88,10 +88,7 @@ pub trait DualPublishing: Store {
     }
 
     /// Copies of these rows are to be made, where there are none yet.
-    fn owe_copies(
-        &self,
-        _rows: Vec<(i64, EventId)>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+    fn owe_copies(&self, _rows: Vec<(i64, EventId)>) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))
     }
 

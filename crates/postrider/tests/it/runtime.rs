@@ -4,6 +4,7 @@ mod batches;
 mod controls;
 mod given_up;
 mod idempotency;
+mod migrating;
 mod ordering;
 mod pulling;
 mod pushing;

@@ -26,6 +26,7 @@ fn definition() -> Definition {
         legacy: Legacy {
             exchange: ExchangeName::new("shop.legacy").unwrap(),
             queue: Some(QueueName::new("shop.old").unwrap()),
+            waits: vec![QueueName::new("shop.old.wait.5s").unwrap()],
             routing_key: None,
             format: LegacyFormat::Bare,
         },
