@@ -164,7 +164,8 @@ async fn listen<S: Outbox + OutboxDesk>(
             window.read().await?;
         }
         // What is committed may wait for a relay that takes over from another.
-        let published = windows.iter().all(|window| !window.expected.is_empty() || window.is_empty());
+        let published =
+            windows.iter().any(|window| !window.expected.is_empty()) || windows.iter().all(Window::is_empty);
         let all_there =
             windows.iter().flat_map(|window| &window.expected).all(|event| ears.arrivals.has(event));
         if (published && all_there) || clock.since(waiting) >= how.patience {

@@ -92,9 +92,8 @@ mod tests {
 
     fn documents() -> Vec<Value> {
         let catalog = Catalog::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../catalog")).unwrap();
-        let layout = |environment: &Environment| {
-            Config::load(&Flags::default(), environment).unwrap().own.layout
-        };
+        let layout =
+            |environment: &Environment| Config::load(&Flags::default(), environment).unwrap().own.layout;
         let smap = layout(&Environment::from([("POSTRIDER_TOPOLOGY__PRESET", "smap")]));
         [smap, layout(&Environment::default())].map(|layout| document(&catalog, &layout)).into()
     }
@@ -140,7 +139,11 @@ mod tests {
         for document in documents() {
             for (name, message) in document["components"]["messages"].as_object().unwrap() {
                 let example = &message["examples"][0]["payload"];
-                assert_eq!(payload::problems(&message["payload"], example), Vec::<String>::new(), "{name}: {example}");
+                assert_eq!(
+                    payload::problems(&message["payload"], example),
+                    Vec::<String>::new(),
+                    "{name}: {example}"
+                );
             }
         }
     }

@@ -285,12 +285,41 @@ fn an_event_is_published_only_when_the_old_bus_has_it_too_if_asked() {
     assert_eq!(consumers[0]["ready"], 1, "the new bus has it once: {consumers}");
 }
 
+/// Both consumers are of the configuration, with one inbox: what the old one has done, the new one is not given.
+#[test]
+fn an_old_and_a_new_consumer_work_side_by_side_from_the_configuration() {
+    let folder = Folder::new();
+    let both = "[[consumer]]\nname = 'smtp'\nqueue = 'smtp_send_email_v2'\n\
+        [[consumer]]\nname = 'smtp-legacy'\nqueue = 'smtp_send_email'\ninbox = 'smtp'\n";
+    folder.write("postrider.toml", &format!("{CONFIG}{both}"));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    publish(&folder);
+    copied(&folder, 1);
+    let lease = |queue: &str, wait_ms: u32| {
+        let path = format!("/v1/queues/{queue}/deliveries");
+        let (status, given) = post(&serving, &path, &json!({ "wait_ms": wait_ms }));
+        assert_eq!(status, 200, "{given}");
+        given["deliveries"].clone()
+    };
+    let old = lease("smtp_send_email", 20_000);
+    assert_eq!(old[0]["data"]["to"], "ann@example.com", "{old}");
+    let leases = json!({ "leases": [old[0]["lease"]] });
+    let (_, told) = post(&serving, "/v1/queues/smtp_send_email/deliveries:ack", &leases);
+    assert_eq!(told["settled"].as_array().unwrap().len(), 1, "{told}");
+    serving.wait_for_metric("postrider_consumer_applied_total{consumer=\"smtp-legacy\"} 1");
+    assert_eq!(lease("smtp_send_email_v2", 500), json!([]));
+    serving.wait_for_metric("postrider_consumer_duplicates_total{consumer=\"smtp\"} 1");
+}
+
 /// The old exchange is gone: copies fail, are counted and shown apart, and the new bus goes on. When it is there again, they arrive.
 /// Everything is slower than the limits here, which is said and changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_bus_that_is_gone_holds_up_nothing() {
     let (folder, _database, vhost) = servers().await;
-    let config = format!("{CONFIG}warn_ms = 0\nlimit_ms = 0\n[relay]\nbackoff_base_ms = 200\nbackoff_max_ms = 500\n");
+    let config =
+        format!("{CONFIG}warn_ms = 0\nlimit_ms = 0\n[relay]\nbackoff_base_ms = 200\nbackoff_max_ms = 500\n");
     folder.write("postrider.toml", &config);
     folder.run(&["db", "migrate"]).assert(0, "applied");
     let mut serving = folder.serve(&[]);
@@ -311,13 +340,16 @@ async fn an_old_bus_that_is_gone_holds_up_nothing() {
     assert!(failing["legacy_error"].as_str().unwrap().contains("smtp_send_email_exc"), "{failing}");
     folder.run(&["migration", "cutover"]).assert(3, "copies have not reached the old bus");
     let (_, _, metrics) = serving.http("GET", "/v1/metrics", &[], "");
-    let failed = metrics.lines().find_map(|line| line.strip_prefix("postrider_migration_legacy_failed_total "));
+    let failed =
+        metrics.lines().find_map(|line| line.strip_prefix("postrider_migration_legacy_failed_total "));
     assert!(failed.unwrap().parse::<u64>().unwrap() >= 30, "{metrics}");
 
     let queue = QueueName::new("smtp_send_email").unwrap();
-    let back = Topology::default()
-        .exchange(old.clone(), ExchangeKind::Fanout)
-        .bind(old, queue.clone(), BindingKey::new("").unwrap());
+    let back = Topology::default().exchange(old.clone(), ExchangeKind::Fanout).bind(
+        old,
+        queue.clone(),
+        BindingKey::new("").unwrap(),
+    );
     broker.declare(&back).await.unwrap();
     until_copied(&folder, 30);
     assert_eq!(broker.depth(&queue).await.unwrap(), 30);

@@ -114,7 +114,15 @@ impl Buses {
 
     /// Compares, and does something meanwhile, when both taps are there.
     async fn compare(&self, meanwhile: impl AsyncFn()) -> Parity {
-        let sources = [Source::new(self.store.clone(), "event_outbox", self.relay.clone())];
+        self.compare_with(None, meanwhile).await
+    }
+
+    /// The same with the outbox of another database.
+    async fn compare_with(&self, other: Option<&Postgres>, meanwhile: impl AsyncFn()) -> Parity {
+        let source = |store: &Postgres, label| Source::new(store.clone(), label, self.relay.clone());
+        let first = source(&self.store, "event_outbox");
+        let sources: Vec<_> =
+            std::iter::once(first).chain(other.map(|other| source(other, "shop"))).collect();
         let (listen, patience) = (Duration::from_secs(4), LIMIT);
         let how = Comparing { listen, patience, ..Comparing::default() };
         let tap = QueueName::new("postrider.tap.mail.legacy").unwrap();
@@ -135,6 +143,17 @@ fn step(forced: bool) -> Taken {
 
 fn email(number: usize) -> Envelope {
     mailer::email(number).unwrap().into_envelope(&Clock::system())
+}
+
+/// Marked by somebody who knows nothing of the migration: no copy of it was ever made. A row with a time of its own is not streamed.
+async fn withheld(pool: &sqlx::PgPool, number: usize) {
+    let insert = format!(
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, status, published_at, available_at) \
+         VALUES ('mail-{number}', 'email.verification', 'requested', \
+             '{{\"data\": {{\"email\": \"user-{number}@example.com\", \"number\": {number}}}}}', \
+             'published', now(), now() + interval '1 day')"
+    );
+    sqlx::query(sqlx::AssertSqlSafe(insert)).execute(pool).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,22 +182,12 @@ async fn a_difference_between_the_buses_is_named_and_stops_the_cutover() {
     let buses = Buses::with_relays(1).await;
     migration::start(&buses.store, &buses.definition, &step(false)).await.unwrap();
     buses.obeyed().await;
-    // Marked by somebody who knows nothing of the migration, before anybody listened: no copy of it was ever made.
-    let withheld = |number: usize| {
-        let insert = format!(
-            "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, status, published_at, available_at) \
-             VALUES ('mail-{number}', 'email.verification', 'requested', \
-                 '{{\"data\": {{\"email\": \"user-{number}@example.com\", \"number\": {number}}}}}', \
-                 'published', now(), now() + interval '1 day')"
-        );
-        let pool = buses.store.pool().clone();
-        async move { sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&pool).await.unwrap() }
-    };
-    withheld(900).await;
+    // Before anybody listened.
+    withheld(buses.store.pool(), 900).await;
     let parity = buses
         .compare(async || {
             buses.commit(0..10).await;
-            withheld(901).await;
+            withheld(buses.store.pool(), 901).await;
             buses.publish(Side::New, &email(901)).await;
             buses.publish(Side::Legacy, &email(902)).await;
             let mut other = email(3);
@@ -208,9 +217,24 @@ async fn a_difference_between_the_buses_is_named_and_stops_the_cutover() {
     let parity = buses.compare(async || buses.commit(10..20).await).await;
     assert_eq!((parity.holds, parity.compared), (true, 10), "{parity:#?}");
 
+    // Nothing is copied in another database, where this migration does not run: that is no parity.
+    let database = shared().unwrap().database().await.unwrap();
+    let other = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
+    other.migrate().await.unwrap();
+    let parity = buses
+        .compare_with(Some(&other), async || {
+            buses.commit(20..30).await;
+            withheld(other.pool(), 904).await;
+            buses.publish(Side::New, &email(904)).await;
+        })
+        .await;
+    assert_eq!((parity.holds, parity.compared, parity.missing), (false, 11, 1), "{parity:#?}");
+    let [Difference::Missing { error: Some(why), .. }] = parity.differences.as_slice() else {
+        panic!("{parity:#?}")
+    };
+    assert!(why.contains("shop is in a database where this migration does not run"), "{why}");
+
     // Whoever forces it is in the log, with what stood against it.
-    withheld(903).await;
-    assert!(!buses.compare(async || buses.commit(20..30).await).await.holds);
     migration::cut_over(&buses.store, &buses.clock, &step(true)).await.unwrap();
     let log = buses.store.log_of("migration/mail", 1).await.unwrap().remove(0);
     assert_eq!((log.actor.as_str(), log.action.as_str()), ("ann", "migration.cutover"));
