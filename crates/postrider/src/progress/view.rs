@@ -150,13 +150,13 @@ impl<S: Jobs, V: View> Keeper<S, V> {
                 memory_at = now + self.config.memory_interval;
                 passed = passed.and(self.watch_memory().await);
             }
-            if passed.is_ok() && now >= loss_at {
-                loss_at = now + self.config.loss_interval;
-                passed = passed.and(self.rebuild().await);
-            }
             if passed.is_ok() && now >= archive_at {
                 archive_at = now + self.config.archive_interval;
                 passed = passed.and(self.archive().await);
+            }
+            if passed.is_ok() && now >= loss_at {
+                loss_at = now + self.config.loss_interval;
+                passed = passed.and(self.rebuild().await);
             }
             match passed {
                 Ok(()) => {
@@ -165,6 +165,8 @@ impl<S: Jobs, V: View> Keeper<S, V> {
                     self.clock.sleep(self.config.pause).await;
                 }
                 Err(error) => {
+                    // Also where no job changes, it is over only when the server has answered.
+                    loss_at = Duration::ZERO;
                     let wait = self.outage.failed(&error);
                     self.clock.sleep(wait).await;
                 }
