@@ -19,6 +19,7 @@ mod definition;
 mod errands;
 mod latency;
 mod parity;
+mod source;
 mod steps;
 mod template;
 
@@ -28,6 +29,7 @@ pub use definition::{Definition, LatencyRule, Legacy, LegacyFormat, MigrationNam
 pub use errands::{Errand, Errands, ask};
 pub use latency::{Latencies, P99};
 pub use parity::{Difference, Parity, Side};
+pub use source::Source;
 pub use steps::{
     MigrationError, Taken, cut_over, finish, obstacles_to_cutover, obstacles_to_finish, roll_back, settled,
     start,
@@ -100,6 +102,8 @@ pub struct Course {
     pub definition: Arc<Definition>,
     /// Whether every relay obeys this version, and what went out before without a copy has got one.
     pub settled: bool,
+    /// Since when it is in this phase.
+    pub since: Timestamp,
 }
 
 /// A migration as people see it.
@@ -223,6 +227,15 @@ impl DeliveryResult {
             Self::Confirmed => "confirmed",
             Self::Failed(_) => "failed",
             Self::Pending => "pending",
+        }
+    }
+
+    /// What a table says of it.
+    pub(crate) fn from_columns(status: &str, error: Option<String>) -> Self {
+        match status {
+            "confirmed" => Self::Confirmed,
+            "failed" => Self::Failed(error.unwrap_or_default()),
+            _ => Self::Pending,
         }
     }
 

@@ -7,7 +7,8 @@
 //! - **a store** ([`Progress`]): marks commit in the handler's own transaction, and the transaction that crosses the finish
 //!   line appends the event to the outbox. Redis may show a view of it to others ([`view`]).
 //! - **Redis alone** (`redis::RedisProgress`), where there is no database: one atomic script decides, and the event's id is
-//!   derived from the job, so that a repeat is a duplicate.
+//!   derived from the job, so that a repeat is a duplicate. A [`BrokerAnnouncer`] publishes it; [`Keeping`] lets a caller go on while
+//!   Redis is away.
 //!
 //! ```no_run
 //! # use postrider::{Failure, progress::{JobId, Mark, Progress}, sqlite::{Sqlite, SqliteTx}};
@@ -21,6 +22,7 @@ mod announce;
 mod completion;
 mod error;
 mod job;
+mod keeping;
 mod state;
 mod stored;
 pub mod view;
@@ -30,6 +32,7 @@ pub(crate) use completion::completed;
 pub use completion::completion_id;
 pub use error::{ProgressError, ProgressErrorKind};
 pub use job::{ItemId, Job, JobFilter, JobId, Mark, Marked, NewJob, Total};
+pub use keeping::{Keeping, Update};
 pub(crate) use state::Refusal;
 pub use state::{Change, Counts, Status};
 pub use stored::Progress;

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
 use crate::dead_letter::Collector;
 use crate::dedup::{Accelerator, InboxKeeper};
-use crate::migration::Errands;
+use crate::migration::{Errands, Source};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
 use crate::store::{Backend, HouseRules, Registration, StoreError};
@@ -261,13 +261,16 @@ impl<S: Backend> Runtime<S> {
         let tasks = TaskTracker::new();
         let registrations = self.registrations();
         let relay = self.relay.map(|config| {
+            let first = Source::new(self.store.clone(), FIRST_OUTBOX, config.clone());
             let relay = Relay::new(self.store.clone(), self.broker.clone(), self.clock.clone(), config);
             let status = relay.status();
             tasks.spawn(relay.run(stop.clone()));
             let keeper =
                 Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone(), FIRST_OUTBOX);
             tasks.spawn(keeper.run(stop.clone()));
-            let errands = Errands::new(self.store.clone(), self.broker.clone(), self.clock.clone());
+            let further =
+                self.more.iter().map(|more| Source::new(more.store.clone(), &more.label, more.relay.clone()));
+            let errands = Errands::new(first, further.collect(), self.broker.clone(), self.clock.clone());
             tasks.spawn(errands.serve(stop.clone()));
             for FurtherOutbox { store, label, relay, house, .. } in &self.more {
                 let keeper = Housekeeper::new(store.clone(), self.clock.clone(), house.clone(), label);

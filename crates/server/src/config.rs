@@ -142,7 +142,8 @@ impl Config {
         }
         let partitioned = matches!(backends, Backends::Networked { .. });
         own.fits_the_inbox(&settings, &push, partitioned).map_err(wrong)?;
-        let migration = settings.migration.definition(&own.layout).map_err(wrong)?;
+        let migration = settings.migration.definition(&own.layout, layers.is_set("migration.events"));
+        let migration = migration.map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
         Ok(Self {
             settings,
@@ -178,14 +179,20 @@ impl Config {
         ConsumerConfig { inbox, key_prefix, ..usual }
     }
 
-    fn consumer_over(&self, name: &ConsumerName, mut usual: ConsumerConfig) -> ConsumerConfig {
-        // Whoever's inbox another consumer shares, shares it too.
-        let shared = |consumer: &&consumer::ConsumerShort| consumer.inbox.as_ref() == Some(name);
-        usual.inbox = self.settings.consumer.iter().find(shared).map(|_| name.clone());
+    fn consumer_over(&self, name: &ConsumerName, usual: ConsumerConfig) -> ConsumerConfig {
+        let usual = ConsumerConfig { inbox: self.inbox_of(name), ..usual };
         let named = self.settings.consumer.iter().find(|consumer| consumer.name == *name);
         let said = named.map(|consumer| consumer.over(usual.clone()));
         // What cannot be was refused when the configuration was read.
         said.and_then(Result::ok).unwrap_or(usual)
+    }
+
+    /// The inbox that a consumer shares with others, if it does. Whoever's inbox another consumer shares, shares it too.
+    pub(crate) fn inbox_of(&self, name: &ConsumerName) -> Option<ConsumerName> {
+        let consumers = &self.settings.consumer;
+        let own = consumers.iter().find(|consumer| consumer.name == *name);
+        let lent = consumers.iter().any(|consumer| consumer.inbox.as_ref() == Some(name));
+        own.and_then(|own| own.inbox.clone()).or_else(|| lent.then(|| name.clone()))
     }
 
     /// The settings that differ between two readings, by name.

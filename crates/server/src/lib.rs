@@ -16,6 +16,7 @@ mod exit;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod logging;
+mod old_buses;
 mod outboxes;
 mod output;
 mod pull_desks;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::archive::Shelf;
 use postrider::audit::Source;
+use postrider::migration;
 use postrider::operation::{EventPlan, shelf};
 use postrider::postgres::Postgres;
 use postrider::relay::{Backoff, RelayConfig};
@@ -140,6 +141,11 @@ impl<S: Backend> OpenOutbox<S> {
             label: self.choice.label,
             store: self.store,
         }
+    }
+
+    /// For a comparison of both buses.
+    pub(crate) fn publishing(self, config: &Config) -> migration::Source<S> {
+        migration::Source::new(self.store.clone(), &self.choice.label, self.relay(config))
     }
 
     /// For the audit.

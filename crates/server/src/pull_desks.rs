@@ -8,18 +8,20 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::consumer::ConsumerConfig;
 use postrider::dedup::Accelerator;
 use postrider::pull::{PullDesk, PullHandler, Said};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime, StartError};
 use postrider::store::StoreError;
-use postrider::topology::{ConsumerName, Layout, QueueName, ServiceQueue};
+use postrider::topology::{ConsumerName, QueueName, ServiceQueue, Topology};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::at_work::AtWork;
 use crate::config::Config;
+use crate::old_buses;
 use crate::wiring::WholeStore;
 
 /// A queue that nobody asked for deliveries of for so long is left alone.
@@ -86,8 +88,13 @@ impl<S: WholeStore> PullDesks<S> {
             return Ok(Some(open.desk.clone()));
         }
         let Some(consumer) = self.consumer_of(service) else { return Ok(None) };
+        let standings = self.store.migrations_of_buses().await?;
+        if old_buses::is_removed(queue, &standings) {
+            return Ok(None);
+        }
+        let topology = old_buses::without_removed(&layout.topology, &standings);
         let desk = PullDesk::new(self.clock.clone());
-        let running = self.consume(consumer, service, layout, desk.clone()).await?;
+        let running = self.consume(consumer, service, topology, desk.clone()).await?;
         self.at_work.note_consumers(running.consumers());
         open.insert(queue.clone(), Open { desk: desk.clone(), running, asked: now });
         Ok(Some(desk))
@@ -141,9 +148,10 @@ impl<S: WholeStore> PullDesks<S> {
         &self,
         consumer: ConsumerName,
         service: &ServiceQueue,
-        layout: &Layout,
+        topology: Topology,
         desk: Arc<PullDesk>,
     ) -> Result<Running<S>, StartError> {
+        // What a consumer that shares its inbox applied, is applied.
         let config = self.config.pull_consumer(&consumer, PullDesk::consumer_config());
         let inbox = config.inbox.as_ref().unwrap_or(&consumer);
         let applied = (self.store.clone(), inbox.clone());
@@ -154,8 +162,8 @@ impl<S: WholeStore> PullDesks<S> {
         }
         runtime
             .relay(None)
-            .events_from(layout.exchange.clone())
-            .topology(layout.topology.clone())
+            .events_from(self.config.own.layout.exchange.clone())
+            .topology(topology)
             .consumer_with(consumer, service.clone(), handlers, config)
             .leave_dead_letters()
             .leave_inbox()

@@ -10,7 +10,7 @@ use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
-use postrider::redis::{RedisCache, RedisConfig, RedisTls};
+use postrider::redis::{JobKeys, Redis, RedisCache, RedisConfig, RedisTls, RedisView};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{
     Backend, Erasure, Jobs, Outboxes, PullWords, StoreError, Subscriptions, Tokens, Upkeep,
@@ -221,6 +221,13 @@ pub(crate) fn ledger<S: Books + Outboxes>(
         "" => ledger,
         exchange => ledger.announcing(ExchangeName::new(exchange)?),
     })
+}
+
+/// Where others see jobs, if a Redis is set. Connects when it is used.
+pub(crate) fn job_view(config: &Config) -> anyhow::Result<Option<RedisView>> {
+    let Some(server) = &config.redis else { return Ok(None) };
+    let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
+    Ok(Some(RedisView::new(Redis::lazy(state_redis(config, server))?, keys)))
 }
 
 /// The same server, at the database for progress.

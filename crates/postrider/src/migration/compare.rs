@@ -1,4 +1,4 @@
-//! Proves parity: taps both buses, and compares by event id what arrived there with what the outbox says should have.
+//! Proves parity: taps both buses, and compares by event id what arrived there with what the outboxes say should have.
 //!
 //! A tap is a queue of its own, bound to an exchange as its consumers are. Both taps are bound before the window opens, and the
 //! window is made of outbox positions: an event committed after the taps were bound is published after it, so it must arrive at
@@ -9,21 +9,18 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use super::parity::{Arrivals, Expected};
-use super::{Course, Definition, MigrationError, MigrationName, Parity, Phase, Side};
+use super::parity::Arrivals;
+use super::source::Window;
+use super::{Course, Definition, MigrationError, MigrationName, Parity, Phase, Side, Source};
 use crate::broker::{Broker, BrokerError, Delivery, Removal, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::envelope::wire::{self, Identity};
 use crate::envelope::{EventId, Payload, PayloadHash};
-use crate::store::{Outbox, OutboxDesk, OutboxRow};
-use crate::topology::{
-    Argument, Binding, BindingKey, ExchangeName, Queue, QueueKind, QueueName, RoutingKey, Topology,
-};
+use crate::store::{Outbox, OutboxDesk};
+use crate::topology::{Argument, Binding, BindingKey, ExchangeName, Queue, QueueKind, QueueName, Topology};
 
 /// Deliveries that are fetched at a time.
 const BATCH: usize = 500;
-/// Rows that are read at a time.
-const PAGE: usize = 1000;
 /// How long to listen between two looks at the outbox.
 const BREATH: Duration = Duration::from_millis(250);
 /// A tap that nobody uses is dropped by RabbitMQ after this long, in milliseconds.
@@ -50,13 +47,17 @@ impl Default for Comparing {
     }
 }
 
-/// Compares both buses of the migration that runs, and keeps the report where a cutover looks for it.
+/// Compares both buses of the migration that runs, and keeps the report where a cutover looks for it. `sources` are all outboxes
+/// that publish to the new bus; the first one is in the database that has the migration.
+///
+/// Events that were published without a copy since the phase began are found, too, and copies of them are made now.
 pub async fn compare<S: Outbox + OutboxDesk>(
-    store: &S,
+    sources: &[Source<S>],
     broker: &Arc<dyn Broker>,
     clock: &Clock,
     how: &Comparing,
 ) -> Result<Parity, MigrationError> {
+    let store = &sources.first().ok_or(MigrationError::NoneRuns)?.store;
     let course = store.course().await?.ok_or(MigrationError::NoneRuns)?;
     if course.phase != Phase::Dual {
         let name = course.definition.name.clone();
@@ -74,7 +75,7 @@ pub async fn compare<S: Outbox + OutboxDesk>(
     }
     let name = course.definition.name.clone();
     remove_taps(broker.as_ref(), &name).await?;
-    let compared = listen(store, broker, clock, how, &course).await;
+    let compared = listen(sources, broker, clock, how, &course).await;
     remove_taps(broker.as_ref(), &name).await?;
     let parity = compared?;
     store.keep_parity(&name, &parity).await?;
@@ -125,7 +126,7 @@ struct Ears {
 }
 
 async fn listen<S: Outbox + OutboxDesk>(
-    store: &S,
+    sources: &[Source<S>],
     broker: &Arc<dyn Broker>,
     clock: &Clock,
     how: &Comparing,
@@ -146,70 +147,57 @@ async fn listen<S: Outbox + OutboxDesk>(
         clock: clock.clone(),
     };
     // Whatever is committed from here on is published while both taps are bound.
-    let after = store.horizon().await?.position;
+    let mut windows = Vec::new();
+    for source in sources {
+        windows.push(Window::open(source, course).await?);
+    }
     let started = clock.monotonic();
     while clock.since(started) < how.listen && ears.arrivals.len() < how.most_events {
         ears.hear(BREATH).await?;
     }
-    let up_to = store.horizon().await?.position;
+    for window in &mut windows {
+        window.close().await?;
+    }
     let waiting = clock.monotonic();
-    let expected = loop {
-        let expected = expected(store, definition, after, up_to).await?;
+    loop {
+        for window in &mut windows {
+            window.read().await?;
+        }
         // What is committed may wait for a relay that takes over from another.
-        let published = !expected.is_empty() || up_to == after;
-        let all_there = expected.iter().all(|event| ears.arrivals.has(&event.event_id));
+        let published =
+            windows.iter().any(|window| !window.expected.is_empty()) || windows.iter().all(Window::is_empty);
+        let all_there =
+            windows.iter().flat_map(|window| &window.expected).all(|event| ears.arrivals.has(event));
         if (published && all_there) || clock.since(waiting) >= how.patience {
-            break expected;
+            break;
         }
         ears.hear(BREATH).await?;
-    };
-    let strangers = strangers(store, clock, &ears.arrivals, &expected).await?;
-    Ok(ears.arrivals.report(&expected, &strangers, course.version, clock.now()))
-}
-
-/// The events of the window that were published, and how they look on either side.
-async fn expected<S: Outbox>(
-    store: &S,
-    definition: &Definition,
-    mut after: i64,
-    up_to: i64,
-) -> Result<Vec<Expected>, MigrationError> {
-    let mut all = Vec::new();
-    loop {
-        let page = store.copied_rows(after, up_to, PAGE).await?;
-        let Some((last, _)) = page.last() else { return Ok(all) };
-        after = last.row.position;
-        let covered = |(row, _): &(OutboxRow, _)| {
-            let exchange = row.exchange.as_ref().unwrap_or(&definition.exchange);
-            let key = row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type));
-            definition.covers(exchange, &key)
-        };
-        all.extend(page.into_iter().filter(covered).map(|(row, copy)| {
-            let message = definition.legacy.format.message(&row.envelope, 0);
-            Expected {
-                event_id: row.envelope.id.clone(),
-                new: row.envelope.payload.hash(),
-                legacy: Payload::new("", message.body).hash(),
-                error: copy.error().map(str::to_owned),
-            }
-        }));
     }
+    for window in &mut windows {
+        window.look_back(course.since, clock.now()).await?;
+    }
+    let expected: Vec<_> = windows.iter().flat_map(|window| &window.expected).collect();
+    let earlier: Vec<_> = windows.iter().flat_map(|window| &window.earlier).collect();
+    let strangers = strangers(sources, clock, ears.arrivals.unexpected(&expected)).await?;
+    let report = ears.arrivals.report(&expected, &earlier, &strangers, course.version, clock.now());
+    for window in &windows {
+        window.make_up().await?;
+    }
+    Ok(report)
 }
 
 /// Of the arrivals outside of the window, those that nobody committed. A relay that streams may publish an event a moment before its
 /// commit can be seen, so those that are not found are looked for again.
 async fn strangers<S: OutboxDesk>(
-    store: &S,
+    sources: &[Source<S>],
     clock: &Clock,
-    arrivals: &Arrivals,
-    expected: &[Expected],
+    mut suspects: Vec<EventId>,
 ) -> Result<Vec<EventId>, MigrationError> {
-    let mut suspects = arrivals.unexpected(expected);
     suspects.truncate(ASKED);
     for _ in 0..LOOKS {
         let mut missing = Vec::new();
         for event in suspects {
-            if store.committed(&event).await?.is_none() {
+            if !committed(sources, &event).await? {
                 missing.push(event);
             }
         }
@@ -220,6 +208,15 @@ async fn strangers<S: OutboxDesk>(
         clock.sleep(BREATH).await;
     }
     Ok(suspects)
+}
+
+async fn committed<S: OutboxDesk>(sources: &[Source<S>], event: &EventId) -> Result<bool, MigrationError> {
+    for source in sources {
+        if source.store.committed(event).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Ears {

@@ -12,8 +12,7 @@ use super::{Course, OnLatency, Phase};
 use crate::broker::{Broker, Published};
 use crate::clock::Clock;
 use crate::relay::{RelayConfig, RelayStatus};
-use crate::store::{CopyResult, DualPublishing, OutboxRow, PhaseTurn, RelayId, StoreError};
-use crate::topology::RoutingKey;
+use crate::store::{CopyResult, DualPublishing, PhaseTurn, RelayId, StoreError};
 
 /// How often it looks while a migration runs.
 const EVERY: Duration = Duration::from_secs(1);
@@ -83,7 +82,7 @@ impl<S: DualPublishing> Copier<S> {
         let more = rows.len() == limit;
         let (mut results, mut sent, mut batch) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
-            match self.copy(&row, course) {
+            match self.config.copy_of(&row, &course.definition) {
                 Some(copy) => {
                     batch.push(copy);
                     sent.push(row);
@@ -116,15 +115,6 @@ impl<S: DualPublishing> Copier<S> {
         }
         self.store.settle_copies(results).await?;
         Ok(more && !away)
-    }
-
-    fn copy(&self, row: &OutboxRow, course: &Course) -> Option<crate::broker::Outgoing> {
-        let exchange = row.exchange.as_ref().unwrap_or(&self.config.exchange);
-        let key = row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type));
-        course
-            .definition
-            .covers(exchange, &key)
-            .then(|| course.definition.copy_of(&row.envelope, &key, row.attempts))
     }
 
     /// Says so when publishing takes long, and turns copies off where that was asked for.

@@ -36,6 +36,9 @@ pub struct Legacy {
     pub exchange: ExchangeName,
     /// Its queue: removed with the exchange in the end, when it is empty and nobody consumes it.
     pub queue: Option<QueueName>,
+    /// The wait queues of a consumer of ours there. They lead back to the queue, so they go with it, when they are empty.
+    #[serde(default)]
+    pub waits: Vec<QueueName>,
     /// The key copies are published with; absent: the event's own.
     pub routing_key: Option<RoutingKey>,
     /// How events look there.
@@ -129,6 +132,7 @@ pub(crate) mod tests {
             legacy: Legacy {
                 exchange: ExchangeName::new("smtp_send_email_exc").unwrap(),
                 queue: Some(QueueName::new("smtp_send_email").unwrap()),
+                waits: Vec::new(),
                 routing_key: None,
                 format: LegacyFormat::Bare,
             },

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Comparing, MigrationError, Taken, compare, finish};
+use super::{Comparing, MigrationError, Source, Taken, compare, finish};
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::store::{
@@ -88,16 +88,19 @@ pub async fn ask<S: Operations>(
 /// Runs errands on a store and a broker. Any number of processes may; each errand is one's at a time.
 pub struct Errands<S> {
     store: S,
+    sources: Vec<Source<S>>,
     broker: Arc<dyn Broker>,
     clock: Clock,
     runner: String,
 }
 
 impl<S: Operations + Outbox + OutboxDesk> Errands<S> {
-    /// A runner with a new name.
-    pub fn new(store: S, broker: Arc<dyn Broker>, clock: Clock) -> Self {
+    /// A runner with a new name. `first` is the outbox in whose database migrations are, `more` are all others that publish to the
+    /// broker.
+    pub fn new(first: Source<S>, more: Vec<Source<S>>, broker: Arc<dyn Broker>, clock: Clock) -> Self {
         let runner = RelayId::of_process(&clock).to_string();
-        Self { store, broker, clock, runner }
+        let store = first.store.clone();
+        Self { store, sources: std::iter::once(first).chain(more).collect(), broker, clock, runner }
     }
 
     /// Takes up whatever is asked for, until told to stop.
@@ -172,7 +175,7 @@ impl<S: Operations + Outbox + OutboxDesk> Errands<S> {
                     most_events,
                     patience: Duration::from_millis(patience_ms),
                 };
-                compare(&self.store, &self.broker, &self.clock, &how).await.map(|_| ())
+                compare(&self.sources, &self.broker, &self.clock, &how).await.map(|_| ())
             }
             Errand::Finish { forced } => {
                 let step = Taken {

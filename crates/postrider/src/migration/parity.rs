@@ -90,6 +90,8 @@ pub(super) struct Expected {
     pub(super) legacy: PayloadHash,
     /// Why the copy is not there, if the store knows.
     pub(super) error: Option<String>,
+    /// The position of its row, if no copy of it was ever recorded: none will arrive.
+    pub(super) owed: Option<i64>,
 }
 
 /// What arrived on the two sides.
@@ -126,20 +128,25 @@ impl Arrivals {
         self.seen.len()
     }
 
-    pub(super) fn has(&self, event: &EventId) -> bool {
-        self.seen.get(event).is_some_and(|sides| sides.len() == 2)
+    /// Whether an event has arrived wherever it will.
+    pub(super) fn has(&self, event: &Expected) -> bool {
+        self.seen.get(&event.event_id).is_some_and(|sides| {
+            sides.contains_key(&Side::New) && (event.owed.is_some() || sides.contains_key(&Side::Legacy))
+        })
     }
 
     /// Those that arrived and are not expected: committed before the window, or by nobody.
-    pub(super) fn unexpected(&self, expected: &[Expected]) -> Vec<EventId> {
+    pub(super) fn unexpected(&self, expected: &[&Expected]) -> Vec<EventId> {
         let known: std::collections::HashSet<_> = expected.iter().map(|event| &event.event_id).collect();
         self.seen.keys().filter(|event| !known.contains(event)).cloned().collect()
     }
 
-    /// The report. `strangers` are the events that arrived and that nobody committed.
+    /// The report. `earlier` are the events from before that should have a copy and have none, `strangers` those that arrived and
+    /// that nobody committed.
     pub(super) fn report(
         &self,
-        expected: &[Expected],
+        expected: &[&Expected],
+        earlier: &[&Expected],
         strangers: &[EventId],
         version: i64,
         at: Timestamp,
@@ -165,6 +172,9 @@ impl Arrivals {
                     }
                 }
             }
+        }
+        for event in earlier {
+            report.missing(Side::Legacy, event);
         }
         for stranger in strangers {
             for side in self.seen.get(stranger).into_iter().flat_map(BTreeMap::keys) {
@@ -228,7 +238,7 @@ mod tests {
     }
 
     fn expected(name: &str) -> Expected {
-        Expected { event_id: id(name), new: hash("new"), legacy: hash("old"), error: None }
+        Expected { event_id: id(name), new: hash("new"), legacy: hash("old"), error: None, owed: None }
     }
 
     fn both(arrivals: &mut Arrivals, name: &str) {
@@ -239,7 +249,7 @@ mod tests {
     fn report(arrivals: &Arrivals, events: &[&str], strangers: &[&str]) -> Parity {
         let expected: Vec<_> = events.iter().map(|name| expected(name)).collect();
         let strangers: Vec<_> = strangers.iter().map(|name| id(name)).collect();
-        arrivals.report(&expected, &strangers, 3, Timestamp::UNIX_EPOCH)
+        arrivals.report(&expected.iter().collect::<Vec<_>>(), &[], &strangers, 3, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -283,8 +293,19 @@ mod tests {
         let mut arrivals = Arrivals::default();
         both(&mut arrivals, "in");
         arrivals.note(Side::Legacy, Some(id("before")), hash("old"));
-        let expected = [expected("in")];
-        assert_eq!(arrivals.unexpected(&expected), [id("before")]);
+        assert_eq!(arrivals.unexpected(&[&expected("in")]), [id("before")]);
         assert!(report(&arrivals, &["in"], &[]).holds);
+    }
+
+    #[test]
+    fn what_was_never_copied_is_missing_also_from_before_the_window() {
+        let mut arrivals = Arrivals::default();
+        both(&mut arrivals, "in");
+        let never = Expected { owed: Some(7), ..expected("never copied") };
+        let report = arrivals.report(&[&expected("in")], &[&never], &[], 3, Timestamp::UNIX_EPOCH);
+        assert_eq!((report.holds, report.compared, report.missing), (false, 1, 1), "{report:?}");
+        assert!(!arrivals.has(&never));
+        arrivals.note(Side::New, Some(id("never copied")), hash("new"));
+        assert!(arrivals.has(&never), "there is nothing to wait for");
     }
 }

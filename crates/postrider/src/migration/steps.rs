@@ -165,7 +165,7 @@ pub async fn finish<S: DualPublishing>(
     }
     let legacy = &standing.definition.legacy;
     let removal = Removal {
-        queues: legacy.queue.iter().cloned().collect(),
+        queues: legacy.waits.iter().chain(&legacy.queue).cloned().collect(),
         exchanges: vec![legacy.exchange.clone()],
         only_unused: true,
     };

@@ -12,12 +12,13 @@ use jiff::Timestamp;
 use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::{OutboxTable, Postgres};
+use crate::envelope::EventId;
 use crate::migration::{
     Course, Definition, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
 };
 use crate::store::{CopyResult, DualPublishing, OutboxRow, PhaseTurn, RelayId, StoreError, StoreErrorKind};
 
-const COURSE: &str = "SELECT version, phase, definition::text, settled_version >= version \
+const COURSE: &str = "SELECT version, phase, definition::text, settled_version >= version, phase_at \
      FROM postrider.bus_migration WHERE phase <> 'finished'";
 
 const OBEYS: &str = "WITH old AS (DELETE FROM postrider.bus_migration_relay WHERE seen_at < now() - interval '1 day') \
@@ -54,13 +55,15 @@ impl DualPublishing for Postgres {
         let Some(row) = row else { return Ok(None) };
         let read = || {
             let (phase, definition): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-            Ok::<_, sqlx::Error>((row.try_get(0)?, phase.to_owned(), definition.to_owned(), row.try_get(3)?))
+            let since: jiff_sqlx::Timestamp = row.try_get(4)?;
+            let settled = row.try_get(3)?;
+            Ok::<_, sqlx::Error>((row.try_get(0)?, phase.to_owned(), definition.to_owned(), settled, since))
         };
-        let (version, phase, definition, settled) =
+        let (version, phase, definition, settled, since) =
             read().map_err(|cause| self.error("looking for a migration", cause))?;
         let definition: Definition = serde_json::from_str(&definition).map_err(unreadable)?;
         let phase = Phase::from_name(&phase).ok_or_else(|| unreadable("its phase is none"))?;
-        Ok(Some(Course { version, phase, definition: Arc::new(definition), settled }))
+        Ok(Some(Course { version, phase, definition: Arc::new(definition), settled, since: since.to_jiff() }))
     }
 
     async fn obeys(&self, relay: &RelayId, version: i64, latency: P99) -> Result<(), StoreError> {
@@ -92,13 +95,27 @@ impl DualPublishing for Postgres {
         self.read_halves(positions).await
     }
 
-    async fn copied_rows(
+    async fn published_rows(
         &self,
         after: i64,
         up_to: i64,
         limit: usize,
-    ) -> Result<Vec<(OutboxRow, DeliveryResult)>, StoreError> {
-        self.read_copied(after, up_to, limit).await
+    ) -> Result<Vec<(OutboxRow, Option<DeliveryResult>)>, StoreError> {
+        self.read_published(after, up_to, limit).await
+    }
+
+    async fn uncopied_rows(
+        &self,
+        since: Timestamp,
+        after: i64,
+        up_to: i64,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        self.read_uncopied(since, after, up_to, limit).await
+    }
+
+    async fn owe_copies(&self, rows: Vec<(i64, EventId)>) -> Result<(), StoreError> {
+        self.record_owed(rows).await
     }
 
     async fn start_migration(

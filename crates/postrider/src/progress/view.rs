@@ -2,18 +2,21 @@
 //!
 //! Nothing waits for it and nothing depends on it. A job that changed is *unshown* in the store until its newest version is
 //! written, so a view that was away, lost or restarted gets everything it missed, and a crash between writing and noting
-//! it writes the same version again. An older version never replaces a newer one.
+//! it writes the same version again. An older version never replaces a newer one. A view that lost its data gets all of it again
+//! within seconds; a single key that is gone, as soon as somebody reads the job here.
 
 mod outage;
 
 use std::future::Future;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use self::outage::Outage;
 use super::error::ProgressError;
-use super::job::{Job, JobId};
+use super::job::{Job, JobFilter, JobId};
+use super::state::Status;
 use crate::clock::Clock;
 use crate::store::{Jobs, StoreError};
 
@@ -27,6 +30,12 @@ pub trait View: Send + Sync + 'static {
 
     /// Finished jobs that nobody but the view's own server knows, and that will expire there.
     fn finished(&self) -> impl Future<Output = Result<Vec<Job>, ProgressError>> + Send;
+
+    /// Whether it still has what was shown there. A new view, or one that lost its data, has not.
+    fn remembers(&self) -> impl Future<Output = Result<bool, ProgressError>> + Send;
+
+    /// Everything is shown there from now on.
+    fn remember(&self) -> impl Future<Output = Result<(), ProgressError>> + Send;
 
     /// How much of the memory it may use is used, from 0 to 1; nothing where there is no limit.
     fn memory_used(&self) -> impl Future<Output = Result<Option<f64>, ProgressError>> + Send;
@@ -60,6 +69,8 @@ pub struct ViewConfig {
     pub memory_alert: f64,
     /// How often memory is looked at.
     pub memory_interval: Duration,
+    /// How often it is looked whether the view lost its data.
+    pub loss_interval: Duration,
     /// How often finished jobs that only the view's server knows are archived.
     pub archive_interval: Duration,
 }
@@ -74,6 +85,7 @@ impl Default for ViewConfig {
             ttl: Duration::from_hours(7 * 24),
             memory_alert: 0.8,
             memory_interval: Duration::from_secs(30),
+            loss_interval: Duration::from_secs(5),
             archive_interval: Duration::from_hours(1),
         }
     }
@@ -110,6 +122,14 @@ pub async fn read<S: Jobs, V: View>(store: &S, view: &V, job: &JobId) -> Result<
     Ok(found)
 }
 
+/// Puts a job that somebody read from the store back into its view, whole, if it is not there: its key expired or was lost. Where the
+/// view's server is away, nothing happens.
+pub async fn mend<V: View>(view: &V, job: &Job) {
+    if let Ok(None) = view.look(&job.id).await {
+        let _shown = view.show(std::slice::from_ref(job)).await;
+    }
+}
+
 struct Keeper<S, V> {
     store: S,
     view: V,
@@ -122,7 +142,7 @@ struct Keeper<S, V> {
 
 impl<S: Jobs, V: View> Keeper<S, V> {
     async fn run(&mut self) {
-        let (mut memory_at, mut archive_at) = (Duration::ZERO, Duration::ZERO);
+        let (mut memory_at, mut archive_at, mut loss_at) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         loop {
             let mut passed = self.pass().await;
             let now = self.clock.monotonic();
@@ -134,6 +154,10 @@ impl<S: Jobs, V: View> Keeper<S, V> {
                 archive_at = now + self.config.archive_interval;
                 passed = passed.and(self.archive().await);
             }
+            if passed.is_ok() && now >= loss_at {
+                loss_at = now + self.config.loss_interval;
+                passed = passed.and(self.rebuild().await);
+            }
             match passed {
                 Ok(()) => {
                     self.outage.over();
@@ -141,6 +165,8 @@ impl<S: Jobs, V: View> Keeper<S, V> {
                     self.clock.sleep(self.config.pause).await;
                 }
                 Err(error) => {
+                    // Also where no job changes, it is over only when the server has answered.
+                    loss_at = Duration::ZERO;
                     let wait = self.outage.failed(&error);
                     self.clock.sleep(wait).await;
                 }
@@ -152,25 +178,64 @@ impl<S: Jobs, V: View> Keeper<S, V> {
     async fn pass(&self) -> Result<(), ProgressError> {
         loop {
             let jobs = self.store.unshown_jobs(self.config.batch).await?;
-            let gone = self.clock.now().checked_sub(self.config.ttl).unwrap_or(jiff::Timestamp::MIN);
-            let current: Vec<Job> =
-                jobs.iter().filter(|job| job.finished_at.is_none_or(|at| at > gone)).cloned().collect();
-            let shown = if current.is_empty() { Vec::new() } else { self.view.show(&current).await? };
-            for (job, shown) in current.iter().zip(shown) {
-                // Not tried again before the job changes: what is in its place will not go away by itself.
-                if let Shown::Refused(why) = shown {
-                    metrics::counter!("postrider_progress_view_refused_total").increment(1);
-                    tracing::error!(job = %job.id, why, "a job cannot be shown; its progress is safe in the store");
-                }
-            }
             if !jobs.is_empty() {
-                metrics::counter!("postrider_progress_jobs_shown_total").increment(current.len() as u64);
+                self.show(&jobs).await?;
                 self.store.mark_shown(&jobs).await?;
             }
             if jobs.len() < self.config.batch {
                 return Ok(());
             }
         }
+    }
+
+    /// Shows jobs, but for those that were done so long ago that they expired.
+    async fn show(&self, jobs: &[Job]) -> Result<(), ProgressError> {
+        let gone = self.before(self.config.ttl);
+        let current: Vec<Job> =
+            jobs.iter().filter(|job| job.finished_at.is_none_or(|at| at > gone)).cloned().collect();
+        let shown = if current.is_empty() { Vec::new() } else { self.view.show(&current).await? };
+        for (job, shown) in current.iter().zip(shown) {
+            // Not tried again before the job changes: what is in its place will not go away by itself.
+            if let Shown::Refused(why) = shown {
+                metrics::counter!("postrider_progress_view_refused_total").increment(1);
+                tracing::error!(job = %job.id, why, "a job cannot be shown; its progress is safe in the store");
+            }
+        }
+        metrics::counter!("postrider_progress_jobs_shown_total").increment(current.len() as u64);
+        Ok(())
+    }
+
+    /// Shows everything again if the view lost its data: all jobs that are not done, and of the others those made within twice the time
+    /// that keys stay. A crash before the end begins anew, because only then is the view told to remember.
+    async fn rebuild(&self) -> Result<(), ProgressError> {
+        if self.view.remembers().await? {
+            return Ok(());
+        }
+        let (oldest, mut jobs) = (self.before(self.config.ttl * 2), 0);
+        for status in Status::ALL {
+            let limit = u32::try_from(self.config.batch).unwrap_or(u32::MAX);
+            let mut filter = JobFilter { status: Some(status), limit, ..JobFilter::default() };
+            loop {
+                let page = self.store.jobs(&filter).await?;
+                let Some(last) = page.last() else { break };
+                filter.after = Some((last.created_at, last.id.clone()));
+                self.show(&page).await?;
+                jobs += page.len();
+                if status == Status::Done && last.created_at < oldest {
+                    break;
+                }
+            }
+        }
+        self.view.remember().await?;
+        if jobs > 0 {
+            tracing::info!(jobs, "jobs are shown anew: the view was empty");
+        }
+        Ok(())
+    }
+
+    /// So long ago.
+    fn before(&self, ago: Duration) -> Timestamp {
+        self.clock.now().checked_sub(ago).unwrap_or(Timestamp::MIN)
     }
 
     async fn watch_memory(&mut self) -> Result<(), ProgressError> {

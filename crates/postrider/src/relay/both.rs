@@ -11,7 +11,6 @@ use crate::broker::{Broker, Outgoing, Published};
 use crate::clock::Clock;
 use crate::migration::{Definition, Delivered, DeliveryResult, Halves};
 use crate::store::{DualPublishing, OutboxRow, PublishResult};
-use crate::topology::RoutingKey;
 
 /// That rows are copied, and which halves of them need not go out again.
 pub(super) struct Plan {
@@ -61,7 +60,8 @@ pub(super) async fn publish<S: DualPublishing>(
     };
     plan.look_up(store, &rows).await;
     let halves = |row: &OutboxRow| plan.confirmed.get(&row.row.position).copied().unwrap_or_default();
-    let copies: Vec<Option<Outgoing>> = rows.iter().map(|row| plan.copy(row, config)).collect();
+    let copies: Vec<Option<Outgoing>> =
+        rows.iter().map(|row| config.copy_of(row, &plan.definition)).collect();
     let to_new =
         rows.iter().filter(|row| !halves(row).new).map(|row| outgoing::outgoing(row, config)).collect();
     let wanted = rows.iter().zip(&copies).filter(|(row, _)| !halves(row).legacy);
@@ -109,18 +109,6 @@ impl Plan {
             halves.new |= known.new;
             halves.legacy |= known.legacy;
         }
-    }
-
-    /// The copy of a row for the old bus. What is sent again, or to one queue alone, has none.
-    fn copy(&self, row: &OutboxRow, config: &RelayConfig) -> Option<Outgoing> {
-        if row.verbatim.is_some() || row.target_queue.is_some() {
-            return None;
-        }
-        let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
-        let key = row.routing_key.clone().unwrap_or_else(|| RoutingKey::from(&row.envelope.event_type));
-        self.definition
-            .covers(exchange, &key)
-            .then(|| self.definition.copy_of(&row.envelope, &key, row.attempts))
     }
 }
 

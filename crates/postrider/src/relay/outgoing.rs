@@ -6,9 +6,10 @@ use super::RelayConfig;
 use crate::broker::{Outgoing, Published};
 use crate::clock::Clock;
 use crate::envelope::wire;
+use crate::migration::Definition;
 use crate::spans::{Operation, Span};
 use crate::store::{OutboxRow, PublishResult};
-use crate::topology::routing_key;
+use crate::topology::{RoutingKey, routing_key};
 
 /// Failures until the replay of a dead letter is given up.
 const REPLAY_ATTEMPTS: u32 = 3;
@@ -23,13 +24,23 @@ pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
     if let Some(queue) = &row.target_queue {
         return Outgoing::to_queue(queue, message);
     }
-    Outgoing {
-        exchange: exchange.clone(),
-        routing_key: row
-            .routing_key
-            .clone()
-            .unwrap_or_else(|| routing_key(config.routing_key.as_ref(), &row.envelope)),
-        message,
+    Outgoing { exchange: exchange.clone(), routing_key: config.key_of(row), message }
+}
+
+impl RelayConfig {
+    /// The key that a row is published with: its own, or that of this outbox.
+    fn key_of(&self, row: &OutboxRow) -> RoutingKey {
+        row.routing_key.clone().unwrap_or_else(|| routing_key(self.routing_key.as_ref(), &row.envelope))
+    }
+
+    /// The copy of a row for the old bus. What is sent again, or to one queue alone, has none.
+    pub(crate) fn copy_of(&self, row: &OutboxRow, definition: &Definition) -> Option<Outgoing> {
+        if row.verbatim.is_some() || row.target_queue.is_some() {
+            return None;
+        }
+        let exchange = row.exchange.as_ref().unwrap_or(&self.exchange);
+        let key = self.key_of(row);
+        definition.covers(exchange, &key).then(|| definition.copy_of(&row.envelope, &key, row.attempts))
     }
 }
 

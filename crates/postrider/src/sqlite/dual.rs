@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::Sqlite;
 use super::error::from_sqlite;
 use super::outbox::{COLUMNS, read_row};
+use crate::envelope::EventId;
 use crate::migration::{
     Course, Definition, Delivered, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
 };
@@ -20,13 +21,15 @@ use crate::store::{CopyResult, DualPublishing, OutboxRow, PhaseTurn, RelayId, St
 
 impl DualPublishing for Sqlite {
     async fn course(&self) -> Result<Option<Course>, StoreError> {
-        let select = "SELECT version, phase, definition, settled_version >= version FROM bus_migration WHERE phase <> 'finished'";
-        let row: Option<(i64, String, String, bool)> =
+        let select = "SELECT version, phase, definition, settled_version >= version, phase_at \
+                      FROM bus_migration WHERE phase <> 'finished'";
+        let row: Option<(i64, String, String, bool, i64)> =
             sqlx::query_as(select).fetch_optional(self.readers()).await.map_err(from_sqlite)?;
-        let Some((version, phase, definition, settled)) = row else { return Ok(None) };
+        let Some((version, phase, definition, settled, since)) = row else { return Ok(None) };
         let definition: Definition = serde_json::from_str(&definition).map_err(unreadable)?;
         let phase = Phase::from_name(&phase).ok_or_else(|| unreadable("its phase is none"))?;
-        Ok(Some(Course { version, phase, definition: Arc::new(definition), settled }))
+        let since = Timestamp::from_microsecond(since).map_err(unreadable)?;
+        Ok(Some(Course { version, phase, definition: Arc::new(definition), settled, since }))
     }
 
     async fn obeys(&self, relay: &RelayId, version: i64, latency: P99) -> Result<(), StoreError> {
@@ -100,16 +103,17 @@ impl DualPublishing for Sqlite {
         Ok(found.into_iter().map(|(position, new, legacy)| (position, Halves { new, legacy })).collect())
     }
 
-    async fn copied_rows(
+    async fn published_rows(
         &self,
         after: i64,
         up_to: i64,
         limit: usize,
-    ) -> Result<Vec<(OutboxRow, DeliveryResult)>, StoreError> {
-        let select = "SELECT d.position, d.status, d.error FROM event_delivery d JOIN event_outbox o ON o.position = d.position \
-                      WHERE d.destination = 'legacy' AND d.position > ? AND d.position <= ? AND o.status = 'published' \
-                      ORDER BY d.position LIMIT ?";
-        let found: Vec<(i64, String, Option<String>)> = sqlx::query_as(select)
+    ) -> Result<Vec<(OutboxRow, Option<DeliveryResult>)>, StoreError> {
+        let select = "SELECT o.position, d.status, d.error FROM event_outbox o LEFT JOIN event_delivery d \
+                      ON d.position = o.position AND d.destination = 'legacy' \
+                      WHERE o.status = 'published' AND o.verbatim IS NULL AND o.target_queue IS NULL \
+                      AND o.position > ? AND o.position <= ? ORDER BY o.position LIMIT ?";
+        let found: Vec<(i64, Option<String>, Option<String>)> = sqlx::query_as(select)
             .bind(after)
             .bind(up_to)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
@@ -118,15 +122,49 @@ impl DualPublishing for Sqlite {
             .map_err(from_sqlite)?;
         let rows = self.rows_at(found.iter().map(|(position, ..)| *position).collect()).await?;
         let copy = |row: OutboxRow| {
-            let (_, status, error) = found.iter().find(|(position, ..)| *position == row.row.position)?;
-            let result = match status.as_str() {
-                "confirmed" => DeliveryResult::Confirmed,
-                "failed" => DeliveryResult::Failed(error.clone().unwrap_or_default()),
-                _ => DeliveryResult::Pending,
-            };
+            let at = found.binary_search_by_key(&row.row.position, |(position, ..)| *position).ok()?;
+            let (_, status, error) = &found[at];
+            let result = status.as_ref().map(|status| DeliveryResult::from_columns(status, error.clone()));
             Some((row, result))
         };
         Ok(rows.into_iter().filter_map(copy).collect())
+    }
+
+    async fn uncopied_rows(
+        &self,
+        since: Timestamp,
+        after: i64,
+        up_to: i64,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        let select = "SELECT o.position FROM event_outbox o WHERE o.status = 'published' AND o.verbatim IS NULL \
+                      AND o.target_queue IS NULL AND o.published_at >= ? AND o.position > ? AND o.position <= ? \
+                      AND NOT EXISTS (SELECT 1 FROM event_delivery d WHERE d.position = o.position AND d.destination = 'legacy') \
+                      ORDER BY o.position LIMIT ?";
+        let positions: Vec<i64> = sqlx::query_scalar(select)
+            .bind(since.as_microsecond())
+            .bind(after)
+            .bind(up_to)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(self.readers())
+            .await
+            .map_err(from_sqlite)?;
+        self.rows_at(positions).await
+    }
+
+    async fn owe_copies(&self, rows: Vec<(i64, EventId)>) -> Result<(), StoreError> {
+        let rows: Vec<_> = rows.iter().map(|(position, id)| json!([position, id.as_str()])).collect();
+        let (rows, now) = (json!(rows).to_string(), self.clock().now().as_microsecond());
+        let write = self.writer().run(move |connection| {
+            async move {
+                let insert = "INSERT INTO event_delivery (position, destination, event_id, status, next_attempt_at) \
+                              SELECT value ->> 0, 'legacy', value ->> 1, 'pending', ?2 FROM json_each(?1) WHERE true \
+                              ON CONFLICT DO NOTHING";
+                execute(connection, sqlx::query(insert).bind(rows).bind(now)).await.map(|_| ())
+            }
+            .boxed()
+        });
+        write.await
     }
 
     async fn start_migration(

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{OutboxRow, RelayId, Store, StoreError, StoreErrorKind};
+use crate::envelope::EventId;
 use crate::migration::{
     Course, Definition, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
 };
@@ -64,14 +65,31 @@ pub trait DualPublishing: Store {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// The rows after one position and up to another that have a copy, in order, with what became of it.
-    fn copied_rows(
+    /// The rows after one position and up to another that went to an exchange, in order, with what became of their copies: nothing
+    /// where no relay recorded one.
+    fn published_rows(
         &self,
         _after: i64,
         _up_to: i64,
         _limit: usize,
-    ) -> impl Future<Output = Result<Vec<(OutboxRow, DeliveryResult)>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<(OutboxRow, Option<DeliveryResult>)>, StoreError>> + Send {
         std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Of these rows, those that were published since a time and of which no relay recorded a copy.
+    fn uncopied_rows(
+        &self,
+        _since: Timestamp,
+        _after: i64,
+        _up_to: i64,
+        _limit: usize,
+    ) -> impl Future<Output = Result<Vec<OutboxRow>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Copies of these rows are to be made, where there are none yet.
+    fn owe_copies(&self, _rows: Vec<(i64, EventId)>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Starts a migration, in the phase `dual`, and writes it into the audit log. Refused as

@@ -5,6 +5,7 @@ mod controls;
 mod corrections;
 mod given_up;
 mod idempotency;
+mod migrating;
 mod ordering;
 mod pulling;
 mod pushing;

@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use postrider::envelope::TenantId;
 use postrider::progress::{
     Change, ItemId, Job, JobFilter, JobId, Mark, NewJob, Progress, ProgressError, ProgressErrorKind,
-    ProgressStore as _, Status, Total,
+    ProgressStore as _, Status, Total, view,
 };
+use postrider::redis::RedisView;
 use postrider::store::Jobs;
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +31,15 @@ struct Desk<S> {
     progress: Progress<S>,
     /// The event that tells that a job is done, where the job names no other.
     completed: String,
+    /// Where others see jobs, if they do.
+    view: Option<RedisView>,
 }
 
 type OnDesk<S> = State<Arc<Desk<S>>>;
 
 /// The routes. Every POST may be repeated: what was done before changes nothing.
-pub(crate) fn routes<S: Jobs>(store: S, completed: String) -> Router<Api> {
-    let desk = Arc::new(Desk { progress: Progress::new(store.clone()), store, completed });
+pub(crate) fn routes<S: Jobs>(store: S, completed: String, view: Option<RedisView>) -> Router<Api> {
+    let desk = Arc::new(Desk { progress: Progress::new(store.clone()), store, completed, view });
     Router::new()
         .route("/progress", get(list::<S>).post(init::<S>))
         .route("/progress/{job}", get(show::<S>))
@@ -204,7 +207,13 @@ async fn show<S: Jobs>(
     Extension(caller): Extension<Caller>,
     Path(id): Path<JobId>,
 ) -> Result<Json<Job>, Problem> {
-    desk.find(&caller, &id).await.map(Json)
+    let job = desk.find(&caller, &id).await?;
+    if let Some(view) = desk.view.clone() {
+        // Nobody waits for Redis.
+        let job = job.clone();
+        tokio::spawn(async move { view::mend(&view, &job).await });
+    }
+    Ok(Json(job))
 }
 
 /// A place in the list: when its job was made, and its id.

@@ -41,8 +41,10 @@ fn compare(at: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
     if before.get("const").is_some() && before.get("const") != after.get("const") {
         found.push(format!("{place} was always the same and is not any more"));
     }
-    if let (Some(was), Some(is)) = (before.get("items"), after.get("items")) {
-        compare(&format!("{at}/*"), was, is, found);
+    match (before.get("items"), after.get("items")) {
+        (Some(was), Some(is)) => compare(&format!("{at}/*"), was, is, found),
+        (Some(_), None) => found.push(format!("{place} may have elements of any kind now, and had one kind")),
+        (None, _) => {}
     }
     let (was, is) = (properties(before), properties(after));
     for (name, schema) in &was {
@@ -131,6 +133,12 @@ mod tests {
                     s["properties"]["list"]["items"]["properties"]["n"] = json!({ "type": "string" });
                 }),
                 "/list/*/n was integer",
+            ),
+            (
+                Box::new(|s: &mut Value| {
+                    _ = s["properties"]["list"].as_object_mut().unwrap().remove("items");
+                }),
+                "/list may have elements of any kind",
             ),
         ] {
             let found = with(change);

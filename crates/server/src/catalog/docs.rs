@@ -100,8 +100,9 @@ Redis helps and decides nothing: it may be lost entirely, at any moment. What is
 ## What is there
 | keys | database | what | stays |
 |---|---|---|---|
-| `CONSUMER:ik:TENANT:EVENT` | that of `redis.url` | notes on applied events, asked before the inbox | {hours} hours after the last change |
+| `CONSUMER:ik:TENANT:EVENT` | that of `redis.url`; 0 with `REDIS_HOST` | notes on applied events, asked before the inbox | {hours} hours after the last change |
 | `{prefix}{{ID}}` | {db} (`redis.state_db`, `REDIS_STATE_DB`) | a job: `status`, `total`, `done`, `errors` | {days} days after the last change |
+| `{{{prefix}}}:shown` | the same | is there while Redis has not lost its data | for ever |
 
 A Redis Cluster works for both: name one of its nodes, and set `REDIS_STATE_DB=0`, the only database it has. All keys of a job are in one
 slot; while that slot moves to another node, marks may be told to try again. An eviction policy is for the whole server, not for a database.
@@ -120,9 +121,15 @@ postrider progress get project-7     # what the database says: this is what coun
 
 ## When
 - **Redis is down**: nothing. Events are published and handled; every duplicate costs a trip to the database. Progress is shown late.
-- **Redis lost its data**: nothing. Jobs are written again when they change; `postrider progress` shows them all the while.
+- **Redis lost its data**: nothing. `serve` sees it within 5 s and writes the jobs again, whole, with their time to live (all that are not done, and
+  those made within twice that time); `postrider progress` shows them all the while. A single key that expired or was evicted is written again when somebody reads the job here (`GET
+  /v1/progress/ID`, `postrider progress get ID`) or it changes.
 - **Redis is full**: with `maxmemory-policy volatile-ttl` it evicts keys that end soonest, which is fine. With `noeviction` writes
   fail, which counts as an outage of Redis and of nothing else.
+- **Redis is down, and a service has no database** (`RedisProgress` of the library): Redis alone has these jobs, so keep it persistent
+  (`appendonly yes`, `noeviction`). A call waits 1, 2 and 4 s and is then an error to try again; with `Keeping` around it the caller goes on,
+  and up to 100,000 marks and steps are kept in the memory of the process (`postrider_progress_kept_updates`) and made in their order when
+  Redis is back. A process that dies meanwhile loses what it kept: end it with `Keeping::settled`, or let the events come again.
 - **A key has another type than hash**: somebody else uses the prefix. `postrider` refuses it with an error that names the key; choose
   another `progress.key_prefix`.
 ",

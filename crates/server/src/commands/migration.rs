@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::Context;
 use crate::exit::{Exit, usage};
+use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// How long to wait until all relays obey, before it is left to them.
@@ -271,7 +272,10 @@ async fn carried_out<S: WholeStore>(
         // On the embedded default one process at a time has the broker; while somebody serves, he has it.
         if waits && let Ok(_lock) = wired.serve_lock() {
             let broker = wired.broker.open().await?;
-            Errands::new(store.clone(), broker.clone(), clock.clone()).run(id).await?;
+            let sources = outboxes::open(store, &context.config, clock)?.into_iter();
+            let mut sources = sources.map(|outbox| outbox.publishing(&context.config));
+            let first = sources.next().ok_or_else(|| usage("the configuration has no outbox"))?;
+            Errands::new(first, sources.collect(), broker.clone(), clock.clone()).run(id).await?;
             broker.close().await;
             continue;
         }

@@ -7,16 +7,18 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use postrider::envelope::TenantId;
-use postrider::progress::{Job, JobFilter, JobId, Status};
+use postrider::progress::{Job, JobFilter, JobId, Status, view};
 use postrider::store::Jobs;
 
 use super::Context;
 use crate::exit::{Exit, usage};
 use crate::output::Format;
-use crate::wiring::{OnStore, WholeStore, Wired};
+use crate::wiring::{self, OnStore, WholeStore, Wired};
 
 /// How often a watched job is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long putting a lost key back into Redis may take.
+const MENDS: Duration = Duration::from_secs(2);
 /// How often it is told of where no bar can be drawn.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -75,6 +77,13 @@ impl OnStore for Follow<'_> {
             What::Get { job } => {
                 let job = find(&wired.store, &job).await?;
                 context.output.one(&job, &for_people(&job))?;
+                if let Some(view) = wiring::job_view(&context.config)? {
+                    // The answer is given; a Redis that is away is not waited for.
+                    tokio::select! {
+                        () = view::mend(&view, &job) => {}
+                        () = context.clock.sleep(MENDS) => {}
+                    }
+                }
                 Ok(Exit::Ok)
             }
             What::Watch { job } => watch(&wired.store, &job, context).await,

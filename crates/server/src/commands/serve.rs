@@ -32,6 +32,7 @@ use super::Context;
 use crate::api::metrics;
 use crate::at_work::Relaying;
 use crate::exit::Exit;
+use crate::old_buses;
 use crate::outboxes::{self, house, relay};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
 
@@ -224,7 +225,7 @@ impl Serve<'_> {
                 }
                 standings => standings?,
             };
-            let topology = migration_task::without_finished(&config.own.layout.topology, &standings);
+            let topology = old_buses::without_removed(&config.own.layout.topology, &standings);
             policies.set(&topology).await;
             let clock = self.context.clock.clone();
             let relay = self.runs(Role::Relay).then(|| relay(config));

@@ -199,7 +199,8 @@ pub(super) fn redis(settings: &Settings) -> Result<Option<Server>, (&'static str
     } else if redis.host.is_empty() {
         return Ok(None);
     } else {
-        let text = format!("redis://{}:{}/{}", redis.host, redis.port, redis.state_db);
+        // The state database is for progress alone; whoever wants another than 0 for the rest gives a url.
+        let text = format!("redis://{}:{}/0", redis.host, redis.port);
         parse("redis.host", &text, &["redis"], "a host name")?
     };
     if let Some(password) = redis.password.get().filter(|_| url.password().is_none()) {

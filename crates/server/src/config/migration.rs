@@ -27,17 +27,22 @@ pub(crate) struct Migration {
 const SMAP: (&str, &str, &str) = ("smtp_send_email_exc", "smtp_send_email", "email.#");
 
 impl Migration {
-    /// The migration that can be started; none where no old exchange is named. The preset `smap` brings its own along.
-    pub(super) fn definition(&self, layout: &Layout) -> Result<Option<Definition>, (&'static str, String)> {
-        let smap = layout.exchange.as_str() == "smap.events"
+    /// The migration that can be started; none where no old exchange is named. The preset `smap` brings its own along, but for what
+    /// is said here. `chosen`: somebody set `migration.events`.
+    pub(super) fn definition(
+        &self,
+        layout: &Layout,
+        chosen: bool,
+    ) -> Result<Option<Definition>, (&'static str, String)> {
+        let smap = self.legacy_exchange.is_empty()
+            && layout.exchange.as_str() == "smap.events"
             && layout.topology.exchanges.iter().any(|exchange| exchange.name.as_str() == SMAP.0);
-        let (exchange, queue, events) = if !self.legacy_exchange.is_empty() {
-            (self.legacy_exchange.as_str(), self.legacy_queue.as_str(), self.events.clone())
-        } else if smap {
-            (SMAP.0, SMAP.1, vec![SMAP.2.to_owned()])
-        } else {
+        if self.legacy_exchange.is_empty() && !smap {
             return Ok(None);
-        };
+        }
+        let or_smap = |said: &str, known: &str| if smap && said.is_empty() { known } else { said }.to_owned();
+        let (exchange, queue) = (or_smap(&self.legacy_exchange, SMAP.0), or_smap(&self.legacy_queue, SMAP.1));
+        let events = if smap && !chosen { vec![SMAP.2.to_owned()] } else { self.events.clone() };
         if events.is_empty() {
             return Err(("migration.events", "must have a pattern; [\"#\"] is every event".to_owned()));
         }
@@ -56,6 +61,9 @@ impl Migration {
                 "is the exchange of the new bus; name the old one".to_owned(),
             ));
         }
+        let queue = some(&queue).map(QueueName::new).transpose().map_err(wrong("migration.legacy_queue"))?;
+        let consumed = layout.services.iter().find(|service| Some(service.name()) == queue.as_ref());
+        let waits = consumed.into_iter().flat_map(|service| &service.wait_queues);
         Ok(Some(Definition {
             name: MigrationName::new(&self.name).map_err(wrong("migration.name"))?,
             exchange: layout.exchange.clone(),
@@ -66,10 +74,8 @@ impl Migration {
                 .map_err(wrong("migration.events"))?,
             legacy: Legacy {
                 exchange,
-                queue: some(queue)
-                    .map(QueueName::new)
-                    .transpose()
-                    .map_err(wrong("migration.legacy_queue"))?,
+                waits: waits.map(|wait| wait.name.clone()).collect(),
+                queue,
                 routing_key: some(&self.legacy_routing_key)
                     .map(RoutingKey::new)
                     .transpose()

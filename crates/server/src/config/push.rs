@@ -19,7 +19,7 @@ pub(crate) struct PushForm {
     /// Where to.
     url: String,
     /// A queue of the configuration …
-    queue: Option<QueueName>,
+    pub(in crate::config) queue: Option<QueueName>,
     /// … or the keys that a queue of its own is bound by.
     #[serde(default)]
     keys: Vec<String>,

@@ -1,5 +1,6 @@
 //! The topology that the configuration stands for: a preset, your own exchanges and queues, or both.
 
+mod adopted;
 mod forms;
 mod render;
 
@@ -178,6 +179,11 @@ fn added(settings: &Settings, preset: Option<Layout>, exchange: ExchangeName) ->
     }
     if topology.find_exchange(&exchange).is_none() {
         topology.exchanges.insert(0, Exchange::new(exchange.clone(), ExchangeKind::Topic));
+    }
+    for service in adopted::adopted(settings, &base).map_err(|error| ("consumer", error))? {
+        topology.queues.push(adopted::dead_letters(&service));
+        topology = topology.service(&service);
+        services.push(service);
     }
     let mut own = Vec::new();
     for form in &settings.queue {

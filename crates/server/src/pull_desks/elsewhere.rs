@@ -61,9 +61,11 @@ impl<S: WholeStore> PullDesks<S> {
     ) -> Result<Told, StoreError> {
         let arrivals: Vec<_> = leases.iter().map(|(_, token)| token.arrival().clone()).collect();
         let mut tx = self.store.begin().await?;
-        let admitted = self.store.admit(&mut tx, consumer, &arrivals).await?;
+        let shared = self.config.inbox_of(consumer);
+        let admitted = self.store.admit(&mut tx, shared.as_ref().unwrap_or(consumer), &arrivals).await?;
         self.store.commit(tx).await?;
-        let marked = |admission: &Admission| *admission != Admission::Conflict;
+        // In a shared inbox the same id is the same event, whatever it says.
+        let marked = |admission: &Admission| shared.is_some() || *admission != Admission::Conflict;
         let (mut told, mut news) = (Told::default(), Vec::new());
         for ((lease, token), admission) in leases.into_iter().zip(&admitted) {
             if marked(admission) {

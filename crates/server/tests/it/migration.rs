@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use postrider::broker::Removal;
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::topology::{BindingKey, ExchangeKind, ExchangeName, QueueName, Topology};
+use postrider::{Broker as _, Clock};
 use serde_json::{Value, json};
 
 use super::networked::servers;
@@ -279,6 +283,83 @@ fn an_event_is_published_only_when_the_old_bus_has_it_too_if_asked() {
     until(&folder, "both", |standing| standing["new"]["confirmed"] == 1);
     let consumers = folder.run(&["consumers", "ls", "--json"]).json();
     assert_eq!(consumers[0]["ready"], 1, "the new bus has it once: {consumers}");
+}
+
+/// Both consumers are of the configuration, with one inbox: what the old one has done, the new one is not given.
+#[test]
+fn an_old_and_a_new_consumer_work_side_by_side_from_the_configuration() {
+    let folder = Folder::new();
+    let both = "[[consumer]]\nname = 'smtp'\nqueue = 'smtp_send_email_v2'\n\
+        [[consumer]]\nname = 'smtp-legacy'\nqueue = 'smtp_send_email'\ninbox = 'smtp'\n";
+    folder.write("postrider.toml", &format!("{CONFIG}{both}"));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    publish(&folder);
+    copied(&folder, 1);
+    let lease = |queue: &str, wait_ms: u32| {
+        let path = format!("/v1/queues/{queue}/deliveries");
+        let (status, given) = post(&serving, &path, &json!({ "wait_ms": wait_ms }));
+        assert_eq!(status, 200, "{given}");
+        given["deliveries"].clone()
+    };
+    let old = lease("smtp_send_email", 20_000);
+    assert_eq!(old[0]["data"]["to"], "ann@example.com", "{old}");
+    let leases = json!({ "leases": [old[0]["lease"]] });
+    let (_, told) = post(&serving, "/v1/queues/smtp_send_email/deliveries:ack", &leases);
+    assert_eq!(told["settled"].as_array().unwrap().len(), 1, "{told}");
+    serving.wait_for_metric("postrider_consumer_applied_total{consumer=\"smtp-legacy\"} 1");
+    assert_eq!(lease("smtp_send_email_v2", 500), json!([]));
+    serving.wait_for_metric("postrider_consumer_duplicates_total{consumer=\"smtp\"} 1");
+}
+
+/// The old exchange is gone: copies fail, are counted and shown apart, and the new bus goes on. When it is there again, they arrive.
+/// Everything is slower than the limits here, which is said and changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_bus_that_is_gone_holds_up_nothing() {
+    let (folder, _database, vhost) = servers().await;
+    let config =
+        format!("{CONFIG}warn_ms = 0\nlimit_ms = 0\n[relay]\nbackoff_base_ms = 200\nbackoff_max_ms = 500\n");
+    folder.write("postrider.toml", &config);
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();
+    let old = ExchangeName::new("smtp_send_email_exc").unwrap();
+    let gone = Removal { exchanges: vec![old.clone()], ..Removal::default() };
+    broker.remove(&gone).await.unwrap();
+    let event = format!(r#"{{"type": "email.verification.requested", "data": {EMAIL}}}"#);
+    for number in 1..=30 {
+        assert_eq!(serving.post_event(&[], &event).0, 202);
+        // One by one, so that there are enough batches for their slowest to count.
+        serving.wait_for_metric(&format!("postrider_relay_published_total {number}"));
+    }
+    let failing = until(&folder, "a failed copy", |standing| standing["legacy"]["failed"].as_u64() > Some(0));
+    assert_eq!((&failing["new"]["confirmed"], &failing["legacy"]["confirmed"]), (&json!(30), &json!(0)));
+    assert!(failing["legacy_error"].as_str().unwrap().contains("smtp_send_email_exc"), "{failing}");
+    folder.run(&["migration", "cutover"]).assert(3, "copies have not reached the old bus");
+    let (_, _, metrics) = serving.http("GET", "/v1/metrics", &[], "");
+    let failed =
+        metrics.lines().find_map(|line| line.strip_prefix("postrider_migration_legacy_failed_total "));
+    assert!(failed.unwrap().parse::<u64>().unwrap() >= 30, "{metrics}");
+
+    let queue = QueueName::new("smtp_send_email").unwrap();
+    let back = Topology::default().exchange(old.clone(), ExchangeKind::Fanout).bind(
+        old,
+        queue.clone(),
+        BindingKey::new("").unwrap(),
+    );
+    broker.declare(&back).await.unwrap();
+    until_copied(&folder, 30);
+    assert_eq!(broker.depth(&queue).await.unwrap(), 30);
+    let (_, _, metrics) = serving.http("GET", "/v1/metrics", &[], "");
+    for path in ["new", "legacy"] {
+        let bucket = format!("event_publish_duration_seconds_bucket{{path=\"{path}\",le=\"0.1\"}}");
+        assert!(metrics.contains(&bucket), "{path}: {metrics}");
+    }
+    serving.wait_for("takes long");
+    assert_eq!(standing(&folder)["phase"], "dual", "`warn` only says so");
 }
 
 #[test]

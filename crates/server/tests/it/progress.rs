@@ -107,6 +107,46 @@ async fn serve_calls_somebody_when_redis_is_almost_full() {
     serving.wait_for_metric("postrider_progress_alerts_total{alert=\"memory\"} 1");
 }
 
+/// Redis loses everything; no job changes. The hash is back whole, with its time to live: at a read, and by `serve` alone. Then it dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_key_is_rebuilt_when_it_is_read_and_by_itself() {
+    let redis = postrider_testkit::servers::Redis::start().await.unwrap();
+    let folder = Folder::new().with("REDIS_URL", &redis.url()).with("POSTRIDER_PROGRESS__TTL_DAYS", "2");
+    let file = SqliteConfig::new(folder.path().join(".postrider/postrider.db"));
+    folder.run(&["progress", "ls"]).assert(0, "JOB");
+    running(Sqlite::open(file, Clock::system()).await.unwrap(), "project-7").await;
+    let cli = |args: &[&str]| {
+        let url = format!("{}/1", redis.url());
+        let ran = std::process::Command::new("redis-cli").args(["-u", &url]).args(args).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+    };
+    let is_back = |how: &str| {
+        let whole = || cli(&["HMGET", "smap:proj:project-7", "status", "total", "done", "errors"]);
+        for _ in 0..600 {
+            if whole() == "PROCESSING\n4\n3\n1" {
+                let ttl: u64 = cli(&["TTL", "smap:proj:project-7"]).parse().unwrap();
+                assert!(ttl > 47 * 3600 && ttl <= 48 * 3600, "{ttl}");
+                assert_eq!(cli(&["FLUSHDB"]), "OK");
+                return;
+            }
+            std::thread::park_timeout(std::time::Duration::from_millis(100));
+        }
+        panic!("{how}: {}", whole());
+    };
+    folder.run(&["progress", "get", "project-7"]).assert(0, "3 of 4");
+    is_back("read by a command");
+    let serving = folder.serve(&["--roles", "api"]);
+    assert_eq!(serving.http("GET", "/v1/progress/project-7", &[], "").0, 200);
+    is_back("read over HTTP");
+    drop(serving);
+    let serving = folder.serve(&["--roles", "api,progress"]);
+    is_back("shown for the first time");
+    is_back("lost while nobody reads it");
+    // When it is away somebody is called, once, after 1, 2 and 4 s, although no job changes.
+    redis.kill().unwrap();
+    serving.wait_for_metric("postrider_progress_alerts_total{alert=\"unavailable\"} 1");
+}
+
 #[test]
 fn jobs_are_made_marked_and_shown_over_http() {
     let folder = Folder::new().with("POSTRIDER_PROGRESS__COMPLETED", "project.completed");

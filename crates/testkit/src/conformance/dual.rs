@@ -26,6 +26,7 @@ fn definition() -> Definition {
         legacy: Legacy {
             exchange: ExchangeName::new("shop.legacy").unwrap(),
             queue: Some(QueueName::new("shop.old").unwrap()),
+            waits: vec![QueueName::new("shop.old.wait.5s").unwrap()],
             routing_key: None,
             format: LegacyFormat::Bare,
         },
@@ -228,8 +229,8 @@ pub async fn a_rollback_copies_what_went_to_the_new_bus_alone<F: StoreFixture>(f
     assert_eq!(desk.standing().await.legacy.pending, 0);
 }
 
-/// In pages, with what became of their copies.
-pub async fn copied_rows_are_found_for_a_comparison<F: StoreFixture>(fixture: &F) {
+/// In pages, with what became of their copies; also those that have none, of which copies can be owed.
+pub async fn published_rows_are_found_for_a_comparison<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.started().await;
     desk.commit((0..5).map(|number| free(&format!("e{number}")))).await;
@@ -237,14 +238,30 @@ pub async fn copied_rows_are_found_for_a_comparison<F: StoreFixture>(fixture: &F
     desk.settle_both(&rows[..3], &PublishResult::Published, &DeliveryResult::Confirmed).await;
     desk.settle_both(&rows[3..4], &PublishResult::Published, &DeliveryResult::Failed("no".to_owned())).await;
     let (first, last) = (rows[0].row.position, rows[4].row.position);
-    let page = desk.store.copied_rows(first, last, 2).await.unwrap();
+    let page = desk.store.published_rows(first, last, 2).await.unwrap();
     let found: Vec<_> = page.iter().map(|(row, copy)| (row.envelope.id.as_str(), copy.clone())).collect();
-    assert_eq!(found, [("e1", DeliveryResult::Confirmed), ("e2", DeliveryResult::Confirmed)]);
-    let page = desk.store.copied_rows(rows[2].row.position, last, 2).await.unwrap();
+    assert_eq!(found, [("e1", Some(DeliveryResult::Confirmed)), ("e2", Some(DeliveryResult::Confirmed))]);
+    let page = desk.store.published_rows(rows[2].row.position, last, 2).await.unwrap();
     assert_eq!(page.len(), 1, "what is not published is not there");
-    assert_eq!(page[0].1, DeliveryResult::Failed("no".to_owned()));
+    assert_eq!(page[0].1, Some(DeliveryResult::Failed("no".to_owned())));
     let hash: PayloadHash = page[0].0.envelope.payload.hash();
     assert_eq!(hash, rows[3].envelope.payload.hash());
+
+    // A relay that knows of no migration marks the row alone.
+    let since = desk.store.course().await.unwrap().unwrap().since;
+    let uncopied = async || desk.store.uncopied_rows(since, first, last, 10).await.unwrap();
+    assert_eq!(due(&uncopied().await), Vec::<String>::new());
+    desk.publish(&rows[4..]).await;
+    let page = desk.store.published_rows(rows[3].row.position, last, 2).await.unwrap();
+    assert_eq!((page[0].0.envelope.id.as_str(), &page[0].1), ("e4", &None));
+    assert_eq!(due(&uncopied().await), ["e4"]);
+    let later = desk.after(Duration::from_mins(1));
+    assert!(desk.store.uncopied_rows(later, first, last, 10).await.unwrap().is_empty());
+    for _ in 0..2 {
+        desk.store.owe_copies(vec![(last, rows[4].envelope.id.clone())]).await.unwrap();
+    }
+    assert!(uncopied().await.is_empty());
+    assert_eq!(desk.standing().await.legacy.pending, 1);
 
     let parity =
         Parity { holds: true, compared: 4, version: desk.standing().await.version, ..Parity::default() };

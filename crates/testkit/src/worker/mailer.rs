@@ -61,6 +61,7 @@ pub fn definition() -> Result<Definition> {
         legacy: Legacy {
             exchange: legacy()?,
             queue: Some(QueueName::new("smtp_send_email")?),
+            waits: service(true)?.wait_queues.into_iter().map(|wait| wait.name).collect(),
             routing_key: None,
             format: LegacyFormat::Template(Template::new(template)?),
         },

@@ -262,8 +262,14 @@ impl<S: Effects> Stage<S> {
         })
         .await;
         drop((relay, consumers));
-        let _moved = self.worker(moved);
-        let finished = async || self.errand(Errand::Finish { forced: false }).await.error.is_none();
+        // Asked for, perhaps begun, perhaps done when the process dies: the next one takes it up.
+        let finish = Errand::Finish { forced: false };
+        let relay = self.worker(moved);
+        migration::ask(&self.store, &self.clock, finish, "test", None).await.unwrap();
+        let _relay = self.kill(relay, moved).await;
+        let finished = async || {
+            self.standing().await.phase == Phase::Finished || self.errand(finish).await.error.is_none()
+        };
         self.until("the old queue is empty and removed", finished).await;
         assert_eq!(self.standing().await.phase, Phase::Finished);
 

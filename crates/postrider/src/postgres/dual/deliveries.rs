@@ -8,6 +8,7 @@ use sqlx::Row as _;
 
 use super::super::claim::{COLUMNS, outbox_row, row_id};
 use super::Postgres;
+use crate::envelope::EventId;
 use crate::migration::{Delivered, DeliveryResult, Halves};
 use crate::store::{CopyResult, OutboxRow, StoreError};
 
@@ -56,10 +57,22 @@ const HALVES: &str = "SELECT asked.position, bool_or(d.destination = 'new'), boo
          WHERE outbox = {name} AND position = asked.position AND status = 'confirmed' OFFSET 0) d \
      GROUP BY asked.position";
 
-const COPIED: &str = "SELECT d.position, d.status, d.error FROM postrider.event_delivery d \
-     WHERE d.outbox = {name} AND d.destination = 'legacy' AND d.position > $1 AND d.position <= $2 \
-       AND EXISTS (SELECT FROM {outbox} o WHERE o.position = d.position AND o.status = 'published') \
-     ORDER BY d.position LIMIT $3";
+/// Begins with the outbox: a row that went out without a copy is found, too.
+const PUBLISHED: &str = "SELECT o.position, d.status, d.error FROM {outbox} o LEFT JOIN LATERAL ( \
+         SELECT status, error FROM postrider.event_delivery \
+         WHERE outbox = {name} AND position = o.position AND destination = 'legacy' OFFSET 0) d ON true \
+     WHERE o.status = 'published' AND o.verbatim IS NULL AND o.target_queue IS NULL AND o.position > $1 AND o.position <= $2 \
+     ORDER BY o.position LIMIT $3";
+
+const UNCOPIED: &str = "SELECT o.position FROM {outbox} o \
+     WHERE o.status = 'published' AND o.verbatim IS NULL AND o.target_queue IS NULL AND o.position > $2 AND o.position <= $3 \
+       AND o.published_at >= $1 AND NOT EXISTS (SELECT FROM postrider.event_delivery d \
+         WHERE d.outbox = {name} AND d.position = o.position AND d.destination = 'legacy') \
+     ORDER BY o.position LIMIT $4";
+
+const OWE: &str = "INSERT INTO postrider.event_delivery (outbox, position, destination, event_id, status, next_attempt_at) \
+     SELECT {name}, position, 'legacy', event_id, 'pending', now() \
+     FROM UNNEST($1::bigint[], $2::text[]) AS owed (position, event_id) ON CONFLICT DO NOTHING";
 
 const FORGET: &str = "DELETE FROM postrider.event_delivery WHERE ctid = ANY (ARRAY( \
          SELECT ctid FROM postrider.event_delivery WHERE confirmed_at < $1 LIMIT $2))";
@@ -168,28 +181,24 @@ impl Postgres {
         Ok(found.into_iter().map(|(position, new, legacy)| (position, Halves { new, legacy })).collect())
     }
 
-    pub(super) async fn read_copied(
+    pub(super) async fn read_published(
         &self,
         after: i64,
         up_to: i64,
         limit: usize,
-    ) -> Result<Vec<(OutboxRow, DeliveryResult)>, StoreError> {
-        let statement = self.table.statement(COPIED);
+    ) -> Result<Vec<(OutboxRow, Option<DeliveryResult>)>, StoreError> {
+        let statement = self.table.statement(PUBLISHED);
         let select = sqlx::query(statement.sql())
             .bind(after)
             .bind(up_to)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let doing = "reading which events were copied";
+        let doing = "reading which events were published";
         let found = self.limited(doing, select.fetch_all(self.pool())).await?;
         let mut copies = std::collections::HashMap::new();
         for row in &found {
             let read = || {
-                let (status, error): (&str, Option<String>) = (row.try_get(1)?, row.try_get(2)?);
-                let result = match status {
-                    "confirmed" => DeliveryResult::Confirmed,
-                    "failed" => DeliveryResult::Failed(error.unwrap_or_default()),
-                    _ => DeliveryResult::Pending,
-                };
+                let (status, error): (Option<String>, Option<String>) = (row.try_get(1)?, row.try_get(2)?);
+                let result = status.map(|status| DeliveryResult::from_columns(&status, error));
                 Ok((row.try_get::<i64, _>(0)?, result))
             };
             let (position, result) = read().map_err(|cause| self.error(doing, cause))?;
@@ -201,6 +210,33 @@ impl Postgres {
             .filter_map(|row| Some((copies.remove(&row.row.position)?, row)))
             .map(|(copy, row)| (row, copy))
             .collect())
+    }
+
+    pub(super) async fn read_uncopied(
+        &self,
+        since: Timestamp,
+        after: i64,
+        up_to: i64,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        let statement = self.table.statement(UNCOPIED);
+        let select = sqlx::query_scalar(statement.sql())
+            .bind(since.to_sqlx())
+            .bind(after)
+            .bind(up_to)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let doing = "reading which events were not copied";
+        let positions: Vec<i64> = self.limited(doing, select.fetch_all(self.pool())).await?;
+        if positions.is_empty() { Ok(Vec::new()) } else { self.rows_at(positions).await }
+    }
+
+    pub(super) async fn record_owed(&self, rows: Vec<(i64, EventId)>) -> Result<(), StoreError> {
+        let (positions, ids): (Vec<_>, Vec<_>) =
+            rows.into_iter().map(|(position, id)| (position, id.to_string())).unzip();
+        let statement = self.table.statement(OWE);
+        let insert = sqlx::query(statement.sql()).bind(positions).bind(ids);
+        self.limited("recording which copies are owed", insert.execute(self.pool())).await?;
+        Ok(())
     }
 
     pub(super) async fn drop_deliveries(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {

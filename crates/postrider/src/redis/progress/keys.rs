@@ -50,6 +50,11 @@ impl JobKeys {
         format!("{{{}{job}}}:pages", self.prefix)
     }
 
+    /// Is there for as long as Redis did not lose its data. No job has such a name.
+    pub(super) fn memory(&self) -> String {
+        format!("{{{}}}:shown", self.prefix)
+    }
+
     pub(super) fn ttl_ms(&self) -> u64 {
         u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX >> 1)
     }

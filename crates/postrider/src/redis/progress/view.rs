@@ -75,6 +75,16 @@ impl View for RedisView {
         Ok(jobs)
     }
 
+    async fn remembers(&self) -> Result<bool, ProgressError> {
+        let there: u64 = self.redis.ask(redis::cmd("EXISTS").arg(self.keys.memory()).take()).await?;
+        Ok(there > 0)
+    }
+
+    async fn remember(&self) -> Result<(), ProgressError> {
+        let _: String = self.redis.ask(redis::cmd("SET").arg(self.keys.memory()).arg(1).take()).await?;
+        Ok(())
+    }
+
     async fn memory_used(&self) -> Result<Option<f64>, ProgressError> {
         Ok(self.redis.facts().await?.memory_used())
     }

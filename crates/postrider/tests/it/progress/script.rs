@@ -7,14 +7,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postrider::progress::view::{Shown, View as _};
 use postrider::progress::{
-    Announcer, NewJob, Progress, ProgressError, ProgressErrorKind, ProgressStore as _, Status,
+    Announcer, BrokerAnnouncer, Change, Job, Keeping, NewJob, Progress, ProgressError, ProgressErrorKind,
+    ProgressStore as _, Status, Update, completion_id,
 };
 use postrider::redis::{JobKeys, Redis, RedisConfig, RedisProgress, RedisView};
-use postrider::store::Jobs as _;
+use postrider::store::Jobs;
+use postrider::topology::{ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use postrider::{Clock, Event};
-use postrider_testkit::servers::Redis as Server;
+use postrider_testkit::servers::{Redis as Server, shared};
+use postrider_testkit::worker;
 
-use super::{closed, done, job, sqlite};
+use super::{closed, done, job, postgres, sqlite};
 use crate::conformance::redis::Ear;
 
 struct World {
@@ -115,6 +118,50 @@ async fn an_outage_is_an_error_that_can_be_tried_again() {
     assert_eq!(world.progress.get(&job("7")).await.unwrap().unwrap().status, Status::Done);
 }
 
+/// A service without a database: RabbitMQ has its events, Redis its jobs, and Redis is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_goes_on_without_redis_and_what_he_did_is_counted_and_announced_later() {
+    let world = world().await;
+    let (clock, vhost) = (Clock::system(), shared().unwrap().vhost().await.unwrap());
+    let broker = worker::connect_rabbitmq(&vhost.amqp_url, &clock).await.unwrap();
+    let exchange = ExchangeName::new("jobs").unwrap();
+    let ears = ServiceQueue::new("ears", Default::default()).unwrap().bind(&exchange, "job.*").unwrap();
+    let topology = Topology::default().exchange(exchange.clone(), ExchangeKind::Topic).service(&ears);
+    broker.declare(&topology).await.unwrap();
+    let format = postrider::WireFormat::Envelope;
+    let announcer =
+        Arc::new(BrokerAnnouncer { broker: broker.clone(), exchange, format, clock: clock.clone() });
+    let redis = Redis::lazy(RedisConfig::new(world.server.url())).unwrap();
+    let progress = RedisProgress::new(redis, JobKeys::default(), announcer, clock.clone());
+    let progress = progress.retries(&[Duration::from_millis(10); 3]);
+    let keeping = Keeping::at_most(6, progress.clone(), clock.clone());
+    assert!(matches!(keeping.init(&NewJob::new("7").unwrap()).await.unwrap(), Update::Made(_)));
+
+    world.server.kill().unwrap();
+    let (id, total) = (job("7"), Change::SetTotal(3_u32.into()));
+    assert_eq!(keeping.change(&id, total).await.unwrap(), Update::Kept);
+    for items in [&["a", "b"][..], &["b"]] {
+        assert_eq!(keeping.mark(&id, &done(items)).await.unwrap(), Update::Kept);
+    }
+    assert_eq!(keeping.change(&id, Change::EndDiscovery).await.unwrap(), Update::Kept);
+    // Refused when Redis is back, which holds up nobody behind it.
+    assert_eq!(keeping.mark(&job("nobody"), &done(&["x"])).await.unwrap(), Update::Kept);
+    assert_eq!(keeping.kept(), 6);
+    let full = keeping.mark(&id, &done(&["c"])).await.unwrap_err();
+    assert!(full.is_transient() && full.to_string().contains("not kept"), "{full}");
+    assert!(!keeping.settled(Duration::ZERO).await);
+
+    world.server.restart().await.unwrap();
+    assert!(keeping.settled(Duration::from_mins(1)).await);
+    let counted = progress.get(&id).await.unwrap().unwrap();
+    assert_eq!((counted.status, counted.total, counted.done), (Status::Processing, 3, 2));
+    assert!(matches!(keeping.mark(&id, &done(&["c"])).await.unwrap(), Update::Made(_)));
+    let mut heard = broker.subscribe(ears.name(), 10).await.unwrap();
+    let told = heard.next(10).await.unwrap();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].message.properties.message_id.as_deref(), Some(completion_id(&id).as_str()));
+}
+
 /// Fails the first time: the broker is away.
 #[derive(Default)]
 struct Stutter {
@@ -186,6 +233,15 @@ async fn a_worker_that_is_killed_while_it_announces_is_stood_in_for() {
     }
 }
 
+/// A store takes them once, as they are.
+async fn archives<S: Jobs>(store: &S, finished: &[Job], world: &World) {
+    assert_eq!(store.archive_jobs(finished).await.unwrap(), 1);
+    assert_eq!(store.archive_jobs(finished).await.unwrap(), 0);
+    let progress = Progress::new(store.clone());
+    assert_eq!(progress.get(&job("redis")).await.unwrap(), world.progress.get(&job("redis")).await.unwrap());
+    assert_eq!(progress.mark(&job("redis"), &done(&["a"])).await.unwrap().repeated, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn finished_jobs_are_archived_and_a_store_leaves_redis_own_jobs_alone() {
     let world = world().await;
@@ -197,11 +253,9 @@ async fn finished_jobs_are_archived_and_a_store_leaves_redis_own_jobs_alone() {
     let (store, _folder) = sqlite().await;
     let finished = view.finished().await.unwrap();
     assert_eq!(finished.len(), 1);
-    assert_eq!(store.archive_jobs(&finished).await.unwrap(), 1);
-    assert_eq!(store.archive_jobs(&finished).await.unwrap(), 0);
-    let progress = Progress::new(store.clone());
-    assert_eq!(progress.get(&job("redis")).await.unwrap(), world.progress.get(&job("redis")).await.unwrap());
-    assert_eq!(progress.mark(&job("redis"), &done(&["a"])).await.unwrap().repeated, 1);
+    archives(&store, &finished, &world).await;
+    let (servers, _database) = postgres().await;
+    archives(&servers, &finished, &world).await;
 
     let same_name = closed(&store, "running", 1).await;
     let shown = view.show(&[same_name]).await.unwrap();

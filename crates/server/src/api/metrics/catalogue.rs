@@ -33,7 +33,7 @@ const fn metric(
 
 /// All of them, in the order in which an event meets them.
 #[rustfmt::skip] // a table
-pub(crate) const METRICS: [Metric; 62] = [
+pub(crate) const METRICS: [Metric; 64] = [
     metric("postrider_build_info", Gauge, &["version"], "Always 1; which version runs."),
     metric("postrider_up", Gauge, &["part"], "1 while the part (store, broker) answers, else 0."),
     metric("postrider_schema_version", Gauge, &[], "The version of the database's schema."),
@@ -91,6 +91,8 @@ pub(crate) const METRICS: [Metric; 62] = [
     metric("postrider_progress_view_refused_total", Counter, &[], "Jobs that Redis refused to show; their progress is safe in the store."),
     metric("postrider_progress_redis_memory_ratio", Gauge, &[], "How much of its maxmemory that Redis uses, from 0 to 1."),
     metric("postrider_progress_jobs_shown_total", Counter, &[], "Changes of jobs that were written to Redis."),
+    metric("postrider_progress_kept_updates", Gauge, &[], "Marks and steps that a service without a database keeps in memory while Redis is away."),
+    metric("postrider_progress_kept_refused_total", Counter, &[], "Of those, the ones that Redis refused when it was back; the log says which."),
     metric("postrider_ledger_posted_total", Counter, &[], "Events that became journal entries."),
     metric("postrider_ledger_duplicates_total", Counter, &[], "Events that had become entries before, absorbed."),
     metric("postrider_ledger_refused_total", Counter, &["code"], "Events that were not posted, by the code of the refusal; each is a dead letter."),

@@ -116,7 +116,8 @@ impl ApiTask {
                 PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, noted, ended);
             let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
             let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
-            let jobs = progress::routes(store.clone(), config.settings.progress.completed.clone());
+            let completed = config.settings.progress.completed.clone();
+            let jobs = progress::routes(store.clone(), completed, wiring::job_view(&config)?);
             Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs))
         } else {
             None

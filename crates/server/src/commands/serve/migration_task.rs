@@ -1,8 +1,7 @@
 //! What `serve` has to do with a migration before it publishes anything.
 
-use postrider::migration::{self, Phase, Standing, Taken};
+use postrider::migration::{self, Phase, Taken};
 use postrider::store::{DualPublishing, StoreErrorKind};
-use postrider::topology::Topology;
 
 use crate::commands::Context;
 
@@ -28,18 +27,4 @@ pub(super) async fn begin<S: DualPublishing>(store: &S, context: &Context) -> an
         Err(migration::MigrationError::Store(error)) if error.kind == StoreErrorKind::Duplicate => Ok(()),
         started => Ok(started?),
     }
-}
-
-/// A topology without the old buses that were removed: whoever still has them in the configuration does not bring them back.
-pub(super) fn without_finished(topology: &Topology, standings: &[Standing]) -> Topology {
-    let mut topology = topology.clone();
-    for standing in standings.iter().filter(|one| one.phase == Phase::Finished) {
-        let legacy = &standing.definition.legacy;
-        topology.exchanges.retain(|exchange| exchange.name != legacy.exchange);
-        topology.queues.retain(|queue| Some(&queue.name) != legacy.queue.as_ref());
-        topology.bindings.retain(|binding| {
-            binding.exchange != legacy.exchange && Some(&binding.queue) != legacy.queue.as_ref()
-        });
-    }
-    topology
 }

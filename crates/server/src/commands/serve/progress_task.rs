@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::progress::OutboxAnnouncer;
 use postrider::progress::view::{self, ViewConfig};
-use postrider::redis::{JobKeys, Redis, RedisProgress, RedisView};
+use postrider::redis::{JobKeys, Redis, RedisProgress};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
@@ -27,16 +27,9 @@ pub(super) fn start<S: WholeStore>(
 ) -> anyhow::Result<()> {
     let (config, clock) = (&context.config, context.clock.clone());
     if let Some(server) = &config.redis {
-        let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
-        let redis = Redis::lazy(wiring::state_redis(config, server))?;
-        let keeping = view::keep(
-            store.clone(),
-            RedisView::new(redis, keys),
-            clock.clone(),
-            view_config(config),
-            stop.clone(),
-        );
-        tokio::spawn(keeping);
+        if let Some(view) = wiring::job_view(config)? {
+            tokio::spawn(view::keep(store.clone(), view, clock.clone(), view_config(config), stop.clone()));
+        }
         let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
         let redis = Redis::lazy(wiring::state_redis(config, server))?;
         let announcer = Arc::new(OutboxAnnouncer(store.clone()));

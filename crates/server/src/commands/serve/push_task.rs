@@ -21,6 +21,7 @@ use super::policies::Policies;
 use crate::at_work::AtWork;
 use crate::commands::Context;
 use crate::config::{Config, Live, Pushed};
+use crate::old_buses;
 use crate::wiring::WholeStore;
 
 /// How often it looks for changes, and stores what came of attempts.
@@ -161,12 +162,19 @@ impl<S: WholeStore> Pushing<S> {
         let (layout, allowed) = (&self.config.own.layout, self.config.allowed.clone());
         subscription.check(&allowed)?;
         let service = subscription.service(&layout.services, &layout.exchange)?;
+        let standings = self.store.migrations_of_buses().await?;
+        if old_buses::is_removed(service.name(), &standings) {
+            anyhow::bail!(
+                "the queue {} was removed with the old bus; take this [[push]] out of the configuration",
+                service.name()
+            );
+        }
         let sender = subscription.sender(secrets, allowed, Arc::new(SystemNames), self.clock.clone())?;
         let attempts = Arc::new(Attempts::default());
         let pauses = Arc::new(self.store.clone());
         let push =
             Push::new(sender, subscription.status.clone(), attempts.clone(), pauses, self.clock.clone());
-        let topology = self.config.topology_with(&subscription);
+        let topology = old_buses::without_removed(&self.config.topology_with(&subscription), &standings);
         let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
             .relay(None)
             .events_from(layout.exchange.clone())

@@ -1,0 +1,242 @@
+//! Two relays, two buses, on PostgreSQL and RabbitMQ: every phase is obeyed by both, and a comparison sees what is not the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider::broker::Outgoing;
+use postrider::envelope::{WireFormat, wire};
+use postrider::migration::{self, Comparing, Definition, Difference, Parity, Side, Source, Standing, Taken};
+use postrider::postgres::{Postgres, PostgresConfig};
+use postrider::relay::{RelayConfig, RelayMode};
+use postrider::runtime::{Running, Runtime};
+use postrider::settlement::RetryPolicy;
+use postrider::store::{DualPublishing as _, Operations as _, Outbox as _, Store as _};
+use postrider::topology::{ExchangeKind, QueueName, RoutingKey, ServiceQueue, Topology};
+use postrider::{Broker, Clock, Envelope};
+use postrider_testkit::servers::{TestDatabase, TestVhost, shared};
+use postrider_testkit::worker::{self, mailer};
+
+const LIMIT: Duration = Duration::from_mins(2);
+
+struct Buses {
+    store: Postgres,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    definition: Definition,
+    relay: RelayConfig,
+    relays: Vec<Running<Postgres>>,
+    _servers: (TestDatabase, TestVhost),
+}
+
+impl Buses {
+    /// Relays on the same outbox, each with a connection of its own.
+    async fn with_relays(count: usize) -> Self {
+        let (shared, clock, definition) = (shared().unwrap(), Clock::system(), mailer::definition().unwrap());
+        let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+        let store = Postgres::connect(PostgresConfig::new(&database.url), clock.clone()).await.unwrap();
+        store.migrate().await.unwrap();
+        let relay = RelayConfig {
+            exchange: definition.exchange.clone(),
+            formats: [(definition.exchange.clone(), WireFormat::Smap)].into(),
+            // A stream would be one relay's, and the other would stand by.
+            mode: RelayMode::Poll,
+            ..RelayConfig::default()
+        };
+        let service = |queue: &str| ServiceQueue::new(queue, RetryPolicy::default()).unwrap();
+        let topology = Topology::default()
+            .exchange(definition.exchange.clone(), ExchangeKind::Topic)
+            .exchange(definition.legacy.exchange.clone(), ExchangeKind::Fanout)
+            .service(&service("smtp_send_email").bind(&definition.legacy.exchange, "").unwrap())
+            .service(&service("smtp_send_email_v2").bind(&definition.exchange, "email.#").unwrap());
+        let mut relays = Vec::new();
+        for _ in 0..count {
+            let broker = worker::connect_rabbitmq(&vhost.amqp_url, &clock).await.unwrap();
+            let runtime = Runtime::new(store.clone(), broker, clock.clone())
+                .topology(topology.clone())
+                .relay(Some(relay.clone()));
+            relays.push(runtime.start().await.unwrap());
+        }
+        let broker = worker::connect_rabbitmq(&vhost.amqp_url, &clock).await.unwrap();
+        Self { store, broker, clock, definition, relay, relays, _servers: (database, vhost) }
+    }
+
+    async fn until(&self, what: &str, so: impl AsyncFn() -> bool) {
+        let start = self.clock.monotonic();
+        while !so().await {
+            assert!(self.clock.since(start) < LIMIT, "{what} within {LIMIT:?}");
+            self.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn commit(&self, numbers: std::ops::Range<usize>) {
+        let mut tx = self.store.begin().await.unwrap();
+        let emails = numbers.map(|number| mailer::email(number).unwrap()).collect();
+        self.store.append(&mut tx, emails).await.unwrap();
+        self.store.commit(tx).await.unwrap();
+    }
+
+    async fn depth(&self, queue: &str) -> u64 {
+        self.broker.depth(&QueueName::new(queue).unwrap()).await.unwrap()
+    }
+
+    /// So many e-mails are in the new queue and in the old one, in the end.
+    async fn arrive(&self, new: u64, old: u64) {
+        self.until(&format!("{new} are on the new bus and {old} on the old one"), async || {
+            (self.depth("smtp_send_email_v2").await, self.depth("smtp_send_email").await) == (new, old)
+        })
+        .await;
+    }
+
+    async fn standing(&self) -> Standing {
+        self.store.migrations_of_buses().await.unwrap().remove(0)
+    }
+
+    /// Every relay obeys the phase.
+    async fn obeyed(&self) {
+        assert!(migration::settled(&self.store, &self.clock, LIMIT).await.unwrap());
+        let standing = self.standing().await;
+        assert_eq!((standing.relays.len(), standing.obedient()), (self.relays.len(), self.relays.len()));
+    }
+
+    /// Somebody else publishes.
+    async fn publish(&self, side: Side, envelope: &Envelope) {
+        let exchange = match side {
+            Side::New => self.definition.exchange.clone(),
+            Side::Legacy => self.definition.legacy.exchange.clone(),
+        };
+        let message = match side {
+            Side::New => wire::encode(envelope, WireFormat::Smap, 0),
+            Side::Legacy => self.definition.legacy.format.message(envelope, 0),
+        };
+        let routing_key = RoutingKey::from(&envelope.event_type);
+        self.broker.publish(vec![Outgoing { exchange, routing_key, message }]).await;
+    }
+
+    /// Compares, and does something meanwhile, when both taps are there.
+    async fn compare(&self, meanwhile: impl AsyncFn()) -> Parity {
+        self.compare_with(None, meanwhile).await
+    }
+
+    /// The same with the outbox of another database.
+    async fn compare_with(&self, other: Option<&Postgres>, meanwhile: impl AsyncFn()) -> Parity {
+        let source = |store: &Postgres, label| Source::new(store.clone(), label, self.relay.clone());
+        let first = source(&self.store, "event_outbox");
+        let sources: Vec<_> =
+            std::iter::once(first).chain(other.map(|other| source(other, "shop"))).collect();
+        let (listen, patience) = (Duration::from_secs(4), LIMIT);
+        let how = Comparing { listen, patience, ..Comparing::default() };
+        let tap = QueueName::new("postrider.tap.mail.legacy").unwrap();
+        let doing = async {
+            self.until("the taps are there", async || self.broker.depth(&tap).await.is_ok()).await;
+            // Bound and subscribed a moment later; what is heard before the window opens is not judged.
+            self.clock.sleep(Duration::from_secs(1)).await;
+            meanwhile().await;
+        };
+        let comparing = migration::compare(&sources, &self.broker, &self.clock, &how);
+        tokio::join!(comparing, doing).0.unwrap()
+    }
+}
+
+fn step(forced: bool) -> Taken {
+    Taken { by: "ann".to_owned(), reason: "the plan".to_owned(), forced }
+}
+
+fn email(number: usize) -> Envelope {
+    mailer::email(number).unwrap().into_envelope(&Clock::system())
+}
+
+/// Marked by somebody who knows nothing of the migration: no copy of it was ever made. A row with a time of its own is not streamed.
+async fn withheld(pool: &sqlx::PgPool, number: usize) {
+    let insert = format!(
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, status, published_at, available_at) \
+         VALUES ('mail-{number}', 'email.verification', 'requested', \
+             '{{\"data\": {{\"email\": \"user-{number}@example.com\", \"number\": {number}}}}}', \
+             'published', now(), now() + interval '1 day')"
+    );
+    sqlx::query(sqlx::AssertSqlSafe(insert)).execute(pool).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_obey_every_phase() {
+    let buses = Buses::with_relays(2).await;
+    migration::start(&buses.store, &buses.definition, &step(false)).await.unwrap();
+    buses.obeyed().await;
+    buses.commit(0..40).await;
+    buses.arrive(40, 40).await;
+    migration::cut_over(&buses.store, &buses.clock, &step(true)).await.unwrap();
+    buses.obeyed().await;
+    buses.commit(40..80).await;
+    buses.arrive(80, 40).await;
+    migration::roll_back(&buses.store, &step(false)).await.unwrap();
+    buses.obeyed().await;
+    buses.arrive(80, 80).await;
+    buses.commit(80..120).await;
+    buses.arrive(120, 120).await;
+    for relay in &buses.relays {
+        assert!(relay.relay().unwrap().published() > 0, "both publish");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_difference_between_the_buses_is_named_and_stops_the_cutover() {
+    let buses = Buses::with_relays(1).await;
+    migration::start(&buses.store, &buses.definition, &step(false)).await.unwrap();
+    buses.obeyed().await;
+    // Before anybody listened.
+    withheld(buses.store.pool(), 900).await;
+    let parity = buses
+        .compare(async || {
+            buses.commit(0..10).await;
+            withheld(buses.store.pool(), 901).await;
+            buses.publish(Side::New, &email(901)).await;
+            buses.publish(Side::Legacy, &email(902)).await;
+            let mut other = email(3);
+            other.payload = email(4).payload;
+            buses.publish(Side::Legacy, &other).await;
+        })
+        .await;
+    assert_eq!((parity.holds, parity.compared), (false, 11), "{parity:#?}");
+    assert_eq!((parity.missing, parity.extra, parity.different), (2, 1, 1), "{parity:#?}");
+    for number in [900, 901] {
+        let error = Some("no relay made a copy of it; one is made now".to_owned());
+        let missing = Difference::Missing { side: Side::Legacy, event_id: format!("mail-{number}"), error };
+        assert!(parity.differences.contains(&missing), "{parity:#?}");
+    }
+    let extra = Difference::Extra { side: Side::Legacy, event_id: Some("mail-902".to_owned()) };
+    assert!(parity.differences.contains(&extra), "{parity:#?}");
+    let different = |difference: &Difference| matches!(difference, Difference::Different { side: Side::Legacy, event_id, .. } if event_id == "mail-3");
+    assert!(parity.differences.iter().any(different), "{parity:#?}");
+
+    let refused =
+        migration::cut_over(&buses.store, &buses.clock, &step(false)).await.unwrap_err().to_string();
+    assert!(refused.contains("2 missing, 1 extra and 1 different among 11 events"), "{refused}");
+    assert_eq!(buses.standing().await.phase, migration::Phase::Dual);
+
+    // The copies are made up for, so the next one holds.
+    buses.arrive(10 + 1, 10 + 2 + 2).await;
+    let parity = buses.compare(async || buses.commit(10..20).await).await;
+    assert_eq!((parity.holds, parity.compared), (true, 10), "{parity:#?}");
+
+    // Nothing is copied in another database, where this migration does not run: that is no parity.
+    let database = shared().unwrap().database().await.unwrap();
+    let other = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
+    other.migrate().await.unwrap();
+    let parity = buses
+        .compare_with(Some(&other), async || {
+            buses.commit(20..30).await;
+            withheld(other.pool(), 904).await;
+            buses.publish(Side::New, &email(904)).await;
+        })
+        .await;
+    assert_eq!((parity.holds, parity.compared, parity.missing), (false, 11, 1), "{parity:#?}");
+    let [Difference::Missing { error: Some(why), .. }] = parity.differences.as_slice() else {
+        panic!("{parity:#?}")
+    };
+    assert!(why.contains("shop is in a database where this migration does not run"), "{why}");
+
+    // Whoever forces it is in the log, with what stood against it.
+    migration::cut_over(&buses.store, &buses.clock, &step(true)).await.unwrap();
+    let log = buses.store.log_of("migration/mail", 1).await.unwrap().remove(0);
+    assert_eq!((log.actor.as_str(), log.action.as_str()), ("ann", "migration.cutover"));
+    assert!(log.detail.unwrap().to_string().contains("1 missing"));
+}
