@@ -23,7 +23,7 @@ use postrider_ledger::intake::{Intake, IntakeStatus};
 use postrider_ledger::money::Currency;
 use postrider_ledger::rules::ready;
 use postrider_ledger::sequencer::Sequencer;
-use postrider_ledger::verify::verify;
+use postrider_ledger::verify::Scope;
 use postrider_testkit::conformance::books::chart;
 use postrider_testkit::servers::shared;
 use tokio_util::sync::CancellationToken;
@@ -135,7 +135,7 @@ async fn plays<B: Books + Inbox>(books: B, broker: Arc<dyn Broker>) {
     );
     let mut entries = 0;
     for tenant in ledger.books().tenants().await.unwrap() {
-        let verification = verify(ledger.books(), &tenant, 0, 2).await.unwrap().unwrap();
+        let verification = ledger.verify(&tenant, Scope::default()).await.unwrap().unwrap();
         assert!(verification.holds() && verification.balances_compared, "{verification:?}");
         entries += verification.entries;
     }

@@ -108,7 +108,9 @@ fn a_reversal_a_period_and_a_year() {
     ledger(&folder, &["close", "2026"]).assert(2, "add --yes");
     ledger(&folder, &["close", "2026", "--yes"]).assert(0, "");
     let income = ledger(&folder, &["income-statement", "--to", "2026-12-31", "--json"]).json();
-    assert_eq!(income["sums"]["result"], "0.00");
+    assert_ne!(income["sums"]["result"], "0.00", "before closing: {income}");
+    assert_eq!(income["sums"]["carried"], income["sums"]["result"]);
+    ledger(&folder, &["close", "2026", "--dry-run"]).assert(0, "would carry 0.00 EUR");
     ledger(&folder, &["verify"]).assert(0, "");
 }
 
