@@ -122,7 +122,8 @@ impl<B: Books> Ledger<B> {
             if lines.is_empty() {
                 continue;
             }
-            let id = format!("close:{last_day}:{}:{part}", head.number);
+            // The hash of the head, so that no closing which was imported has the same id.
+            let id = format!("close:{last_day}:{}:{part}", head.hash);
             let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
             arrivals.push(Arrival::Draft(Box::new(Draft {
                 source: Source {

@@ -187,7 +187,12 @@ impl<B: Books> Import<'_, B> {
     }
 
     fn refuse(&mut self, line: usize, event: &str, refusal: &Refusal) {
-        let (event, code, why) = (event.to_owned(), refusal.code(), refusal.to_string());
-        self.so_far.refused.push(RefusedRow { line, event, code, why });
+        // The words of a refusal are about the payload of an event, and this is a row of a file.
+        let why = match refusal {
+            Refusal::Malformed(why) => why.clone(),
+            other => other.to_string(),
+        };
+        let row = RefusedRow { line, event: event.to_owned(), code: refusal.code(), why };
+        self.so_far.refused.push(row);
     }
 }

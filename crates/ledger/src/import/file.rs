@@ -50,7 +50,7 @@ impl<R: BufRead> Rows<R> {
             NEEDED.into_iter().filter(|name| !columns.iter().any(|column| column == name)).collect();
         let broken = (!missing.is_empty()).then(|| {
             let why = format!(
-                "the header has no {}; history has the columns that `ledger export --format csv` writes",
+                "the header has no {}; history has the columns that `ledger export --format csv` writes, opening balances need --on DATE",
                 missing.join(", ")
             );
             columns.clear();
@@ -149,5 +149,44 @@ impl<R: BufRead> Iterator for Rows<R> {
             }
         }
         Some((line, unread.map_or_else(|| self.entry(&rows), Err)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &'static str) -> Vec<(usize, Result<(String, usize), String>)> {
+        let read = entries(text.as_bytes()).unwrap();
+        read.map(|(line, entry)| (line, entry.map(|entry| (entry.source_event, entry.lines.len())))).collect()
+    }
+
+    #[test]
+    fn rows_of_one_entry_stand_together() {
+        let file = "source_event,effective_on,account,side,amount,currency\n\
+            a,2025-12-31,bank,debit,1,EUR\na,2025-12-31,sales,credit,1,EUR\n\n\
+            b,2025-12-31,bank,debit,1,EUR\nb,2025-12-31,sales,credit,1,EUR\n\
+            c,2025-13-31,bank,debit,1,EUR\nd,2025-12-31,bank,up,1,EUR\n";
+        let found = read(file);
+        assert_eq!(found[0], (2, Ok(("a".to_owned(), 2))));
+        assert_eq!(found[1], (5, Ok(("b".to_owned(), 2))));
+        assert!(matches!(&found[2], (7, Err(why)) if why.contains("effective_on")), "{found:?}");
+        assert!(matches!(&found[3], (8, Err(why)) if why.contains("neither debit nor credit")), "{found:?}");
+        assert_eq!(found.len(), 4);
+    }
+
+    #[test]
+    fn half_of_an_entry_is_never_taken_for_the_whole() {
+        let file = "source_event,effective_on,account,side,amount,currency\n\
+            a,2025-12-31,bank,debit,1,EUR\na,2025-12-31,sales,credit,1,EUR\na,2025-12-31,\"bank,debit,1,EUR\n";
+        assert!(matches!(&read(file)[..], [(2, Err(why))] if why == "line 4: a quote is not closed"));
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_named_once() {
+        let found = read("name,amount\nx,1\ny,2\n");
+        assert!(matches!(&found[..], [(1, Err(why))] if why.contains("no source_event")), "{found:?}");
+        assert!(matches!(&read("{\"a\": 1}\n\n{")[..], [(1, Err(_)), (3, Err(_))]));
+        assert!(matches!(&read("")[..], [(1, Err(_))]));
     }
 }

@@ -49,7 +49,12 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
                 row.tenant.to_string(),
                 row.entries.to_string(),
                 row.checkpoints.to_string(),
-                if row.key_pinned { "pinned" } else { "not pinned" }.to_owned(),
+                match (row.checkpoints, row.key_pinned) {
+                    (0, _) => "-",
+                    (_, true) => "pinned",
+                    (_, false) => "not pinned",
+                }
+                .to_owned(),
                 row.head.to_string(),
                 state.to_owned(),
             ]

@@ -38,136 +38,140 @@ pub async fn entries_and_lines_are_final<F: BooksFixture>(fixture: &F) {
     desk.holds().await;
 }
 
+/// Changes of one column, how to take each back, the problem that verification names, and the entry.
+type Change = (&'static str, &'static str, &'static str, Option<u64>);
+const CHANGES: [Change; 21] = [
+    (
+        "ledger_entry SET description = 'x' WHERE number = 3",
+        "ledger_entry SET description = 'Order o-3' WHERE number = 3",
+        "hash_differs",
+        Some(3),
+    ),
+    (
+        "ledger_entry SET source_event = 'y' WHERE number = 2",
+        "ledger_entry SET source_event = 'o-2' WHERE number = 2",
+        "hash_differs",
+        Some(2),
+    ),
+    (
+        "ledger_entry SET kind = 7 WHERE number = 5",
+        "ledger_entry SET kind = 1 WHERE number = 5",
+        "hash_differs",
+        Some(5),
+    ),
+    (
+        "ledger_entry SET number = 9 WHERE number = 4",
+        "ledger_entry SET number = 4 WHERE number = 9",
+        "entries_missing",
+        Some(4),
+    ),
+    (
+        "ledger_line SET amount = 1001 WHERE entry = 1 AND line = 1",
+        "ledger_line SET amount = 1000 WHERE entry = 1 AND line = 1",
+        "hash_differs",
+        Some(1),
+    ),
+    (
+        "ledger_line SET account = 'bank' WHERE entry = 4 AND line = 2",
+        "ledger_line SET account = 'tax-payable' WHERE entry = 4 AND line = 2",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_line SET rate = '1' WHERE entry = 4 AND line = 1",
+        "ledger_line SET rate = NULL WHERE entry = 4 AND line = 1",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_line SET base_amount = 1001, amount = 1000 WHERE entry = 2 AND line = 1",
+        "ledger_line SET base_amount = 1000 WHERE entry = 2 AND line = 1",
+        "hash_differs",
+        Some(2),
+    ),
+    (
+        "ledger_line SET side = 2 WHERE entry = 2 AND line = 1",
+        "ledger_line SET side = 1 WHERE entry = 2 AND line = 1",
+        "hash_differs",
+        Some(2),
+    ),
+    (
+        "ledger_line SET currency = 'USD' WHERE entry = 5 AND line = 1",
+        "ledger_line SET currency = 'EUR' WHERE entry = 5 AND line = 1",
+        "unbalanced",
+        Some(5),
+    ),
+    (
+        "ledger_line SET rate_source = 'x' WHERE entry = 5 AND line = 1",
+        "ledger_line SET rate_source = NULL WHERE entry = 5 AND line = 1",
+        "hash_differs",
+        Some(5),
+    ),
+    (
+        "ledger_line SET line = 9 WHERE entry = 3 AND line = 1",
+        "ledger_line SET line = 1 WHERE entry = 3 AND line = 9",
+        "hash_differs",
+        Some(3),
+    ),
+    (
+        "ledger_entry SET rule = 'other@1' WHERE number = 1",
+        "ledger_entry SET rule = 'order completed@1' WHERE number = 1",
+        "hash_differs",
+        Some(1),
+    ),
+    (
+        "ledger_entry SET metadata = '{ }' WHERE number = 1",
+        "ledger_entry SET metadata = '{\"order\":\"o-1\"}' WHERE number = 1",
+        "hash_differs",
+        Some(1),
+    ),
+    (
+        "ledger_entry SET refers_to = 1 WHERE number = 4",
+        "ledger_entry SET refers_to = NULL WHERE number = 4",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_entry SET effective_on = effective_on + 1 WHERE number = 4",
+        "ledger_entry SET effective_on = effective_on - 1 WHERE number = 4",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_book SET head_hash = (SELECT hash FROM {}ledger_entry WHERE number = 4)",
+        "ledger_book SET head_hash = (SELECT hash FROM {}ledger_entry WHERE number = 5)",
+        "head_differs",
+        Some(5),
+    ),
+    // The sum over all days stays as it is.
+    (
+        "ledger_day SET day = day + 1 WHERE account = 'sales'",
+        "ledger_day SET day = day - 1 WHERE account = 'sales'",
+        "balance_differs",
+        None,
+    ),
+    (
+        "ledger_balance SET debits = debits + 1 WHERE account = 'receivable:alice'",
+        "ledger_balance SET debits = debits - 1 WHERE account = 'receivable:alice'",
+        "balance_differs",
+        None,
+    ),
+    (
+        "ledger_day SET credits = credits + 1 WHERE account = 'sales'",
+        "ledger_day SET credits = credits - 1 WHERE account = 'sales'",
+        "balance_differs",
+        None,
+    ),
+    ("ledger_book SET head_number = 4", "ledger_book SET head_number = 5", "head_differs", Some(4)),
+];
+
 /// One changed column of one row, anywhere, and verification names it.
 pub async fn whatever_is_changed_is_found_and_named<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     let batch: Vec<_> = (1..=5).map(|n| order(&format!("o-{n}"), "10.00", "EUR")).collect();
     desk.post(&batch).await;
     desk.holds().await;
-    for (change, back, code, entry) in [
-        (
-            "ledger_entry SET description = 'x' WHERE number = 3",
-            "ledger_entry SET description = 'Order o-3' WHERE number = 3",
-            "hash_differs",
-            Some(3),
-        ),
-        (
-            "ledger_entry SET source_event = 'y' WHERE number = 2",
-            "ledger_entry SET source_event = 'o-2' WHERE number = 2",
-            "hash_differs",
-            Some(2),
-        ),
-        (
-            "ledger_entry SET kind = 7 WHERE number = 5",
-            "ledger_entry SET kind = 1 WHERE number = 5",
-            "hash_differs",
-            Some(5),
-        ),
-        (
-            "ledger_entry SET number = 9 WHERE number = 4",
-            "ledger_entry SET number = 4 WHERE number = 9",
-            "entries_missing",
-            Some(4),
-        ),
-        (
-            "ledger_line SET amount = 1001 WHERE entry = 1 AND line = 1",
-            "ledger_line SET amount = 1000 WHERE entry = 1 AND line = 1",
-            "hash_differs",
-            Some(1),
-        ),
-        (
-            "ledger_line SET account = 'bank' WHERE entry = 4 AND line = 2",
-            "ledger_line SET account = 'tax-payable' WHERE entry = 4 AND line = 2",
-            "hash_differs",
-            Some(4),
-        ),
-        (
-            "ledger_line SET rate = '1' WHERE entry = 4 AND line = 1",
-            "ledger_line SET rate = NULL WHERE entry = 4 AND line = 1",
-            "hash_differs",
-            Some(4),
-        ),
-        (
-            "ledger_line SET base_amount = 1001, amount = 1000 WHERE entry = 2 AND line = 1",
-            "ledger_line SET base_amount = 1000 WHERE entry = 2 AND line = 1",
-            "hash_differs",
-            Some(2),
-        ),
-        (
-            "ledger_line SET side = 2 WHERE entry = 2 AND line = 1",
-            "ledger_line SET side = 1 WHERE entry = 2 AND line = 1",
-            "hash_differs",
-            Some(2),
-        ),
-        (
-            "ledger_line SET currency = 'USD' WHERE entry = 5 AND line = 1",
-            "ledger_line SET currency = 'EUR' WHERE entry = 5 AND line = 1",
-            "unbalanced",
-            Some(5),
-        ),
-        (
-            "ledger_line SET rate_source = 'x' WHERE entry = 5 AND line = 1",
-            "ledger_line SET rate_source = NULL WHERE entry = 5 AND line = 1",
-            "hash_differs",
-            Some(5),
-        ),
-        (
-            "ledger_line SET line = 9 WHERE entry = 3 AND line = 1",
-            "ledger_line SET line = 1 WHERE entry = 3 AND line = 9",
-            "hash_differs",
-            Some(3),
-        ),
-        (
-            "ledger_entry SET rule = 'other@1' WHERE number = 1",
-            "ledger_entry SET rule = 'order completed@1' WHERE number = 1",
-            "hash_differs",
-            Some(1),
-        ),
-        (
-            "ledger_entry SET metadata = '{ }' WHERE number = 1",
-            "ledger_entry SET metadata = '{\"order\":\"o-1\"}' WHERE number = 1",
-            "hash_differs",
-            Some(1),
-        ),
-        (
-            "ledger_entry SET refers_to = 1 WHERE number = 4",
-            "ledger_entry SET refers_to = NULL WHERE number = 4",
-            "hash_differs",
-            Some(4),
-        ),
-        (
-            "ledger_entry SET effective_on = effective_on + 1 WHERE number = 4",
-            "ledger_entry SET effective_on = effective_on - 1 WHERE number = 4",
-            "hash_differs",
-            Some(4),
-        ),
-        (
-            "ledger_book SET head_hash = (SELECT hash FROM {}ledger_entry WHERE number = 4)",
-            "ledger_book SET head_hash = (SELECT hash FROM {}ledger_entry WHERE number = 5)",
-            "head_differs",
-            Some(5),
-        ),
-        // The sum over all days stays as it is.
-        (
-            "ledger_day SET day = day + 1 WHERE account = 'sales'",
-            "ledger_day SET day = day - 1 WHERE account = 'sales'",
-            "balance_differs",
-            None,
-        ),
-        (
-            "ledger_balance SET debits = debits + 1 WHERE account = 'receivable:alice'",
-            "ledger_balance SET debits = debits - 1 WHERE account = 'receivable:alice'",
-            "balance_differs",
-            None,
-        ),
-        (
-            "ledger_day SET credits = credits + 1 WHERE account = 'sales'",
-            "ledger_day SET credits = credits - 1 WHERE account = 'sales'",
-            "balance_differs",
-            None,
-        ),
-        ("ledger_book SET head_number = 4", "ledger_book SET head_number = 5", "head_differs", Some(4)),
-    ] {
+    for (change, back, code, entry) in CHANGES {
         fixture.tamper(&format!("UPDATE {{}}{change}")).await;
         let verification = desk.verified().await;
         let found = verification
