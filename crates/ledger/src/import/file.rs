@@ -156,7 +156,10 @@ impl<R: BufRead> Iterator for Rows<R> {
 mod tests {
     use super::*;
 
-    fn read(text: &'static str) -> Vec<(usize, Result<(String, usize), String>)> {
+    /// The source event of an entry and how many lines it has, or why there is none.
+    type Short = Result<(String, usize), String>;
+
+    fn read(text: &'static str) -> Vec<(usize, Short)> {
         let read = entries(text.as_bytes()).unwrap();
         read.map(|(line, entry)| (line, entry.map(|entry| (entry.source_event, entry.lines.len())))).collect()
     }

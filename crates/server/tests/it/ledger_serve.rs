@@ -165,8 +165,8 @@ async fn next_checkpoint(broker: &RabbitMq) -> Value {
     let mut subscription = broker.subscribe(&QueueName::new("journal").unwrap(), 10).await.unwrap();
     let settler = subscription.settler();
     loop {
-        let came =
-            tokio::time::timeout(LIMIT, subscription.next(1)).await.expect("a checkpoint is told").unwrap();
+        let came = tokio::time::timeout(LIMIT, subscription.next(1)).await;
+        let came = came.unwrap_or_else(|_| panic!("no checkpoint was told")).unwrap();
         for delivery in came {
             let event: Value = serde_json::from_slice(&delivery.message.body).unwrap();
             settler.settle(vec![(delivery.receipt, Verdict::Ack)]).await.unwrap();

@@ -40,21 +40,37 @@ struct NewBook {
     /// Those of the books, so that what was read can be sent back.
     tenant: Option<TenantId>,
     base_currency: Option<Currency>,
-    #[serde(default, deserialize_with = "given")]
-    rounding_account: Option<Option<AccountCode>>,
-    #[serde(default, deserialize_with = "given")]
-    retained_account: Option<Option<AccountCode>>,
+    #[serde(default)]
+    rounding_account: Given<AccountCode>,
+    #[serde(default)]
+    retained_account: Given<AccountCode>,
     rate_source: Option<String>,
     back_dated: Option<BackDated>,
-    #[serde(default, deserialize_with = "given")]
-    max_entries: Option<Option<u64>>,
+    #[serde(default)]
+    max_entries: Given<u64>,
 }
 
-/// Something that was given, be it null.
-fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
-    from: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(from).map(Some)
+/// A setting that may be taken away: null is something that was given.
+#[derive(Default)]
+enum Given<T> {
+    #[default]
+    Nothing,
+    This(Option<T>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Option::deserialize(from).map(Self::This)
+    }
+}
+
+impl<T> Given<T> {
+    fn or(self, before: Option<T>) -> Option<T> {
+        match self {
+            Self::Nothing => before,
+            Self::This(given) => given,
+        }
+    }
 }
 
 /// Changes settings from the next batch on. The base currency is fixed.
@@ -71,11 +87,11 @@ pub(super) async fn set_book<B: Books>(
         .change_book(&tenant, |book| Book {
             tenant: book.tenant,
             base_currency: new.base_currency.unwrap_or(book.base_currency),
-            rounding_account: new.rounding_account.unwrap_or(book.rounding_account),
-            retained_account: new.retained_account.unwrap_or(book.retained_account),
+            rounding_account: new.rounding_account.or(book.rounding_account),
+            retained_account: new.retained_account.or(book.retained_account),
             rate_source: new.rate_source.unwrap_or(book.rate_source),
             back_dated: new.back_dated.unwrap_or(book.back_dated),
-            max_entries: new.max_entries.unwrap_or(book.max_entries),
+            max_entries: new.max_entries.or(book.max_entries),
         })
         .await?;
     Ok((StatusCode::CREATED, Json(book)))

@@ -115,13 +115,13 @@ pub async fn a_closed_period_is_sealed_and_refuses_events<F: BooksFixture>(fixtu
 /// A period is closed while others post into it: every entry is in the trial balance that the seal hashes, or was refused.
 pub async fn a_close_in_the_middle_of_posting_splits_it_cleanly<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
-    let (closer, poster) = (desk.another(fixture).await, desk.another(fixture).await);
+    let (one, other) = (desk.another(fixture).await, desk.another(fixture).await);
     desk.posted(order("o-first", "10.00", "EUR")).await;
     let posting = async {
         let (mut posted, mut refused) = (1, 0);
         for batch in 0.. {
             let batch: Vec<_> = (0..5).map(|n| order(&format!("o-{batch}-{n}"), "10.00", "EUR")).collect();
-            let answers = poster.post(&batch).await;
+            let answers = other.post(&batch).await;
             let of_batch = answers.iter().filter(|answer| matches!(answer, Answer::Posted(_))).count();
             (posted, refused) = (posted + of_batch, refused + answers.len() - of_batch);
             if refused > 0 {
@@ -131,7 +131,7 @@ pub async fn a_close_in_the_middle_of_posting_splits_it_cleanly<F: BooksFixture>
         (posted, refused)
     };
     let closed = march(PeriodState::Closed);
-    let closing = closer.ledger.set_period(&closer.tenant, &closed);
+    let closing = one.ledger.set_period(&one.tenant, &closed);
     let ((posted, refused), sealed) = futures_util::future::join(posting, closing).await;
     let seal = sealed.unwrap().unwrap().entry;
     assert_eq!(
