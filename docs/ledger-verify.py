@@ -4,6 +4,7 @@
     ledger-verify.py --sqlite .postrider/postrider.db [--tenant acme]
     ledger-verify.py --postgres postgres://host/db    [--tenant acme]     (needs psql)
     postrider ledger --tenant acme export --format jsonl | ledger-verify.py --jsonl -
+    ledger-verify.py --sqlite … --key HEX             the public key that you know from elsewhere: others may not have signed
 
 Prints one line a tenant with its last hash: compare it with `postrider ledger verify` or with a published checkpoint.
 Exit code 0: everything holds. 3: something was changed, and it says what. Standard library only; signatures of checkpoints are
@@ -75,7 +76,7 @@ def merkle_root(hashes):
     return level[0]
 
 
-def check_checkpoint(tenant, checkpoint, hashes):
+def check_checkpoint(tenant, checkpoint, hashes, keys):
     first, last, root, head, made_at, public_key, signature = checkpoint
     name = f"the checkpoint of entries {first} to {last}"
     if last > len(hashes):
@@ -84,6 +85,8 @@ def check_checkpoint(tenant, checkpoint, hashes):
     problems = []
     if merkle_root(run) != root or run[-1] != head:
         problems.append(f"{name} stands for other entries than these")
+    if keys and public_key.hex() not in keys:
+        problems.append(f"{name} is signed by {public_key.hex()}, which is none of the keys that were named")
     try:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -199,6 +202,8 @@ def main():
     source.add_argument("--postgres", metavar="URL")
     source.add_argument("--jsonl", metavar="FILE")
     parser.add_argument("--tenant", help="only this one")
+    parser.add_argument("--key", metavar="HEX", action="append", default=[], type=str.lower,
+                        help="a public key that may have signed checkpoints; without one the key in the database is believed")
     args = parser.parse_args()
     if args.sqlite:
         tenants, checkpoints = from_sqlite(args.sqlite)
@@ -213,9 +218,10 @@ def main():
         hashes, problems = verify(entries)
         for owner, checkpoint in checkpoints:
             if owner == tenant:
-                problems += check_checkpoint(tenant, checkpoint, hashes)
+                problems += check_checkpoint(tenant, checkpoint, hashes, args.key)
         wrong += len(problems)
-        print(f"{tenant}\t{len(hashes)} entries\t{hashes[-1].hex() if hashes else ''}\t{'holds' if not problems else 'DOES NOT HOLD'}")
+        print(f"{tenant}\t{len(hashes)} entries\t{hashes[-1].hex() if hashes else ''}\t{'holds' if not problems else 'DOES NOT HOLD'}"
+              + ("" if args.key or not checkpoints else "\tkey not pinned"))
         for problem in problems:
             print(f"  {problem}")
     sys.exit(3 if wrong else 0)

@@ -169,11 +169,42 @@ pub trait Books: Outbox {
         to: Option<Date>,
     ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
 
+    /// Every total by day as it is kept, by account, currency and day.
+    fn days(
+        &self,
+        tenant: &TenantId,
+    ) -> impl Future<Output = Result<Vec<(Date, Balance)>, StoreError>> + Send;
+
+    /// What the closings of years, and reversals of them, posted on the days of a range.
+    fn closings(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
+
+    /// Every version of the rules, oldest first.
+    fn rules_versions(
+        &self,
+        tenant: &TenantId,
+    ) -> impl Future<Output = Result<Vec<RulesVersion>, StoreError>> + Send;
+
     /// All checkpoints, oldest first.
     fn checkpoints(
         &self,
         tenant: &TenantId,
     ) -> impl Future<Output = Result<Vec<Checkpoint>, StoreError>> + Send;
+}
+
+/// The rules as they were for a while. Entries name the version that made them: `order completed@3`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RulesVersion {
+    /// From 1.
+    pub version: u32,
+    /// From when on it counted.
+    pub since: Timestamp,
+    /// TOML.
+    pub document: String,
 }
 
 /// Where a tenant's chain stands.
@@ -284,6 +315,17 @@ impl Sums {
             base_credits: self.base_credits.checked_add(other.base_credits)?,
             pending_debits: self.pending_debits.checked_add(other.pending_debits)?,
             pending_credits: self.pending_credits.checked_add(other.pending_credits)?,
+        })
+    }
+
+    /// What is left of the posted sums without these; nothing when one of them leaves its range.
+    pub fn without(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            debits: self.debits.checked_sub(other.debits)?,
+            credits: self.credits.checked_sub(other.credits)?,
+            base_debits: self.base_debits.checked_sub(other.base_debits)?,
+            base_credits: self.base_credits.checked_sub(other.base_credits)?,
+            ..*self
         })
     }
 }

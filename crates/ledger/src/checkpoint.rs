@@ -8,6 +8,9 @@
 //! (length in bytes as u32 big-endian, then UTF-8), the first and the last number (u64 big-endian), the root, the hash of the last
 //! entry, and the time in microseconds since 1970 (i64 big-endian).
 
+use std::fmt;
+use std::str::FromStr;
+
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use jiff::Timestamp;
 use postrider::envelope::{TenantId, hex};
@@ -28,6 +31,42 @@ impl Key {
     /// What others check its signatures with.
     pub fn public(&self) -> [u8; 32] {
         self.0.verifying_key().to_bytes()
+    }
+}
+
+/// What others check signatures with, as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PublicKey(pub [u8; 32]);
+
+impl FromStr for PublicKey {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            let shown: String = text.chars().take(80).collect();
+            format!(
+                "{shown:?} is no public key; it has 64 hexadecimal digits, as `postrider ledger checkpoint` shows them"
+            )
+        };
+        let key = Hash::from_hex(text.trim()).ok_or_else(bad)?.0;
+        VerifyingKey::from_bytes(&key).map(|_| Self(key)).map_err(|_| bad())
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl serde::Serialize for PublicKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -21,12 +21,14 @@ use crate::refusal::Refusal;
 /// Pairs of account and currency in one closing entry.
 const PAIRS: usize = 400;
 
-/// The trial balance as the text that is hashed: a line for each account and currency in their order, with tabs between account,
-/// currency, debits, credits, base debits and base credits, in minor units.
+/// The trial balance as the text that is hashed: a line for each account and currency in the order of the bytes of their names, with
+/// tabs between account, currency, debits, credits, base debits and base credits, in minor units.
 pub fn trial_balance_text(balances: &[Balance]) -> String {
     use std::fmt::Write as _;
+    let mut sorted: Vec<&Balance> = balances.iter().collect();
+    sorted.sort_by(|left, right| (&left.account, left.currency).cmp(&(&right.account, right.currency)));
     let mut text = String::new();
-    for Balance { account, currency, sums } in balances {
+    for Balance { account, currency, sums } in sorted {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
@@ -120,7 +122,8 @@ impl<B: Books> Ledger<B> {
             if lines.is_empty() {
                 continue;
             }
-            let id = format!("close:{last_day}:{}:{part}", head.number);
+            // The hash of the head, so that no closing which was imported has the same id.
+            let id = format!("close:{last_day}:{}:{part}", head.hash);
             let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
             arrivals.push(Arrival::Draft(Box::new(Draft {
                 source: Source {
@@ -186,5 +189,27 @@ fn put(
         (0, 0) => Ok(()),
         (one, other) if one * other < 0 => push(net, 0).and_then(|()| push(0, base_net)),
         _ => push(net, base_net),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::books::Sums;
+
+    /// A database of another collation lists `a:b` before `B`, or behind `ab`: the text that a seal hashes knows bytes alone.
+    #[test]
+    fn the_text_of_a_trial_balance_is_ordered_by_bytes() {
+        let balance = |(account, currency): (&str, &str)| Balance {
+            account: AccountCode::new(account).unwrap(),
+            currency: Currency::new(currency).unwrap(),
+            sums: Sums { debits: 7, base_debits: 6, ..Sums::default() },
+        };
+        let listed =
+            [("ab", "EUR"), ("a:b", "USD"), ("a:b", "EUR"), ("é", "EUR"), ("a-c", "EUR"), ("B", "EUR")];
+        let text = trial_balance_text(&listed.map(balance));
+        let accounts: Vec<_> = text.lines().map(|line| line.split_at(line.find("\t7").unwrap()).0).collect();
+        assert_eq!(accounts, ["B\tEUR", "a-c\tEUR", "a:b\tEUR", "a:b\tUSD", "ab\tEUR", "é\tEUR"]);
+        assert!(text.starts_with("B\tEUR\t7\t0\t6\t0\n"), "{text}");
     }
 }

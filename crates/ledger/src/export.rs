@@ -53,7 +53,7 @@ impl Exporter {
     pub fn head(&self) -> String {
         match self {
             Self::Csv => "entry,kind,effective_on,posted_at,source_event,description,refers_to,line,account,side,amount,currency,\
-                 base_amount,rate,rate_source,hash\n"
+                 base_amount,rate,rate_source,hash,tenant_id,payload_hash,rule,metadata,base_currency\n"
                 .to_owned(),
             Self::Jsonl(_) => String::new(),
             Self::Hledger(hledger) => hledger.head(),
@@ -87,30 +87,63 @@ fn csv(entry: &Sealed, chart: &Chart) -> String {
         refers_to,
     ];
     let shared = shared.map(|cell| quoted(&cell)).join(",");
+    let rest = [
+        entry.hash.to_string(),
+        entry.tenant.to_string(),
+        entry.source.payload_hash.to_string(),
+        entry.source.rule.clone(),
+        entry.metadata.to_string(),
+        base.to_string(),
+    ];
+    let rest = rest.map(|cell| quoted(&cell)).join(",");
     if entry.lines.is_empty() {
-        let _ = writeln!(text, "{shared},,,,,,,,,{}", entry.hash);
+        let _ = writeln!(text, "{shared},,,,,,,,,{rest}");
     }
     for (number, line) in (1..).zip(&entry.lines) {
         let (rate, source) = line.rate.as_ref().map_or(("", ""), |rate| (&rate.rate, &rate.source));
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{shared},{number},{},{},{},{},{},{rate},{},{}",
+            "{shared},{number},{},{},{},{},{},{rate},{},{rest}",
             quoted(line.account.as_str()),
             line.side.as_str(),
             line.currency.show(line.amount.into()),
             line.currency,
             base.show(line.base_amount.into()),
             quoted(source),
-            entry.hash
         );
     }
     text
 }
 
+/// What a spreadsheet would take for the beginning of a formula.
+const FORMULA: [char; 6] = ['=', '+', '-', '@', '\t', '\r'];
+
 /// A cell of CSV. A first character that a spreadsheet would take for a formula is kept from it by an apostrophe.
 fn quoted(cell: &str) -> String {
     let cell =
-        if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{cell}") } else { cell.to_owned() };
+        if cell.trim_start_matches('\'').starts_with(FORMULA) { format!("'{cell}") } else { cell.to_owned() };
     if cell.contains([',', '"', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
+}
+
+/// The text of a cell, without the apostrophe that [`quoted`] gave it.
+pub(crate) fn unguarded(cell: &str) -> String {
+    let guarded = cell.starts_with('\'') && cell.trim_start_matches('\'').starts_with(FORMULA);
+    if guarded { cell[1..].to_owned() } else { cell.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cell_is_a_formula_and_every_text_comes_back() {
+        for text in ["=1+1", "'=1", "''-x", "-5", "it's", "'tis", "a,\"b\"\nc", ""] {
+            let cell = quoted(text);
+            assert!(!cell.trim_start_matches('"').starts_with(FORMULA), "{cell}");
+            let read = crate::import::Records::new(cell.as_bytes()).next();
+            let read = read.map_or_else(String::new, |(_, cells)| unguarded(&cells.unwrap()[0]));
+            assert_eq!(read, text);
+        }
+    }
 }

@@ -37,7 +37,17 @@ impl<B: Books> Ledger<B> {
 
     /// Changes settings. The base currency is fixed.
     pub async fn set_book(&self, book: &Book) -> Result<(), LedgerError> {
-        let (mut tx, _, chart) = self.locked(&book.tenant).await?;
+        self.change_book(&book.tenant, |_| book.clone()).await.map(|_| ())
+    }
+
+    /// Changes settings by what they are, and returns what they are then. Nobody's change is lost when two do so at once.
+    pub async fn change_book(
+        &self,
+        tenant: &TenantId,
+        change: impl FnOnce(Book) -> Book,
+    ) -> Result<Book, LedgerError> {
+        let (mut tx, _, chart) = self.locked(tenant).await?;
+        let book = change(chart.book.clone());
         if chart.book.base_currency != book.base_currency {
             let text =
                 format!("the base currency is {} for good: amounts are kept in it", chart.book.base_currency);
@@ -46,8 +56,9 @@ impl<B: Books> Ledger<B> {
         for account in [&book.rounding_account, &book.retained_account].into_iter().flatten() {
             chart.account(account)?;
         }
-        self.books.change(&mut tx, &book.tenant, &Change::Settings(book.clone())).await?;
-        Ok(self.books.commit(tx).await?)
+        self.books.change(&mut tx, tenant, &Change::Settings(book.clone())).await?;
+        self.books.commit(tx).await?;
+        Ok(book)
     }
 
     /// Adds accounts, renames them, opens and closes them for entries. What an account is stays.

@@ -11,9 +11,11 @@ use postrider::{Clock, EventId};
 use crate::account::AccountCode;
 use crate::books::{Books, Head};
 use crate::chart::Chart;
+use crate::checkpoint::PublicKey;
 use crate::journal_event;
 use crate::pipeline::{self, Answer, Arrival, Outcome, Standing};
 use crate::refusal::Refusal;
+use crate::verify::{Scope, Verification, verify};
 
 /// A ledger on a database. Cheap to clone.
 pub struct Ledger<B> {
@@ -21,6 +23,8 @@ pub struct Ledger<B> {
     pub(crate) clock: Clock,
     /// Where journal events go; nowhere when absent.
     pub(crate) announce: Option<ExchangeName>,
+    /// Whose checkpoints count; anybody's when empty.
+    trusted: Arc<[PublicKey]>,
     charts: Arc<Mutex<HashMap<TenantId, Cached>>>,
 }
 
@@ -36,7 +40,14 @@ struct Cached {
 impl<B: Books> Ledger<B> {
     /// A ledger that tells nobody of its entries.
     pub fn new(books: B, clock: Clock) -> Self {
-        Self { books, clock, announce: None, charts: Arc::default() }
+        Self { books, clock, announce: None, trusted: Arc::default(), charts: Arc::default() }
+    }
+
+    /// Takes checkpoints for good that are signed with one of these keys, and no others.
+    #[must_use]
+    pub fn trusting(mut self, keys: impl IntoIterator<Item = PublicKey>) -> Self {
+        self.trusted = keys.into_iter().collect();
+        self
     }
 
     /// Tells of every entry with `fis.journal.posted` or `fis.journal.reverted` on this exchange, through the outbox, in the
@@ -50,6 +61,16 @@ impl<B: Books> Ledger<B> {
     /// The books.
     pub fn books(&self) -> &B {
         &self.books
+    }
+
+    /// Verifies a tenant's books, by the keys that are trusted and those that the scope names. Nothing if it keeps none.
+    pub async fn verify(
+        &self,
+        tenant: &TenantId,
+        mut scope: Scope,
+    ) -> Result<Option<Verification>, StoreError> {
+        scope.keys.extend(self.trusted.iter());
+        verify(&self.books, tenant, &scope).await
     }
 
     /// Posts a tenant's batch, and says of each arrival what became of it, in their order.
@@ -104,6 +125,17 @@ impl<B: Books> Ledger<B> {
             self.books.commit(tx).await?;
         }
         self.remember(tenant, head.version, opened);
+        Ok(outcome.answers)
+    }
+
+    /// What a batch would come to if it were posted now. Nothing is.
+    pub async fn rehearse(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
+        let mut tx = self.books.begin().await?;
+        let Some(head) = self.books.lock(&mut tx, tenant).await? else {
+            return Ok(vec![Answer::Refused(Refusal::UnknownTenant(tenant.to_string())); arrivals.len()]);
+        };
+        let outcome = self.post_locked(&mut tx, tenant, head, arrivals).await?;
+        self.books.rollback(tx).await?;
         Ok(outcome.answers)
     }
 
@@ -173,6 +205,7 @@ impl<B: Clone> Clone for Ledger<B> {
             books: self.books.clone(),
             clock: self.clock.clone(),
             announce: self.announce.clone(),
+            trusted: self.trusted.clone(),
             charts: self.charts.clone(),
         }
     }

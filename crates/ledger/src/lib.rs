@@ -10,7 +10,8 @@
 //! 5. [`chain`]: every entry's hash contains that of the one before. [`checkpoint`]: signed roots over them.
 //! 6. [`books`]: the port to the database. [`postgres`] and [`sqlite`] keep it.
 //! 7. [`journal_event`]: what others are told.
-//! 8. [`correcting`] and [`closing`]: what people do. [`report`], [`verify`], [`export`]: what they read.
+//! 8. [`correcting`] and [`closing`]: what people do. [`report`], [`verify`], [`export`]: what they read. [`import`]: what others
+//!    wrote before.
 
 pub mod account;
 mod anchoring;
@@ -26,6 +27,7 @@ pub mod error;
 pub mod export;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod import;
 pub mod intake;
 pub mod journal_event;
 mod json;

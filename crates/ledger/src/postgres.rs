@@ -7,6 +7,7 @@ mod changing;
 mod posting;
 mod reading;
 mod scanning;
+mod totals;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -17,7 +18,7 @@ use postrider::postgres::{Postgres, PostgresTx};
 use postrider::store::StoreError;
 
 use crate::account::AccountCode;
-use crate::books::{Balance, Books, Change, Head, Known, Page, Referred};
+use crate::books::{Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
@@ -146,7 +147,7 @@ impl Books for Postgres {
 
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
         let mut tx = reading(self, tenant).await?;
-        reading::balances(self, tx.connection(), tenant).await
+        totals::balances(self, tx.connection(), tenant).await
     }
 
     async fn movements(
@@ -156,7 +157,7 @@ impl Books for Postgres {
         to: Option<Date>,
     ) -> Result<Vec<Balance>, StoreError> {
         let mut tx = reading(self, tenant).await?;
-        reading::movements(self, tx.connection(), tenant, from, to).await
+        totals::movements(self, tx.connection(), tenant, from, to).await
     }
 
     async fn movements_in(
@@ -166,7 +167,27 @@ impl Books for Postgres {
         from: Option<Date>,
         to: Option<Date>,
     ) -> Result<Vec<Balance>, StoreError> {
-        reading::movements(self, tx.connection(), tenant, from, to).await
+        totals::movements(self, tx.connection(), tenant, from, to).await
+    }
+
+    async fn days(&self, tenant: &TenantId) -> Result<Vec<(Date, Balance)>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        totals::by_day(self, tx.connection(), tenant).await
+    }
+
+    async fn closings(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Vec<Balance>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        totals::closings(self, tx.connection(), tenant, from, to).await
+    }
+
+    async fn rules_versions(&self, tenant: &TenantId) -> Result<Vec<RulesVersion>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::rules_versions(self, tx.connection(), tenant).await
     }
 
     async fn checkpoints(&self, tenant: &TenantId) -> Result<Vec<Checkpoint>, StoreError> {

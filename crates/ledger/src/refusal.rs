@@ -177,6 +177,39 @@ pub enum Refusal {
     QuotaExceeded(&'static str),
 }
 
+/// Every code there is. docs/ledger.md says of each what to do.
+pub const CODES: [&str; 29] = [
+    "malformed",
+    "no_tenant",
+    "unknown_tenant",
+    "conflict",
+    "no_rule",
+    "rule_failed",
+    "missing_amount",
+    "amount_not_positive",
+    "too_many_digits",
+    "amount_too_large",
+    "unknown_currency",
+    "bad_date",
+    "bad_text",
+    "unknown_account",
+    "bad_account",
+    "inactive_account",
+    "wrong_currency",
+    "too_few_lines",
+    "too_many_lines",
+    "unbalanced",
+    "period_closed",
+    "missing_rate",
+    "no_rounding_account",
+    "unknown_entry",
+    "already_reversed",
+    "already_resolved",
+    "wrong_kind",
+    "balance_overflow",
+    "quota_exceeded",
+];
+
 impl Refusal {
     /// The stable code, by which dead letters are grouped.
     pub fn code(&self) -> &'static str {
@@ -210,6 +243,21 @@ impl Refusal {
             Self::WrongKind { .. } => "wrong_kind",
             Self::BalanceOverflow => "balance_overflow",
             Self::QuotaExceeded(_) => "quota_exceeded",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_listed_and_explained() {
+        let (source, docs) = (include_str!("refusal.rs"), include_str!("../../../docs/ledger.md"));
+        assert_eq!(source.matches(" => \"").count() - 1, CODES.len(), "a code is missing in the list");
+        for code in CODES {
+            assert!(source.contains(&format!("=> \"{code}\"")), "no refusal has the code {code}");
+            assert!(docs.contains(&format!("| `{code}` |")), "docs/ledger.md does not explain {code}");
         }
     }
 }

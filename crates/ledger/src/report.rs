@@ -141,7 +141,8 @@ impl<B: Books> Ledger<B> {
         })
     }
 
-    /// What was earned and spent from one day to another.
+    /// What was earned and spent from one day to another, before closing: the entries that carry a year's result to retained earnings
+    /// are left out, and what they carried is a sum of its own.
     pub async fn income_statement(
         &self,
         tenant: &TenantId,
@@ -149,11 +150,15 @@ impl<B: Books> Ledger<B> {
         to: Option<Date>,
     ) -> Result<Statement, LedgerError> {
         let chart = self.read_chart(tenant).await?;
-        let balances = self.books.movements(tenant, from, to).await?;
+        let closings = self.books.closings(tenant, from, to).await?;
+        let balances = without(self.books.movements(tenant, from, to).await?, &closings);
+        let carried = base_sum(&chart, &closings, AccountType::Income)
+            + base_sum(&chart, &closings, AccountType::Expense);
         let income = -base_sum(&chart, &balances, AccountType::Income);
         let expenses = base_sum(&chart, &balances, AccountType::Expense);
         let base = chart.book.base_currency;
-        let sums = [("income", income), ("expenses", expenses), ("result", income - expenses)];
+        let sums =
+            [("income", income), ("expenses", expenses), ("result", income - expenses), ("carried", carried)];
         Ok(Statement {
             tenant: tenant.clone(),
             from,
@@ -206,6 +211,21 @@ impl<B: Books> Ledger<B> {
         let chart = self.books.read_chart(tenant).await?;
         chart.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()).into())
     }
+}
+
+/// The balances less what closings made of them.
+fn without(mut balances: Vec<Balance>, closings: &[Balance]) -> Vec<Balance> {
+    let closed: BTreeMap<(&AccountCode, Currency), &Sums> =
+        closings.iter().map(|closing| ((&closing.account, closing.currency), &closing.sums)).collect();
+    for balance in &mut balances {
+        if let Some(left) = closed
+            .get(&(&balance.account, balance.currency))
+            .and_then(|closing| balance.sums.without(closing))
+        {
+            balance.sums = left;
+        }
+    }
+    balances
 }
 
 fn rows(chart: &Chart, balances: &[Balance], wanted: impl Fn(AccountType) -> bool) -> Vec<Row> {

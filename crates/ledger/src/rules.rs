@@ -144,6 +144,11 @@ impl Rules {
         self.version
     }
 
+    /// Their names, in the order in which they are asked.
+    pub fn names(&self) -> Vec<String> {
+        self.all.iter().map(|rule| rule.name.clone()).collect()
+    }
+
     /// How many rules there are.
     pub fn len(&self) -> usize {
         self.all.len()

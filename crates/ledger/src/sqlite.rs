@@ -3,6 +3,7 @@
 mod changing;
 mod posting;
 mod reading;
+mod totals;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -12,7 +13,7 @@ use postrider::sqlite::{Sqlite, SqliteTx};
 use postrider::store::StoreError;
 
 use crate::account::AccountCode;
-use crate::books::{Balance, Books, Change, Head, Known, Page, Referred};
+use crate::books::{Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
@@ -108,7 +109,7 @@ impl Books for Sqlite {
     }
 
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
-        reading::balances(self, &mut *reader(self).await?, tenant).await
+        totals::balances(self, &mut *reader(self).await?, tenant).await
     }
 
     async fn movements(
@@ -117,7 +118,7 @@ impl Books for Sqlite {
         from: Option<Date>,
         to: Option<Date>,
     ) -> Result<Vec<Balance>, StoreError> {
-        reading::movements(self, &mut *reader(self).await?, tenant, from, to).await
+        totals::movements(self, &mut *reader(self).await?, tenant, from, to).await
     }
 
     async fn movements_in(
@@ -127,7 +128,24 @@ impl Books for Sqlite {
         from: Option<Date>,
         to: Option<Date>,
     ) -> Result<Vec<Balance>, StoreError> {
-        reading::movements(self, tx.connection().await?, tenant, from, to).await
+        totals::movements(self, tx.connection().await?, tenant, from, to).await
+    }
+
+    async fn days(&self, tenant: &TenantId) -> Result<Vec<(Date, Balance)>, StoreError> {
+        totals::by_day(self, &mut *reader(self).await?, tenant).await
+    }
+
+    async fn closings(
+        &self,
+        tenant: &TenantId,
+        from: Option<Date>,
+        to: Option<Date>,
+    ) -> Result<Vec<Balance>, StoreError> {
+        totals::closings(self, &mut *reader(self).await?, tenant, from, to).await
+    }
+
+    async fn rules_versions(&self, tenant: &TenantId) -> Result<Vec<RulesVersion>, StoreError> {
+        reading::rules_versions(self, &mut *reader(self).await?, tenant).await
     }
 
     async fn checkpoints(&self, tenant: &TenantId) -> Result<Vec<Checkpoint>, StoreError> {

@@ -1,30 +1,50 @@
 //! Verification: whether the books are what the ledger wrote.
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
-//! balances in each currency and in base; balances and totals by day are what the lines add up to; the head is the last entry;
-//! every checkpoint is signed and stands for the entries it names. Runs of entries are checked side by side, because each needs of
+//! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
+//! entry; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, because each needs of
 //! the ones before only the stored hash. What is wrong is named.
 
+mod anchors;
 mod run;
+mod sums;
 mod tally;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use postrider::envelope::TenantId;
 use postrider::store::StoreError;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::books::{Balance, Books, Head, Sums};
+use crate::books::{Books, Head};
 use crate::chain::Hash;
-use crate::checkpoint::root;
+use crate::checkpoint::PublicKey;
 use run::RunResult;
-use tally::Key;
 
 /// Entries in a run.
 const RUN: u64 = 20_000;
 /// How often balances are read again when entries are posted meanwhile.
 const TRIES: usize = 5;
+
+/// How much of the books is verified, and by which keys.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    /// Only entries after this number; 0: all of them. Balances are compared only then.
+    pub after: u64,
+    /// Runs of entries that are checked side by side.
+    pub side_by_side: usize,
+    /// Entries in a run.
+    pub run: u64,
+    /// Whose checkpoints count. Empty: anybody's, and then who can write to the database can sign them anew.
+    pub keys: Vec<PublicKey>,
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Self { after: 0, side_by_side: 2, run: RUN, keys: Vec::new() }
+    }
+}
 
 /// What verification found.
 #[derive(Debug, Clone, Serialize)]
@@ -38,6 +58,10 @@ pub struct Verification {
     pub head: Hash,
     /// Checkpoints that were checked.
     pub checkpoints: usize,
+    /// Who signed them.
+    pub signed_by: Vec<PublicKey>,
+    /// Whether those keys were compared with keys from outside of the database.
+    pub key_pinned: bool,
     /// Whether balances were compared: not when a run began after the first entry, nor when posting never paused.
     pub balances_compared: bool,
     /// Everything that is wrong.
@@ -69,44 +93,45 @@ impl Verification {
     }
 }
 
-/// Verifies a tenant's books from an entry on (0: all of them), with so many runs side by side. Nothing if it keeps none.
+/// Verifies a tenant's books. Nothing if it keeps none.
 pub async fn verify<B: Books>(
     books: &B,
     tenant: &TenantId,
-    after: u64,
-    side_by_side: usize,
+    scope: &Scope,
 ) -> Result<Option<Verification>, StoreError> {
     let Some(mut head) = books.head(tenant).await? else { return Ok(None) };
     let mut total = RunResult::default();
-    check_runs(books, tenant, after, head.number, side_by_side, &mut total).await;
+    check_runs(books, tenant, scope.after..head.number, scope, &mut total).await;
     let mut balances = None;
-    if after == 0 {
+    if scope.after == 0 {
         for _ in 0..TRIES {
             let kept = books.balances(tenant).await?;
-            let days = books.movements(tenant, None, None).await?;
+            let days = books.days(tenant).await?;
             let Some(now) = books.head(tenant).await? else { break };
             if now.number == head.number {
                 balances = Some((kept, days));
                 break;
             }
-            check_runs(books, tenant, head.number, now.number, side_by_side, &mut total).await;
+            check_runs(books, tenant, head.number..now.number, scope, &mut total).await;
             head = now;
         }
     }
     let balances_compared = balances.is_some();
     if let Some((kept, days)) = balances {
         total.end_promises();
-        let differing = compare(&total, &kept, &days);
+        let differing = sums::compare(&total.tally, &kept, &days);
         total.problems.extend(differing);
     }
-    check_head(&head, after, total.last, &mut total.problems);
-    let checkpoints = check_checkpoints(books, tenant, after, &head, &mut total.problems).await?;
+    check_head(&head, scope.after, total.last, &mut total.problems);
+    let anchors = anchors::check(books, tenant, scope, &head, &mut total.problems).await?;
     total.problems.sort_by_key(|problem| problem.entry.unwrap_or(u64::MAX));
     Ok(Some(Verification {
         tenant: tenant.clone(),
         entries: total.entries,
         head: head.hash,
-        checkpoints,
+        checkpoints: anchors.checked,
+        signed_by: anchors.signed_by.into_iter().collect(),
+        key_pinned: !scope.keys.is_empty(),
         balances_compared,
         problems: total.problems,
     }))
@@ -116,19 +141,19 @@ pub async fn verify<B: Books>(
 async fn check_runs<B: Books>(
     books: &B,
     tenant: &TenantId,
-    after: u64,
-    last: u64,
-    side_by_side: usize,
+    numbers: Range<u64>,
+    scope: &Scope,
     total: &mut RunResult,
 ) {
-    let mut starts = (after..last).step_by(usize::try_from(RUN).unwrap_or(usize::MAX));
+    let (run, last) = (scope.run.max(1), numbers.end);
+    let mut starts = numbers.step_by(usize::try_from(run).unwrap_or(usize::MAX));
     let mut running = JoinSet::new();
     loop {
-        while running.len() < side_by_side.max(1)
+        while running.len() < scope.side_by_side.max(1)
             && let Some(start) = starts.next()
         {
             let (books, tenant) = (books.clone(), tenant.clone());
-            running.spawn(async move { run::check(&books, &tenant, start, last.min(start + RUN)).await });
+            running.spawn(async move { run::check(&books, &tenant, start, last.min(start + run)).await });
         }
         match running.join_next().await {
             None => return,
@@ -153,75 +178,4 @@ fn check_head(head: &Head, after: u64, last: Option<(u64, Hash)>, problems: &mut
         );
         problems.push(Problem::new("head_differs", Some(head.number), text));
     }
-}
-
-/// Balances and totals by day against what the lines add up to.
-fn compare(total: &RunResult, kept: &[Balance], days: &[Balance]) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut differ = |what: &str, key: &Key, is: Option<&Sums>, should: Option<&Sums>| {
-        let (is, should) = (is.copied().unwrap_or_default(), should.copied().unwrap_or_default());
-        if is != should {
-            let (account, currency) = key;
-            let text =
-                format!("the {what} of {account} in {currency} is {is:?}, its lines add up to {should:?}");
-            problems.push(Problem::new("balance_differs", None, text));
-        }
-    };
-    let by_key = |balances: &[Balance]| {
-        let key = |balance: &Balance| (balance.account.to_string(), balance.currency.to_string());
-        balances.iter().map(|balance| (key(balance), balance.sums)).collect::<BTreeMap<Key, Sums>>()
-    };
-    let (kept, days) = (by_key(kept), by_key(days));
-    let keys: BTreeSet<Key> = kept.keys().chain(days.keys()).cloned().chain(total.tally.keys()).collect();
-    for key in &keys {
-        let should = total.tally.get(key);
-        differ("balance", key, kept.get(key), should);
-        let posted = should.map(|sums| Sums { pending_debits: 0, pending_credits: 0, ..*sums });
-        differ("total of all days", key, days.get(key), posted.as_ref());
-    }
-    problems
-}
-
-async fn check_checkpoints<B: Books>(
-    books: &B,
-    tenant: &TenantId,
-    after: u64,
-    head: &Head,
-    problems: &mut Vec<Problem>,
-) -> Result<usize, StoreError> {
-    let mut checked = 0;
-    let mut next = 1;
-    for checkpoint in books.checkpoints(tenant).await? {
-        let name = format!("the checkpoint of entries {} to {}", checkpoint.first, checkpoint.last);
-        if checkpoint.first != next {
-            problems.push(Problem::new(
-                "checkpoint_gap",
-                Some(next),
-                format!("{name} does not follow the one before"),
-            ));
-        }
-        next = checkpoint.last + 1;
-        if checkpoint.last <= after {
-            continue;
-        }
-        checked += 1;
-        if !checkpoint.is_signed(tenant) {
-            problems.push(Problem::new(
-                "checkpoint_unsigned",
-                Some(checkpoint.last),
-                format!("{name} has a wrong signature"),
-            ));
-        }
-        if checkpoint.last > head.number {
-            let text = format!("{name} names entries that are gone");
-            problems.push(Problem::new("entries_missing", Some(checkpoint.last), text));
-            continue;
-        }
-        let hashes = books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
-        if hashes.last() != Some(&checkpoint.head) || root(&hashes) != checkpoint.root {
-            let text = format!("{name} stands for other entries than these");
-            problems.push(Problem::new("checkpoint_differs", Some(checkpoint.last), text));
-        }
-    }
-    Ok(checked)
 }

@@ -11,6 +11,7 @@ mod config;
 mod dashboard;
 mod demo;
 mod desk;
+mod entry_input;
 mod event_input;
 mod exit;
 #[cfg(any(test, fuzzing))]

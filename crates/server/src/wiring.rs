@@ -216,7 +216,8 @@ pub(crate) fn ledger<S: Books + Outboxes>(
         "" => store.clone(),
         table => store.outbox(table)?,
     };
-    let ledger = Ledger::new(books, clock.clone());
+    let trusted = settings.trusted_keys().map_err(anyhow::Error::msg)?;
+    let ledger = Ledger::new(books, clock.clone()).trusting(trusted);
     Ok(match settings.announce_exchange.as_str() {
         "" => ledger,
         exchange => ledger.announcing(ExchangeName::new(exchange)?),

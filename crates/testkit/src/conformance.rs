@@ -230,13 +230,15 @@ macro_rules! books_conformance {
             new_rules_count_from_the_next_batch_on, accounts_are_closed_for_every_process,
             children_are_opened_by_their_first_entry, foreign_amounts_are_kept_in_base_with_the_residue_as_a_line,
             a_closed_period_is_sealed_and_refuses_events, back_dated_events_move_on_where_the_tenant_wants_it,
-            a_quota_is_kept,
+            a_quota_is_kept, a_close_in_the_middle_of_posting_splits_it_cleanly, every_version_of_the_rules_is_kept,
+            // refusing
+            every_code_of_a_refusal_is_provoked,
             // correcting
             a_reversal_undoes_an_entry_once, a_key_makes_a_reversal_once, a_correction_is_both_or_neither,
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings,
             // verifying
             entries_and_lines_are_final, whatever_is_changed_is_found_and_named, checkpoints_prove_entries,
-            a_statement_ends_in_the_balance,
+            runs_side_by_side_find_what_one_finds, a_statement_ends_in_the_balance,
         ]);
     };
 }

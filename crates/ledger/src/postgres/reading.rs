@@ -1,6 +1,5 @@
 //! Reading the books on PostgreSQL.
 
-use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use postrider::postgres::Postgres;
 use postrider::store::StoreError;
@@ -8,8 +7,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use crate::account::{Account, AccountCode, AccountType, Side};
-use crate::books::{Balance, Head, Referred, Sums};
-use crate::chain::{self, Hash, days};
+use crate::books::{Head, Referred, RulesVersion};
+use crate::chain::{self, Hash};
 use crate::chart::{Book, Chart, DayRate};
 use crate::checkpoint::Checkpoint;
 use crate::entry::{Line, Sealed};
@@ -258,49 +257,21 @@ fn read_line(tenant: &TenantId, row: &PgRow) -> Result<(i64, Line), StoreError> 
     Ok((entry, line.read(tenant, entry)?))
 }
 
-pub(super) async fn balances(
+pub(super) async fn rules_versions(
     store: &Postgres,
     connection: &mut PgConnection,
     tenant: &TenantId,
-) -> Result<Vec<Balance>, StoreError> {
-    let select = "SELECT account, currency, debits, credits, base_debits, base_credits, pending_debits, pending_credits \
-         FROM postrider.ledger_balance WHERE tenant = $1 ORDER BY account, currency";
+) -> Result<Vec<RulesVersion>, StoreError> {
+    let select =
+        "SELECT version, created_at, document FROM postrider.ledger_rules WHERE tenant = $1 ORDER BY version";
     let rows = sqlx::query(select).bind(tenant.as_str()).fetch_all(connection).await;
-    let rows = rows.map_err(|cause| store.error("reading balances", cause))?;
-    rows.iter().map(|row| read_balance(tenant, row)).collect()
-}
-
-pub(super) async fn movements(
-    store: &Postgres,
-    connection: &mut PgConnection,
-    tenant: &TenantId,
-    from: Option<Date>,
-    to: Option<Date>,
-) -> Result<Vec<Balance>, StoreError> {
-    let select = "SELECT account, currency, sum(debits)::bigint, sum(credits)::bigint, sum(base_debits)::bigint, \
-         sum(base_credits)::bigint, 0::bigint, 0::bigint FROM postrider.ledger_day WHERE tenant = $1 \
-         AND ($2::int IS NULL OR day >= date '1970-01-01' + $2::int) \
-         AND ($3::int IS NULL OR day <= date '1970-01-01' + $3::int) \
-         GROUP BY account, currency ORDER BY account, currency";
-    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
-    let rows = rows.fetch_all(connection).await.map_err(|cause| store.error("reading movements", cause))?;
-    rows.iter().map(|row| read_balance(tenant, row)).collect()
-}
-
-fn read_balance(tenant: &TenantId, row: &PgRow) -> Result<Balance, StoreError> {
-    let bad = || unreadable(tenant, format!("the balance of {}", row.get::<&str, _>(0)), "its columns");
-    Ok(Balance {
-        account: AccountCode::new(row.get(0)).map_err(|_| bad())?,
-        currency: Currency::new(row.get(1)).map_err(|_| bad())?,
-        sums: Sums {
-            debits: row.get(2),
-            credits: row.get(3),
-            base_debits: row.get(4),
-            base_credits: row.get(5),
-            pending_debits: row.get(6),
-            pending_credits: row.get(7),
-        },
-    })
+    let rows = rows.map_err(|cause| store.error("reading the rules", cause))?;
+    let read = |row: &PgRow| RulesVersion {
+        version: u32::try_from(row.get::<i32, _>(0)).unwrap_or(0),
+        since: row.get::<jiff_sqlx::Timestamp, _>(1).to_jiff(),
+        document: row.get(2),
+    };
+    Ok(rows.iter().map(read).collect())
 }
 
 pub(super) async fn checkpoints(

@@ -86,6 +86,32 @@ fn every_bad_event_has_its_refusal() {
 }
 
 #[test]
+fn the_first_rule_whose_condition_holds_counts_and_its_metadata_travel() {
+    let lines = "line=[{account='a',debit='payload.total'},{account='b',credit='rest'}]";
+    let rules = format!(
+        "[[rule]]\nname='large'\nmatch='shop.#'\nwhen='payload.total >= 100'\n\
+         metadata={{size='\"large\"',total='payload.total',of='event.tenant'}}\n{lines}\n\
+         [[rule]]\nname='any'\nmatch='shop.*'\nwhen='has(payload.total)'\n{lines}"
+    );
+    let large = map(&rules, "shop.sold", r#"{"total": 100.50}"#).unwrap();
+    let said: Vec<_> = large.metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(
+        (large.source.rule.as_str(), said),
+        ("large@7", vec![("of", "acme"), ("size", "large"), ("total", "100.5")])
+    );
+    let small = map(&rules, "shop.sold", r#"{"total": 99.99}"#).unwrap();
+    assert_eq!((small.source.rule.as_str(), small.metadata.len()), ("any@7", 0));
+    assert_eq!(map(&rules, "shop.sold", r#"{"total": "a lot"}"#).unwrap_err().code(), "rule_failed");
+    assert_eq!(map(&rules, "shop.sold.again", r#"{"total": 1}"#).unwrap_err().code(), "no_rule");
+    let gone = rules.replace("payload.total >= 100", "payload.kind == \"x\"");
+    assert_eq!(
+        map(&gone, "shop.sold", r#"{"total": 1}"#).unwrap_err().code(),
+        "rule_failed",
+        "a condition is no guess"
+    );
+}
+
+#[test]
 fn rules_that_could_never_work_are_refused_when_they_are_read() {
     for (rules, says) in [
         ("[[rule]]\nname='a'\nmatch='#'\nline=[]", "fewer than two lines"),

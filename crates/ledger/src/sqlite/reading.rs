@@ -1,7 +1,6 @@
 //! Reading the books on SQLite.
 
 use jiff::Timestamp;
-use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use postrider::sqlite::Sqlite;
 use postrider::store::StoreError;
@@ -9,8 +8,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::account::{Account, AccountCode, AccountType, Side};
-use crate::books::{Balance, Head, Referred, Sums};
-use crate::chain::{self, Hash, days};
+use crate::books::{Head, Referred, RulesVersion};
+use crate::chain::{self, Hash};
 use crate::chart::{Book, Chart, DayRate};
 use crate::checkpoint::Checkpoint;
 use crate::entry::{Line, Sealed};
@@ -256,49 +255,22 @@ fn read_line(tenant: &TenantId, row: &SqliteRow) -> Result<(i64, Line), StoreErr
     Ok((entry, line.read(tenant, entry)?))
 }
 
-pub(super) async fn balances(
+pub(super) async fn rules_versions(
     store: &Sqlite,
     connection: &mut SqliteConnection,
     tenant: &TenantId,
-) -> Result<Vec<Balance>, StoreError> {
-    let select = "SELECT account, currency, debits, credits, base_debits, base_credits, pending_debits, pending_credits \
-         FROM ledger_balance WHERE tenant = ?1 ORDER BY account, currency";
+) -> Result<Vec<RulesVersion>, StoreError> {
+    let select = "SELECT version, created_at, document FROM ledger_rules WHERE tenant = ?1 ORDER BY version";
     let rows = sqlx::query(select).bind(tenant.as_str()).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error(cause))?;
-    rows.iter().map(|row| read_balance(tenant, row)).collect()
-}
-
-pub(super) async fn movements(
-    store: &Sqlite,
-    connection: &mut SqliteConnection,
-    tenant: &TenantId,
-    from: Option<Date>,
-    to: Option<Date>,
-) -> Result<Vec<Balance>, StoreError> {
-    let select = "SELECT account, currency, sum(debits), sum(credits), sum(base_debits), \
-         sum(base_credits), 0, 0 FROM ledger_day WHERE tenant = ?1 \
-         AND (?2 IS NULL OR day >= ?2) \
-         AND (?3 IS NULL OR day <= ?3) \
-         GROUP BY account, currency ORDER BY account, currency";
-    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
-    let rows = rows.fetch_all(connection).await.map_err(|cause| store.error(cause))?;
-    rows.iter().map(|row| read_balance(tenant, row)).collect()
-}
-
-fn read_balance(tenant: &TenantId, row: &SqliteRow) -> Result<Balance, StoreError> {
-    let bad = || unreadable(tenant, format!("the balance of {}", row.get::<&str, _>(0)), "its columns");
-    Ok(Balance {
-        account: AccountCode::new(row.get(0)).map_err(|_| bad())?,
-        currency: Currency::new(row.get(1)).map_err(|_| bad())?,
-        sums: Sums {
-            debits: row.get(2),
-            credits: row.get(3),
-            base_debits: row.get(4),
-            base_credits: row.get(5),
-            pending_debits: row.get(6),
-            pending_credits: row.get(7),
-        },
-    })
+    let read = |row: &SqliteRow| {
+        Ok(RulesVersion {
+            version: u32::try_from(row.get::<i64, _>(0)).unwrap_or(0),
+            since: time(tenant, row.get(1))?,
+            document: row.get(2),
+        })
+    };
+    rows.iter().map(read).collect()
 }
 
 pub(super) async fn checkpoints(

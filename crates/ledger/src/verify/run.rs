@@ -28,8 +28,8 @@ pub(super) struct RunResult {
 impl RunResult {
     pub(super) fn add(&mut self, other: Self) {
         self.entries += other.entries;
-        for ((account, currency), sums) in other.tally {
-            add(self.tally.of(&account, &currency), &sums, &mut self.problems);
+        for (account, currency, held) in other.tally.iter() {
+            self.tally.of(account, currency).add(held);
         }
         self.last = self.last.max(other.last);
         self.problems.extend(other.problems);
@@ -46,9 +46,12 @@ impl RunResult {
                 continue;
             };
             for ((account, currency), promised) in lines {
-                let sums = self.tally.of(account, currency);
-                sums.pending_debits -= promised.pending_debits;
-                sums.pending_credits -= promised.pending_credits;
+                let ended = Sums {
+                    pending_debits: -promised.pending_debits,
+                    pending_credits: -promised.pending_credits,
+                    ..Sums::default()
+                };
+                self.tally.of(account, currency).promise(&ended);
             }
         }
     }
@@ -56,17 +59,6 @@ impl RunResult {
     fn missing(&mut self, from: u64, to: u64) {
         let text = format!("the entries from {from} to {to} are missing");
         self.problems.push(Problem::new("entries_missing", Some(from), text));
-    }
-}
-
-fn add(sums: &mut Sums, more: &Sums, problems: &mut Vec<Problem>) {
-    match sums.plus(more) {
-        Some(sum) => *sums = sum,
-        None => problems.push(Problem::new(
-            "amount_differs",
-            None,
-            "the lines of an account add up to more than it can hold",
-        )),
     }
 }
 
@@ -153,8 +145,11 @@ impl Run<'_> {
             Side::from_number(line.side).map(|side| effect(side, line.amount, line.base_amount, of))
         };
         for line in lines {
-            if let Some(sums) = sums(line, kind.effect()) {
-                add(self.result.tally.of(line.account, line.currency), &sums, &mut self.result.problems);
+            let held = self.result.tally.of(line.account, line.currency);
+            match (kind.effect(), sums(line, kind.effect())) {
+                (Effect::Post, Some(sums)) => held.post(entry.effective_on, &sums),
+                (Effect::Promise, Some(sums)) => held.promise(&sums),
+                _ => {}
             }
         }
         match kind {

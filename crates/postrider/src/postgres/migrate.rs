@@ -81,6 +81,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "pull_word",
         sql: include_str!("../../../../migrations/postgres/0022_pull_word.sql"),
     },
+    Migration {
+        version: 26,
+        name: "ledger_closing",
+        sql: include_str!("../../../../migrations/postgres/0026_ledger_closing.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -19,7 +19,7 @@ use postrider_ledger::account::{Account, AccountCode};
 use postrider_ledger::books::Books;
 use postrider_ledger::refusal::Refusal;
 use postrider_ledger::report::{Movement, Row, Statement, TrialBalance};
-use postrider_ledger::verify::{Verification, verify};
+use postrider_ledger::verify::{Scope, Verification};
 use postrider_ledger::{Ledger, LedgerError, journal_event};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,21 +40,24 @@ type Which = Path<(TenantId, u64)>;
 pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
     Router::new()
         .route("/ledger", get(tenants::<B>))
-        .route("/ledger/{tenant}", get(keeping::book::<B>))
+        .route("/ledger/{tenant}", get(keeping::book::<B>).post(keeping::set_book::<B>))
         .route("/ledger/{tenant}/accounts", get(accounts::<B>).post(keeping::set_accounts::<B>))
         .route("/ledger/{tenant}/accounts/{account}/statement", get(statement::<B>))
         .route("/ledger/{tenant}/entries", get(entries::<B>).post(writing::add::<B>))
         .route("/ledger/{tenant}/entries/{entry}", get(entry::<B>))
         .route("/ledger/{tenant}/entries/{entry}/reversals", post(writing::reverse::<B>))
+        .route("/ledger/{tenant}/entries/{entry}/corrections", post(writing::correct::<B>))
         .route("/ledger/{tenant}/entries/{entry}/settlements", post(writing::settle::<B>))
         .route("/ledger/{tenant}/entries/{entry}/voids", post(writing::void::<B>))
         .route("/ledger/{tenant}/entries/{entry}/proof", get(leaving::proof::<B>))
         .route("/ledger/{tenant}/rules", get(keeping::rules::<B>).post(keeping::set_rules::<B>))
+        .route("/ledger/{tenant}/rules/versions", get(keeping::rules_versions::<B>))
         .route("/ledger/{tenant}/rates", get(keeping::rates::<B>).post(keeping::set_rates::<B>))
         .route("/ledger/{tenant}/periods", get(keeping::periods::<B>).post(keeping::set_period::<B>))
         .route("/ledger/{tenant}/years/{year}/close", post(keeping::close_year::<B>))
         .route("/ledger/{tenant}/checkpoints", get(leaving::checkpoints::<B>))
         .route("/ledger/{tenant}/export", get(leaving::export::<B>))
+        .route("/ledger/{tenant}/import", post(writing::import::<B>))
         .route("/ledger/{tenant}/balances", get(balances::<B>))
         .route("/ledger/{tenant}/trial-balance", get(trial_balance::<B>))
         .route("/ledger/{tenant}/balance-sheet", get(balance_sheet::<B>))
@@ -235,7 +238,8 @@ async fn verified<B: Books>(
     Path(tenant): Whose,
     Query(After { after }): Query<After>,
 ) -> Result<Json<Verified>, Problem> {
-    let found = verify(ledger.books(), &tenant, after, 1).await?.ok_or_else(|| no_books(&tenant))?;
+    let scope = Scope { after, side_by_side: 1, ..Scope::default() };
+    let found = ledger.verify(&tenant, scope).await?.ok_or_else(|| no_books(&tenant))?;
     Ok(Json(Verified { holds: found.holds(), found }))
 }
 

@@ -283,13 +283,25 @@ pub(crate) const ROUTES: &[Route] = &[
         .own()
         .asks(&["after"])
         .gives("Verified"),
-    get("/ledger/{tenant}/rules", Viewer, "The rules that make entries of events").own().gives("Rules"),
+    get("/ledger/{tenant}/rules", Viewer, "The rules that make entries of events")
+        .own()
+        .asks(&["version"])
+        .gives("Rules"),
+    get("/ledger/{tenant}/rules/versions", Viewer, "Every version of the rules").own().gives("RulesVersions"),
     get("/ledger/{tenant}/rates", Viewer, "What foreign amounts are worth").own().gives("Rates"),
     get("/ledger/{tenant}/periods", Viewer, "Which days take entries").own().gives("Periods"),
     get("/ledger/{tenant}/checkpoints", Viewer, "The signed roots of the chain").own().gives("Checkpoints"),
     get("/ledger/{tenant}/export", Viewer, "The journal as csv, jsonl, hledger or beancount")
         .own()
         .asks(&["format"]),
+    post("/ledger/{tenant}", Admin, "Change the settings of a tenant's books")
+        .own()
+        .takes("NewBook")
+        .gives("Book"),
+    post("/ledger/{tenant}/import", Operator, "Post history, as it was exported to csv or jsonl")
+        .own()
+        .takes("History")
+        .gives("Imported"),
     post("/ledger/{tenant}/entries", Operator, "Post an entry by hand")
         .own()
         .takes("NewEntry")
@@ -298,6 +310,14 @@ pub(crate) const ROUTES: &[Route] = &[
         .own()
         .takes("AboutEntry")
         .gives("Receipt"),
+    post(
+        "/ledger/{tenant}/entries/{entry}/corrections",
+        Operator,
+        "Reverse an entry, and post what it should have been",
+    )
+    .own()
+    .takes("NewCorrection")
+    .gives("Corrected"),
     post("/ledger/{tenant}/entries/{entry}/settlements", Operator, "Settle a pending entry")
         .own()
         .takes("AboutEntry")

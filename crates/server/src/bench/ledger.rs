@@ -20,7 +20,7 @@ use postrider_ledger::intake::{Intake, IntakeStatus};
 use postrider_ledger::money::Currency;
 use postrider_ledger::pipeline::{Answer, Arrival};
 use postrider_ledger::sequencer::{MAX_BATCH, Sequencer};
-use postrider_ledger::verify::{Verification, verify};
+use postrider_ledger::verify::{Scope, Verification, verify};
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::task::JoinSet;
@@ -264,7 +264,7 @@ impl LedgerBench<'_> {
     async fn verified(&self, store: &Postgres) -> anyhow::Result<f64> {
         let (start, mut entries) = (self.clock.monotonic(), 0);
         for tenant in store.tenants().await? {
-            let found = verify(store, &tenant, 0, 2).await?;
+            let found = verify(store, &tenant, &Scope::default()).await?;
             anyhow::ensure!(
                 found.as_ref().is_some_and(Verification::holds),
                 "the books do not hold: {found:?}"

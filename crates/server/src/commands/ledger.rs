@@ -1,11 +1,14 @@
 //! `postrider ledger`: charts of accounts, rules, entries, periods, reports, verification. One file a group of commands.
 
 mod accounts;
+mod book;
+mod correct;
 mod entries;
 mod ingest;
 mod keys;
 mod periods;
 mod rates;
+mod reading;
 mod reports;
 mod rules;
 mod transfer;
@@ -27,6 +30,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
     postrider ledger --tenant acme rules check rules.toml --events events.jsonl\n  \
     postrider ledger ingest events.jsonl\n  \
     postrider ledger --tenant acme trial-balance --at 2026-12-31\n  \
+    postrider ledger --tenant acme export | postrider ledger --tenant copy import -\n  \
     postrider ledger verify\n\n\
     Amounts are exact decimals; in json, amounts and entry numbers are texts. Exit code 3: a verification does not hold.")]
 pub(crate) struct LedgerArgs {
@@ -39,6 +43,8 @@ pub(crate) struct LedgerArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// Show and change the settings of a tenant's books
+    Book(book::BookArgs),
     /// Open books, list accounts, add and close them
     Accounts(accounts::AccountsArgs),
     /// Show, check, dry-run and change the rules that make entries of events
@@ -47,10 +53,12 @@ enum What {
     Rates(rates::RatesArgs),
     /// Post events from a file
     Ingest(ingest::IngestArgs),
-    /// List and show entries
+    /// List and show entries, post one by hand
     Entries(entries::EntriesArgs),
     /// Undo an entry with a new one
     Reverse(entries::AboutArgs),
+    /// Undo an entry, and post what it should have been
+    Correct(correct::CorrectArgs),
     /// Post what a pending entry promised
     Settle(entries::AboutArgs),
     /// End the promise of a pending entry
@@ -65,7 +73,7 @@ enum What {
     TrialBalance(reports::AtArgs),
     /// Assets, liabilities and equity
     BalanceSheet(reports::AtArgs),
-    /// Income and expenses
+    /// Income and expenses, before a year is closed
     IncomeStatement(reports::FromToArgs),
     /// The movements of an account
     Statement(reports::StatementArgs),
@@ -77,7 +85,7 @@ enum What {
     Verify(verify::VerifyArgs),
     /// Write the journal for other programs
     Export(transfer::ExportArgs),
-    /// Post opening balances from a CSV file
+    /// Post history as it was exported, or opening balances
     Import(transfer::ImportArgs),
 }
 
@@ -94,11 +102,13 @@ impl OnStore for Keep<'_> {
         let ledger = wiring::ledger(&wired.store, &context.config, &context.clock)?;
         let desk = Desk { ledger, tenant: self.args.tenant.map(TenantId::new).transpose()?, context };
         match self.args.what {
+            What::Book(args) => book::run(args, &desk).await,
             What::Accounts(args) => accounts::run(args, &desk).await,
             What::Rules(args) => rules::run(args, &desk).await,
             What::Rates(args) => rates::run(args, &desk).await,
             What::Ingest(args) => ingest::run(args, &desk).await,
             What::Entries(args) => entries::run(args, &desk).await,
+            What::Correct(args) => correct::run(args, &desk).await,
             What::Reverse(args) => entries::about(args, entries::About::Reverse, &desk).await,
             What::Settle(args) => entries::about(args, entries::About::Settle, &desk).await,
             What::Void(args) => entries::about(args, entries::About::Void, &desk).await,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use postrider::InvalidText;
 use postrider::envelope::TenantId;
 use postrider::topology::{ExchangeName, Layout};
+use postrider_ledger::checkpoint::PublicKey;
 use serde::Deserialize;
 
 use super::outboxes::OutboxTable;
@@ -20,6 +21,7 @@ pub(crate) struct Ledger {
     pub(crate) announce_exchange: String,
     pub(crate) outbox: String,
     pub(crate) signing_key_file: PathBuf,
+    trusted_keys: Vec<String>,
     checkpoint_minutes: u32,
 }
 
@@ -27,6 +29,11 @@ impl Ledger {
     /// Whose events are those that name nobody.
     pub(crate) fn tenant(&self) -> Result<Option<TenantId>, InvalidText> {
         if self.tenant.is_empty() { Ok(None) } else { TenantId::new(&self.tenant).map(Some) }
+    }
+
+    /// Whose checkpoints count; anybody's when there are none.
+    pub(crate) fn trusted_keys(&self) -> Result<Vec<PublicKey>, String> {
+        self.trusted_keys.iter().map(|key| key.parse()).collect()
     }
 
     /// How often `serve` signs checkpoints; nothing if it does not.
@@ -56,6 +63,7 @@ impl Ledger {
             let named = ExchangeName::new(&self.announce_exchange);
             named.map_err(|error| ("ledger.announce_exchange", error.to_string()))?;
         }
+        self.trusted_keys().map_err(|problem| ("ledger.trusted_keys", problem))?;
         if !(1..=64).contains(&self.tenants_at_once) {
             return Err(("ledger.tenants_at_once", "must be from 1 to 64".to_owned()));
         }

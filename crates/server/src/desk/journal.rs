@@ -7,7 +7,7 @@ use postrider_ledger::chart::Chart;
 use postrider_ledger::entry::Sealed;
 use postrider_ledger::refusal::Refusal;
 use postrider_ledger::report::TrialBalance;
-use postrider_ledger::verify::{Verification, verify};
+use postrider_ledger::verify::{Scope, Verification};
 
 use super::{Answer, StoreDesk};
 use crate::wiring::WholeStore;
@@ -47,7 +47,8 @@ impl<S: WholeStore> Journal for StoreDesk<S> {
     }
 
     async fn verify(&self, tenant: &TenantId) -> Answer<Verification> {
-        let found = verify(self.ledger.books(), tenant, 0, 1).await?;
+        let scope = Scope { side_by_side: 1, ..Scope::default() };
+        let found = self.ledger.verify(tenant, scope).await?;
         found.ok_or_else(|| unknown(tenant).into())
     }
 }

@@ -108,7 +108,9 @@ fn a_reversal_a_period_and_a_year() {
     ledger(&folder, &["close", "2026"]).assert(2, "add --yes");
     ledger(&folder, &["close", "2026", "--yes"]).assert(0, "");
     let income = ledger(&folder, &["income-statement", "--to", "2026-12-31", "--json"]).json();
-    assert_eq!(income["sums"]["result"], "0.00");
+    assert_ne!(income["sums"]["result"], "0.00", "before closing: {income}");
+    assert_eq!(income["sums"]["carried"], income["sums"]["result"]);
+    ledger(&folder, &["close", "2026", "--dry-run"]).assert(0, "would carry 0.00 EUR");
     ledger(&folder, &["verify"]).assert(0, "");
 }
 
@@ -144,6 +146,21 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
         let said = program(&folder, "python3", &[&[python], source.as_slice()].concat());
         assert!(said.contains(&head) && said.contains("holds"), "{said}");
     }
+    // Only who knows the key can tell that nobody else signed.
+    let verified = ledger(&folder, &["verify", "--json"]).assert(0, "key not pinned").json();
+    let key = verified[0]["signed_by"][0].as_str().unwrap().to_owned();
+    ledger(&folder, &["verify", "--key", &key]).assert(0, "pinned");
+    ledger(&folder, &["verify", "--key", "beef"]).assert(2, "64 hexadecimal digits");
+    let stranger = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+    ledger(&folder, &["verify", "--key", stranger]).assert(3, "checkpoint_foreign_key");
+    folder.write("postrider.toml", &format!("[ledger]\ntrusted_keys = ['{stranger}']"));
+    ledger(&folder, &["verify"]).assert(3, "none of the keys that were named");
+    folder.write("postrider.toml", "");
+    let pinned = |key: &str| {
+        let args = [python, "--sqlite", ".postrider/postrider.db", "--key", key];
+        Command::new("python3").args(args).current_dir(folder.path()).output().unwrap().status.code()
+    };
+    assert_eq!((pinned(&key), pinned(stranger)), (Some(0), Some(3)));
     let tamper = "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); db.execute('DROP TRIGGER ledger_line_update'); \
         db.execute('UPDATE ledger_line SET base_amount = base_amount + 1 WHERE entry = 2 AND line = 1'); db.commit()";
     program(&folder, "python3", &["-c", tamper]);
@@ -186,4 +203,140 @@ fn hledger_and_beancount_accept_the_journal_and_agree() {
         compared += 1;
     }
     assert!(compared >= 9, "{trial}");
+    // beancount has other names for accounts, and the same balances.
+    let theirs = program(&folder, "python3", &["-c", BEANCOUNT]);
+    let mut theirs: Vec<&str> = theirs.lines().collect();
+    let ours = trial["rows"].as_array().unwrap().iter().map(|row| {
+        let minor = |name: &str| row[name].as_str().unwrap().replace('.', "").parse::<i64>().unwrap();
+        format!("{} {}", row["currency"].as_str().unwrap(), minor("debits") - minor("credits"))
+    });
+    let mut ours: Vec<String> = ours.filter(|balance| !balance.ends_with(" 0")).collect();
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    assert_eq!(theirs, ours);
+}
+
+/// Every balance that beancount comes to and that is not zero: the currency, and minor units.
+const BEANCOUNT: &str = r#"
+from collections import defaultdict
+from beancount import loader
+from beancount.core.data import Transaction
+entries, errors, _ = loader.load_file("journal.beancount")
+assert not errors, errors
+balances = defaultdict(int)
+for entry in entries:
+    for posting in entry.postings if isinstance(entry, Transaction) else []:
+        balances[posting.account, posting.units.currency] += posting.units.number
+for (account, currency), held in balances.items():
+    if held:
+        print(currency, int(held * (1 if currency == "JPY" else 100)))
+"#;
+
+#[test]
+fn history_comes_back_from_an_export() {
+    let folder = books();
+    let odd = r#"{"id": "=odd", "effectiveOn": "2026-03-02", "description": "=1+1, \"x\"\nand more", "metadata": {"note": "é"},
+        "lines": [{"account": "fees", "side": "debit", "amount": "1.00", "currency": "EUR"},
+        {"account": "bank", "side": "credit", "amount": "1.00", "currency": "EUR"}]}"#;
+    folder.write("odd.json", odd);
+    ledger(&folder, &["entries", "add", "odd.json", "--dry-run"]).assert(0, "would post 2 lines");
+    ledger(&folder, &["entries", "add", "odd.json"]).assert(0, "5");
+    ledger(&folder, &["reverse", "3"]).assert(0, "6");
+    ledger(&folder, &["periods", "close", "2026-Q1"]).assert(0, "sealed by entry 7");
+    ledger(&folder, &["close", "2026", "--yes"]).assert(0, "8");
+    let trial = |tenant: &str| {
+        let shown =
+            folder.run(&["ledger", "--tenant", tenant, "trial-balance", "--json"]).assert(0, "").json();
+        (shown["rows"].clone(), shown["totals"].clone())
+    };
+    let chart = ledger(&folder, &["accounts", "ls", "--json"]).assert(0, "").out;
+    folder.write("chart.json", &chart);
+    for format in ["jsonl", "csv"] {
+        export(&folder, format);
+        let (tenant, file) = (format!("copy-{format}"), format!("journal.{format}"));
+        let copy = |args: &[&str]| folder.run(&[&["ledger", "--tenant", &tenant], args].concat());
+        copy(&["accounts", "init", "--base", "EUR", "--chart", "chart.json"]).assert(0, "opened");
+        copy(&["import", &file, "--dry-run"]).assert(0, "7 would be posted, 0 were posted before, 0 refused");
+        copy(&["import", &file]).assert(0, "7 posted, 0 were posted before, 0 refused, 1 seals");
+        copy(&["import", &file]).assert(0, "0 posted, 7 were posted before, 0 refused");
+        copy(&["import", &file, "--dry-run"]).assert(0, "0 would be posted, 7 were posted before");
+        assert_eq!(trial(&tenant), trial("acme"), "{format}");
+        copy(&["verify"]).assert(0, "hold");
+        let (there, here) = (
+            ledger(&folder, &["entries", "show", "5", "--json"]).json(),
+            copy(&["entries", "show", "5", "--json"]).json(),
+        );
+        for kept in ["description", "effectiveOn", "kind", "lines", "payloadHash", "sourceEvent"] {
+            assert_eq!(there[kept], here[kept], "{format}: {kept}");
+        }
+        assert_eq!(
+            (&here["metadata"]["imported_entry"], &here["metadata"]["note"]),
+            (&"acme/5".into(), &"é".into())
+        );
+        let reversal = copy(&["entries", "show", "6", "--json"]).json();
+        assert_eq!((&reversal["kind"], &reversal["refersTo"]), (&"reversal".into(), &"3".into()));
+        // Another file says something else: what is wrong is named with its line, and the rest is posted.
+        let text = std::fs::read_to_string(folder.path().join(&file)).unwrap();
+        folder.write(&file, &text.replace("tax-payable", "nowhere"));
+        let other = format!("other-{format}");
+        let other = |args: &[&str]| folder.run(&[&["ledger", "--tenant", &other], args].concat());
+        other(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
+        let ran = other(&["import", &file, "--json"]).assert(6, "refused");
+        let rows = ran.json();
+        assert_eq!(
+            (&rows[0]["code"], &rows[0]["event"]),
+            (&"unknown_account".into(), &"o-1".into()),
+            "{rows}"
+        );
+        assert_eq!(rows[0]["line"], if format == "csv" { 2 } else { 1 });
+        other(&["verify"]).assert(0, "hold");
+    }
+    folder.write("short.csv", "account,side,amount,currency\nbank,debit,1,EUR\n");
+    ledger(&folder, &["import", "short.csv"]).assert(6, "the header has no source_event, effective_on");
+}
+
+#[test]
+fn settings_rules_and_rates_are_shown_and_changed_and_an_entry_is_corrected() {
+    let folder = books();
+    ledger(&folder, &["book", "set"]).assert(2, "what should change?");
+    ledger(&folder, &["book", "set", "--rounding", "nowhere"]).assert(1, "there is no account nowhere");
+    let set = ["book", "set", "--back-dated", "next_open", "--max-entries", "8", "--no-rounding", "--json"];
+    let dry =
+        ledger(&folder, &[set.as_slice(), &["--dry-run"]].concat()).assert(0, "nothing was changed").json();
+    let before = ledger(&folder, &["book", "show", "--json"]).assert(0, "").json();
+    assert_eq!((&before["back_dated"], &before["rounding_account"]), (&"refuse".into(), &"rounding".into()));
+    assert_eq!(ledger(&folder, &set).assert(0, "").json(), dry);
+    let after = ledger(&folder, &["book", "show", "--json"]).json();
+    assert_eq!((&after["back_dated"], &after["max_entries"]), (&"next_open".into(), &8.into()));
+    assert_eq!(
+        (&after["rounding_account"], &after["retained_account"]),
+        (&().into(), &"retained-earnings".into())
+    );
+
+    ledger(&folder, &["rules", "ls"]).assert(0, "order completed, salary disbursed, invoice paid");
+    let shown = ledger(&folder, &["rules", "show"]).assert(0, "").out;
+    folder.write("rules.toml", &format!("{shown}# more\n"));
+    ledger(&folder, &["rules", "set", "rules.toml"]).assert(0, "version 2");
+    assert_eq!(ledger(&folder, &["rules", "show", "--version", "1"]).assert(0, "").out, shown);
+    ledger(&folder, &["rules", "show", "--version", "9"]).assert(2, "there is no such version");
+    let rates = ledger(&folder, &["rates", "ls", "USD", "--json"]).assert(0, "").json();
+    assert_eq!((&rates[0]["rate"], rates.as_array().unwrap().len()), (&"0.333".into(), 1));
+
+    let right = r#"{"effectiveOn": "2026-03-01", "description": "as it was", "lines": [
+        {"account": "bank", "side": "debit", "amount": "100.00", "currency": "EUR"},
+        {"account": "sales", "side": "credit", "amount": "100.00", "currency": "EUR"}]}"#;
+    folder.write("right.json", right);
+    let correct = ["correct", "1", "right.json", "--key", "c-1"];
+    ledger(&folder, &[correct.as_slice(), &["--dry-run"]].concat()).assert(0, "nothing was posted");
+    let first = ledger(&folder, &correct).assert(0, "entry 5 reverses it, entry 6 is the right one").out;
+    assert_eq!(ledger(&folder, &correct).assert(0, "").out, first, "the same key is the same correction");
+    ledger(&folder, &["correct", "1", "right.json"]).assert(1, "reversed before");
+    folder.write(
+        "wrong.json",
+        &right.replace("\"100.00\", \"currency\": \"EUR\"}]", "\"99\", \"currency\": \"EUR\"}]"),
+    );
+    ledger(&folder, &["correct", "2", "wrong.json"]).assert(1, "must be equal");
+    let entries = ledger(&folder, &["entries", "ls", "--json"]).json();
+    assert_eq!(entries.as_array().unwrap().len(), 6, "both or neither");
+    ledger(&folder, &["verify"]).assert(0, "hold");
 }

@@ -1,25 +1,34 @@
-//! The books over HTTP.
+//! The books over HTTP, on an SQLite file and on PostgreSQL.
 
+use postrider_testkit::servers::{TestDatabase, TestVhost};
 use serde_json::{Value, json};
 
+use super::networked::servers;
 use super::process::{Folder, Serving};
 
 /// A running API over the books of two tenants, and a bearer for each kind of caller.
 struct Desk {
     folder: Folder,
     serving: Serving,
+    _servers: Option<(TestDatabase, TestVhost)>,
 }
 
 impl Desk {
-    fn new() -> Self {
-        let folder = Folder::new();
+    /// One on each store.
+    async fn both() -> [Self; 2] {
+        let (folder, database, vhost) = servers().await;
+        folder.run(&["db", "migrate"]).assert(0, "applied");
+        [Self::in_folder(Folder::new(), None), Self::in_folder(folder, Some((database, vhost)))]
+    }
+
+    fn in_folder(folder: Folder, servers: Option<(TestDatabase, TestVhost)>) -> Self {
         for tenant in ["acme", "other"] {
             folder
                 .run(&["ledger", "--tenant", tenant, "accounts", "init", "--base", "EUR"])
                 .assert(0, "opened");
         }
         let serving = folder.serve(&["--roles", "api"]);
-        Self { folder, serving }
+        Self { folder, serving, _servers: servers }
     }
 
     fn token(&self, role: &str, tenant: Option<&str>) -> String {
@@ -49,9 +58,14 @@ fn entry(id: &str, amount: &str) -> Value {
     ]})
 }
 
-#[test]
-fn entries_are_posted_reversed_and_read() {
-    let desk = Desk::new();
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_are_posted_reversed_and_read() {
+    for desk in Desk::both().await {
+        entries_go_round(&desk);
+    }
+}
+
+fn entries_go_round(desk: &Desk) {
     let none = Value::Null;
     let (status, first) = desk.call("POST", "/acme/entries", "", &entry("e-1", "12.50"));
     assert_eq!((status, &first["entry"]), (201, &json!("1")), "{first}");
@@ -93,9 +107,14 @@ fn entries_are_posted_reversed_and_read() {
     assert_eq!((status, problem["code"].as_str()), (404, Some("unknown_tenant")), "{problem}");
 }
 
-#[test]
-fn a_token_reads_and_writes_what_its_role_and_tenant_allow() {
-    let desk = Desk::new();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_reads_and_writes_what_its_role_and_tenant_allow() {
+    for desk in Desk::both().await {
+        tokens_are_kept_apart(&desk);
+    }
+}
+
+fn tokens_are_kept_apart(desk: &Desk) {
     let (viewer, operator) = (desk.token("viewer", None), desk.token("operator", Some("acme")));
     let none = Value::Null;
     assert_eq!(desk.call("GET", "/acme/entries", "", &none).0, 401);
@@ -116,9 +135,14 @@ fn a_token_reads_and_writes_what_its_role_and_tenant_allow() {
     }
 }
 
-#[test]
-fn rules_rates_periods_and_a_year_are_kept_and_the_journal_leaves() {
-    let desk = Desk::new();
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_rates_periods_and_a_year_are_kept_and_the_journal_leaves() {
+    for desk in Desk::both().await {
+        books_are_kept(&desk);
+    }
+}
+
+fn books_are_kept(desk: &Desk) {
     let none = Value::Null;
     let post = |path: &str, body: &Value| desk.call("POST", path, "", body);
     assert_eq!(desk.get("/acme")["base_currency"], "EUR");
@@ -161,4 +185,96 @@ fn rules_rates_periods_and_a_year_are_kept_and_the_journal_leaves() {
     assert_eq!(desk.call("POST", "/acme/periods", &operator, &body).0, 403, "that is for an admin");
     assert_eq!(desk.call("POST", "/other/periods", &admin, &body).0, 403, "of this tenant alone");
     assert_eq!(desk.call("POST", "/acme/periods", &admin, &body).0, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_are_changed_entries_corrected_and_history_taken() {
+    for desk in Desk::both().await {
+        settings_and_history(&desk);
+    }
+}
+
+fn settings_and_history(desk: &Desk) {
+    let post = |path: &str, body: &Value| desk.call("POST", path, "", body);
+    let (status, book) =
+        post("/acme", &json!({ "back_dated": "next_open", "max_entries": 9, "rounding_account": null }));
+    assert_eq!(
+        (status, &book["back_dated"], &book["rounding_account"]),
+        (201, &json!("next_open"), &json!(null)),
+        "{book}"
+    );
+    assert_eq!(desk.get("/acme"), book);
+    assert_eq!(post("/acme", &book).0, 201, "what was read can be sent back");
+    for (body, status, code) in [
+        (json!({ "base_currency": "USD" }), 422, "invalid_request"),
+        (json!({ "tenant": "other" }), 422, "invalid_request"),
+        (json!({ "rounding_account": "nowhere" }), 422, "unknown_account"),
+        (json!({ "colour": "red" }), 400, "invalid_json"),
+    ] {
+        let (answered, problem) = post("/acme", &body);
+        assert_eq!((answered, problem["code"].as_str()), (status, Some(code)), "{problem}");
+    }
+
+    assert_eq!(post("/acme/entries", &entry("e-1", "12.50")).0, 201);
+    let mut right = entry("e-1", "21.50");
+    right.as_object_mut().unwrap().remove("id");
+    let correction = json!({ "id": "c-1", "description": "a typing error", "entry": right });
+    let (status, corrected) = post("/acme/entries/1/corrections", &correction);
+    assert_eq!(
+        (status, &corrected["reversal"]["entry"], &corrected["entry"]["entry"]),
+        (201, &json!("2"), &json!("3"))
+    );
+    assert_eq!(
+        post("/acme/entries/1/corrections", &correction).1,
+        corrected,
+        "the same id is the same correction"
+    );
+    let (status, problem) = post("/acme/entries/1/corrections", &json!({ "entry": right }));
+    assert_eq!((status, problem["code"].as_str()), (409, Some("already_reversed")), "{problem}");
+
+    let versions = desk.get("/acme/rules/versions");
+    assert_eq!((&versions["versions"][0]["version"], &versions["versions"][1]), (&json!(1), &json!(null)));
+    assert_eq!(desk.get("/acme/rules?version=1")["document"], versions["versions"][0]["document"]);
+    assert_eq!(desk.call("GET", "/acme/rules?version=7", "", &Value::Null).0, 404);
+
+    for format in ["jsonl", "csv"] {
+        let (_, _, journal) =
+            desk.serving.http("GET", &format!("/v1/ledger/acme/export?format={format}"), &[], "");
+        let (status, _, answer) = desk.serving.http("POST", "/v1/ledger/other/import", &[], &whole(&journal));
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let counts = if format == "jsonl" { (3, 0) } else { (0, 3) };
+        assert_eq!(
+            (status, &answer["posted"], &answer["duplicates"]),
+            (201, &json!(counts.0), &json!(counts.1)),
+            "{answer}"
+        );
+    }
+    let rows = |tenant: &str| desk.get(&format!("/{tenant}/trial-balance"))["rows"].clone();
+    assert_eq!(rows("other"), rows("acme"));
+    let (status, _, answer) =
+        desk.serving.http("POST", "/v1/ledger/other/import", &[], "{\"sourceEvent\": 1}\n");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(
+        (status, &answer["refused"][0]["line"], &answer["refused"][0]["code"]),
+        (201, &json!(1), &json!("malformed"))
+    );
+    let operator = desk.token("operator", Some("acme"));
+    assert_eq!(
+        desk.call("POST", "/acme", &operator, &json!({ "max_entries": 1 })).0,
+        403,
+        "that is for an admin"
+    );
+    assert_eq!(desk.call("POST", "/other/import", &operator, &Value::Null).0, 403, "of this tenant alone");
+}
+
+/// A body that came in chunks, put together.
+fn whole(body: &str) -> String {
+    let (mut rest, mut text) = (body, String::new());
+    while let Some((length, more)) = rest.split_once("\r\n") {
+        let Ok(length) = usize::from_str_radix(length, 16) else { return body.to_owned() };
+        let Some((chunk, more)) = more.split_at_checked(length) else { return body.to_owned() };
+        text.push_str(chunk);
+        rest = more.trim_start_matches("\r\n");
+    }
+    text
 }

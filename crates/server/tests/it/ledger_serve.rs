@@ -47,10 +47,11 @@ pub(super) async fn journal(broker: &RabbitMq, count: usize) -> BTreeMap<String,
         let mut settled = Vec::new();
         for delivery in came {
             let event: Value = serde_json::from_slice(&delivery.message.body).unwrap();
-            let text = |name: &str| event["payload"][name].as_str().unwrap().to_owned();
-            let id = delivery.message.properties.message_id.clone().unwrap();
-            told.insert(id, (text("tenantId"), text("entry")));
             settled.push((delivery.receipt, Verdict::Ack));
+            let text = |name: &str| event["payload"][name].as_str().map(str::to_owned);
+            let id = delivery.message.properties.message_id.clone().unwrap();
+            // Checkpoints are told of here too, and name no entry.
+            told.extend(text("tenantId").zip(text("entry")).map(|entry| (id, entry)));
         }
         settler.settle(settled).await.unwrap();
     }
@@ -149,6 +150,33 @@ fn redis(key: &str) -> String {
     answer
 }
 
+/// Waits until Redis has this word under a key: it is written without waiting.
+fn noted(key: &str, word: &str) {
+    let clock = Clock::system();
+    let start = clock.monotonic();
+    while !redis(key).contains(word) {
+        assert!(clock.since(start) < LIMIT, "{key} has {} and not {word}", redis(key));
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// The payload of the next event that tells of a checkpoint.
+async fn next_checkpoint(broker: &RabbitMq) -> Value {
+    let mut subscription = broker.subscribe(&QueueName::new("journal").unwrap(), 10).await.unwrap();
+    let settler = subscription.settler();
+    loop {
+        let came = tokio::time::timeout(LIMIT, subscription.next(1)).await;
+        let came = came.unwrap_or_else(|_| panic!("no checkpoint was told")).unwrap();
+        for delivery in came {
+            let event: Value = serde_json::from_slice(&delivery.message.body).unwrap();
+            settler.settle(vec![(delivery.receipt, Verdict::Ack)]).await.unwrap();
+            if event["payload"]["root"].is_string() {
+                return event["payload"].clone();
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_of_foreign_events_becomes_entries_and_dead_letters_with_their_reasons() {
     let stage = Stage::new(&["acme"]).await;
@@ -178,8 +206,8 @@ async fn a_queue_of_foreign_events_becomes_entries_and_dead_letters_with_their_r
     let expected: BTreeMap<_, _> = expected.map(|(id, class)| (id.to_owned(), class.to_owned())).into();
     assert_eq!(letters, expected);
     wait_for(&serving, "postrider_ledger_posted_total", 1);
-    let note = redis("fis:ik:acme:evt_2");
-    assert!(note.contains("FAILED"), "{note}");
+    noted("fis:ik:acme:evt_2", "FAILED");
+    noted("fis:ik:acme:evt_1", "COMPLETED");
 
     // The cause is mended, and what was refused is sent again.
     stage
@@ -194,6 +222,22 @@ async fn a_queue_of_foreign_events_becomes_entries_and_dead_letters_with_their_r
     serving.signal(Signal::TERM);
     let (code, said) = serving.ended();
     assert_eq!((code, said.last().map(String::as_str)), (0, Some("stopped")), "{said:#?}");
+
+    // Whoever starts signs what is there, and tells of it.
+    let serving = stage.folder.serve(&[]);
+    let told = next_checkpoint(&stage.broker).await;
+    assert_eq!(
+        (&told["tenantId"], &told["first"], &told["last"]),
+        (&json!("acme"), &json!("1"), &json!("2"))
+    );
+    let (_, _, kept) = serving.http("GET", "/v1/ledger/acme/checkpoints", &[], "");
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!(
+        (&told["root"], &told["signature"]),
+        (&kept["checkpoints"][0]["root"], &kept["checkpoints"][0]["signature"])
+    );
+    let key = told["publicKey"].as_str().unwrap();
+    stage.folder.run(&["ledger", "verify", "--key", key]).assert(0, "pinned");
 }
 
 /// 2,000 events of four tenants, each sent twice; a tenth of them are bad, and a fiftieth say something else the second time. Somebody
@@ -201,12 +245,13 @@ async fn a_queue_of_foreign_events_becomes_entries_and_dead_letters_with_their_r
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_twice_the_ledger_posts_every_event_once() {
     const EVENTS: usize = 2_000;
+    const MORE: usize = 400;
     let tenants = ["t0", "t1", "t2", "t3"];
     let stage = Stage::new(&tenants).await;
     let mut others = stage.folder.start(&["serve", "--roles", "relay,collector"]);
     others.wait_for("serving");
     let (is_bad, differs) = (|n: usize| n % 10 == 3, |n: usize| n % 50 == 7);
-    let good = (0..EVENTS).filter(|n| !is_bad(*n)).count();
+    let good = (0..EVENTS).filter(|n| !is_bad(*n)).count() + MORE;
     let mut holder = PgConnection::connect(&stage.database.url).await.unwrap();
     let hold = "BEGIN; SELECT FROM postrider.ledger_book WHERE tenant = 't0' FOR UPDATE";
     sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
@@ -228,12 +273,17 @@ async fn killed_twice_the_ledger_posts_every_event_once() {
             stage.folder.run(&["ledger", "--tenant", "t0", "entries", "ls", "--json"]).assert(0, "").json();
         assert_eq!(entries, json!([]), "killed with these in hand");
     }
-    holder.close().await.unwrap();
+    // Two processes share what is left, tenant by tenant.
     let mut serving = stage.folder.serve(&["--roles", "ledger,api"]);
     serving.wait_for("serving");
+    let mut second = stage.folder.serve(&["--roles", "ledger,api"]);
+    second.wait_for("serving");
+    let more: Vec<_> = (0..MORE).map(|n| salary(tenants[n % 4], &format!("more_{n}"), "1", "EUR")).collect();
+    stage.publish([more.clone(), more].concat()).await;
+    holder.close().await.unwrap();
 
     // Whatever order they came in: each good event is an entry, each bad one and each second payload a dead letter.
-    let letters = stage.letters(EVENTS - good + EVENTS / 50);
+    let letters = stage.letters(EVENTS + MORE - good + EVENTS / 50);
     let class = |n: usize| letters.get(&format!("evt_{n}")).map(String::as_str);
     for n in 0..EVENTS {
         let expected = match n {
@@ -246,8 +296,10 @@ async fn killed_twice_the_ledger_posts_every_event_once() {
     let told = journal(&stage.broker, good).await;
     let entries: BTreeSet<_> = told.values().collect();
     assert_eq!((told.len(), entries.len()), (good, good), "one journal event for each entry");
-    serving.signal(Signal::TERM);
-    assert_eq!(serving.ended().0, 0);
+    for process in [serving, second] {
+        process.signal(Signal::TERM);
+        assert_eq!(process.ended().0, 0);
+    }
     let queue = QueueName::new("fis.ingestion.queue").unwrap();
     assert_eq!(stage.broker.depth(&queue).await.unwrap(), 0, "nothing is left");
 

@@ -3,11 +3,13 @@
 mod changing;
 mod correcting;
 mod posting;
+mod refusing;
 mod verifying;
 
 pub use changing::*;
 pub use correcting::*;
 pub use posting::*;
+pub use refusing::*;
 pub use verifying::*;
 
 use std::future::Future;
@@ -20,7 +22,7 @@ use postrider_ledger::chart::Book;
 use postrider_ledger::money::Currency;
 use postrider_ledger::pipeline::{Answer, Arrival};
 use postrider_ledger::rules::ready;
-use postrider_ledger::verify::{Verification, verify};
+use postrider_ledger::verify::{Scope, Verification};
 use postrider_ledger::{Ledger, chart::DayRate};
 
 /// A database of its own.
@@ -38,6 +40,10 @@ pub trait BooksFixture: Send + Sync {
     /// Runs a statement past the ledger, with the triggers on. Says whether it was let through.
     fn try_statement(&self, statement: &str) -> impl Future<Output = bool> + Send;
 }
+
+/// A rule that promises.
+pub(super) const PENDING: &str = "[[rule]]\nname='hold'\nmatch='#'\npending=true\n\
+    line=[{account='receivable:bob',debit='payload.total'},{account='sales',credit='payload.total'}]";
 
 /// A ledger with the ready rules for one tenant, whose base currency is EUR.
 pub(super) struct Desk<B> {
@@ -97,7 +103,7 @@ impl<B: Books> Desk<B> {
 
     /// Verifies the books.
     pub(super) async fn verified(&self) -> Verification {
-        verify(self.ledger.books(), &self.tenant, 0, 2).await.unwrap().unwrap()
+        self.ledger.verify(&self.tenant, Scope::default()).await.unwrap().unwrap()
     }
 
     /// Verifies the books, and expects nothing wrong.

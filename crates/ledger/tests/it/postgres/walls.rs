@@ -8,7 +8,7 @@ use postrider_ledger::chart::Book;
 use postrider_ledger::money::Currency;
 use postrider_ledger::pipeline::Answer;
 use postrider_ledger::rules::ready;
-use postrider_ledger::verify::verify;
+use postrider_ledger::verify::{Scope, verify};
 use postrider_testkit::conformance::books::{chart, order};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
@@ -50,7 +50,7 @@ async fn a_transaction_sees_and_writes_one_tenant_alone() {
         assert!(answers.iter().all(|answer| matches!(answer, Answer::Posted(_))), "{answers:?}");
         let again = ledger.post(&book.tenant, &orders).await.unwrap();
         assert!(again.iter().all(|answer| matches!(answer, Answer::Duplicate(_))), "{again:?}");
-        let verified = verify(&store, &book.tenant, 0, 2).await.unwrap().unwrap();
+        let verified = verify(&store, &book.tenant, &Scope::default()).await.unwrap().unwrap();
         assert!(verified.holds() && verified.entries == 3 && verified.balances_compared, "{verified:?}");
     }
 

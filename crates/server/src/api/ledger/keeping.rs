@@ -5,17 +5,18 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::civil::{Date, date};
-use postrider_ledger::account::Account;
-use postrider_ledger::books::{Books, Receipt};
+use postrider::envelope::TenantId;
+use postrider_ledger::account::{Account, AccountCode};
+use postrider_ledger::books::{Books, Receipt, RulesVersion};
 use postrider_ledger::chart::{Book, DayRate};
 use postrider_ledger::decimal::Decimal;
 use postrider_ledger::money::Currency;
-use postrider_ledger::period::{Period, PeriodState};
+use postrider_ledger::period::{BackDated, Period, PeriodState};
 use postrider_ledger::rules::Rules;
 use serde::{Deserialize, Serialize};
 
 use super::{Desk, Whose, no_books};
-use crate::api::front::Path;
+use crate::api::front::{Path, Query};
 use crate::api::problem::{Code, Problem};
 use crate::api::subscriptions::read;
 
@@ -30,6 +31,70 @@ pub(super) async fn book<B: Books>(
 ) -> Result<Json<Book>, Problem> {
     let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
     Ok(Json(chart.book))
+}
+
+/// Settings to change; what is absent stays, null takes away.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewBook {
+    /// Those of the books, so that what was read can be sent back.
+    tenant: Option<TenantId>,
+    base_currency: Option<Currency>,
+    #[serde(default)]
+    rounding_account: Given<AccountCode>,
+    #[serde(default)]
+    retained_account: Given<AccountCode>,
+    rate_source: Option<String>,
+    back_dated: Option<BackDated>,
+    #[serde(default)]
+    max_entries: Given<u64>,
+}
+
+/// A setting that may be taken away: null is something that was given.
+#[derive(Default)]
+enum Given<T> {
+    #[default]
+    Nothing,
+    This(Option<T>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Option::deserialize(from).map(Self::This)
+    }
+}
+
+impl<T> Given<T> {
+    fn or(self, before: Option<T>) -> Option<T> {
+        match self {
+            Self::Nothing => before,
+            Self::This(given) => given,
+        }
+    }
+}
+
+/// Changes settings from the next batch on. The base currency is fixed.
+pub(super) async fn set_book<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Book>), Problem> {
+    let new: NewBook = read(&body)?;
+    if new.tenant.as_ref().is_some_and(|named| *named != tenant) {
+        return Err(invalid("the body names another tenant than the path"));
+    }
+    let book = ledger
+        .change_book(&tenant, |book| Book {
+            tenant: book.tenant,
+            base_currency: new.base_currency.unwrap_or(book.base_currency),
+            rounding_account: new.rounding_account.or(book.rounding_account),
+            retained_account: new.retained_account.or(book.retained_account),
+            rate_source: new.rate_source.unwrap_or(book.rate_source),
+            back_dated: new.back_dated.unwrap_or(book.back_dated),
+            max_entries: new.max_entries.or(book.max_entries),
+        })
+        .await?;
+    Ok((StatusCode::CREATED, Json(book)))
 }
 
 #[derive(Deserialize)]
@@ -55,14 +120,44 @@ pub(super) struct RulesShown {
     document: String,
 }
 
-/// The rules that count now.
+/// Which version; the newest when absent.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Version {
+    version: Option<u32>,
+}
+
+/// The rules that count now, or counted once.
 pub(super) async fn rules<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
+    Query(Version { version }): Query<Version>,
 ) -> Result<Json<RulesShown>, Problem> {
+    if let Some(version) = version {
+        let found =
+            ledger.books().rules_versions(&tenant).await?.into_iter().find(|one| one.version == version);
+        let found = found.ok_or_else(|| {
+            Problem::new(Code::NotFound, format!("there is no version {version} of the rules of {tenant}"))
+        })?;
+        return Ok(Json(RulesShown { version, document: found.document }));
+    }
     let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
     let (version, document) = (chart.rules.version(), chart.rules.document().to_owned());
     Ok(Json(RulesShown { version, document }))
+}
+
+#[derive(Serialize)]
+pub(super) struct RulesVersions {
+    versions: Vec<RulesVersion>,
+}
+
+/// Every version of the rules, oldest first.
+pub(super) async fn rules_versions<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+) -> Result<Json<RulesVersions>, Problem> {
+    ledger.books().head(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    Ok(Json(RulesVersions { versions: ledger.books().rules_versions(&tenant).await? }))
 }
 
 #[derive(Deserialize)]
@@ -197,7 +292,7 @@ pub(super) struct Receipts {
 /// Carries income and expenses to retained earnings.
 pub(super) async fn close_year<B: Books>(
     State(ledger): Desk<B>,
-    Path((tenant, year)): Path<(postrider::envelope::TenantId, i16)>,
+    Path((tenant, year)): Path<(TenantId, i16)>,
 ) -> Result<(StatusCode, Json<Receipts>), Problem> {
     if !(1900..=2999).contains(&year) {
         return Err(invalid(format!("{year} is not a year that books have")));

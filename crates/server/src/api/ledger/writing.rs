@@ -1,7 +1,5 @@
 //! Entries that people post over HTTP: by hand, or about another entry. The same id again is the same entry.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -9,12 +7,9 @@ use axum::http::StatusCode;
 use jiff::civil::Date;
 use postrider::EventId;
 use postrider_ledger::LedgerError;
-use postrider_ledger::account::{AccountCode, Side};
 use postrider_ledger::books::{Books, Receipt};
 use postrider_ledger::correcting::Remark;
-use postrider_ledger::decimal::Decimal;
-use postrider_ledger::entry::{Draft, DraftLine, EntryKind};
-use postrider_ledger::money::Currency;
+use postrider_ledger::import::{self, Imported};
 use postrider_ledger::pipeline::{Answer, Arrival};
 use serde::{Deserialize, Serialize};
 
@@ -22,44 +17,7 @@ use super::{Desk, Which, Whose};
 use crate::api::front::Path;
 use crate::api::problem::{Code, Problem};
 use crate::api::subscriptions::{read, read_or_default};
-
-/// An entry that somebody writes by hand.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct NewEntry {
-    /// The same id again is the same entry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<EventId>,
-    effective_on: Date,
-    #[serde(default)]
-    description: String,
-    #[serde(default)]
-    metadata: BTreeMap<String, String>,
-    /// Amounts that are promised, to be settled or voided later.
-    #[serde(default)]
-    pending: bool,
-    lines: Vec<NewLine>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NewLine {
-    account: AccountCode,
-    side: Side,
-    amount: String,
-    currency: Currency,
-}
-
-impl NewLine {
-    fn draft(self) -> Result<DraftLine, Problem> {
-        let Self { account, side, amount, currency } = self;
-        let exact: Decimal = amount
-            .parse()
-            .map_err(|error| Problem::new(Code::InvalidRequest, format!("the amount {amount:?} {error}")))?;
-        let amount = currency.minor(exact).map_err(LedgerError::from)?;
-        Ok(DraftLine { account, side, amount, currency, base: None })
-    }
-}
+use crate::entry_input::EntryInput;
 
 /// 201 for a new entry, 200 for the one that was there under this id.
 pub(super) async fn add<B: Books>(
@@ -67,25 +25,62 @@ pub(super) async fn add<B: Books>(
     Path(tenant): Whose,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
-    let mut new: NewEntry = read(&body)?;
-    let key = new.id.take();
-    let told =
-        serde_json::to_string(&new).map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?;
-    let draft = Draft {
-        source: ledger.by_hand(key, &told),
-        kind: if new.pending { EntryKind::Pending } else { EntryKind::Posted },
-        effective_on: new.effective_on,
-        description: new.description,
-        metadata: new.metadata,
-        refers_to: None,
-        lines: new.lines.into_iter().map(NewLine::draft).collect::<Result<_, _>>()?,
-    };
+    let new: EntryInput = read(&body)?;
+    let draft = new.draft(&ledger)?;
     match ledger.post(&tenant, &[Arrival::Draft(Box::new(draft))]).await?.pop() {
         Some(Answer::Posted(receipt)) => Ok((StatusCode::CREATED, Json(receipt))),
         Some(Answer::Duplicate(receipt)) => Ok((StatusCode::OK, Json(receipt))),
         Some(Answer::Refused(refusal)) => Err(LedgerError::from(refusal).into()),
         None => Err(Problem::new(Code::Internal, "nothing was posted")),
     }
+}
+
+/// History as it was exported: JSON lines or CSV. What cannot be posted is named in the answer, the rest is posted.
+pub(super) async fn import<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Imported>), Problem> {
+    // All of them are read before the first is posted, so that nothing is held across the posting.
+    let entries = import::entries(std::io::Cursor::new(body));
+    let entries: Vec<_> =
+        entries.map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?.collect();
+    let mut import = ledger.import(&tenant).await?;
+    for (line, entry) in entries {
+        import.take(line, entry).await?;
+    }
+    Ok((StatusCode::CREATED, Json(import.finish().await?)))
+}
+
+/// An entry that was wrong, and what it should have been.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Correction {
+    /// The same id again is the same correction.
+    id: Option<EventId>,
+    /// The day of the reversal; that of the entry when absent.
+    on: Option<Date>,
+    description: Option<String>,
+    entry: EntryInput,
+}
+
+#[derive(Serialize)]
+pub(super) struct Corrected {
+    reversal: Receipt,
+    entry: Receipt,
+}
+
+/// Reverses an entry and posts what it should have been, both or neither.
+pub(super) async fn correct<B: Books>(
+    State(ledger): Desk<B>,
+    Path((tenant, wrong)): Which,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Corrected>), Problem> {
+    let Correction { id, on, description, entry } = read(&body)?;
+    let right = entry.correction(id.as_ref(), &ledger)?;
+    let remark = Remark { key: id, on, description, ..Remark::default() };
+    let (reversal, entry) = ledger.correct(&tenant, wrong, &remark, right).await?;
+    Ok((StatusCode::CREATED, Json(Corrected { reversal, entry })))
 }
 
 /// What somebody says about an entry.

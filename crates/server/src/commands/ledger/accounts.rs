@@ -43,7 +43,7 @@ struct Init {
     /// The currency that everything is also kept in, for good
     #[arg(long)]
     base: Currency,
-    /// A TOML file of [[account]]s
+    /// A TOML file of [[account]]s, or what `accounts ls --json` wrote
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
     /// A TOML file of [[rule]]s
@@ -105,6 +105,17 @@ struct Chart {
     account: Vec<Account>,
 }
 
+impl Chart {
+    /// TOML, or the JSON of a list.
+    fn read(text: &str) -> anyhow::Result<Self> {
+        if text.trim_start().starts_with('[') && !text.trim_start().starts_with("[[") {
+            let account = serde_json::from_str(text).map_err(|error| usage(error.to_string()))?;
+            return Ok(Self { account });
+        }
+        toml::from_str(text).map_err(|error| usage(error.to_string()))
+    }
+}
+
 pub(super) async fn run<B: Books>(args: AccountsArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     match args.what {
         What::Init(init) => open(init, desk).await,
@@ -134,8 +145,7 @@ async fn open<B: Books>(init: Init, desk: &Desk<'_, B>) -> anyhow::Result<Exit> 
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
         }
     };
-    let chart: Chart =
-        toml::from_str(&read(&init.chart, ready::CHART)?).map_err(|error| usage(error.to_string()))?;
+    let chart = Chart::read(&read(&init.chart, ready::CHART)?)?;
     let rules = read(&init.rules, ready::RULES)?;
     let mut book = Book::new(tenant.clone(), init.base);
     book.rate_source = init.rate_source;

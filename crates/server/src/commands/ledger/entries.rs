@@ -30,6 +30,8 @@ enum What {
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
+    /// Post an entry by hand
+    Add(super::correct::AddArgs),
     /// Show one entry whole
     Show {
         /// Its number
@@ -67,11 +69,12 @@ pub(super) enum About {
 }
 
 pub(super) async fn run<B: Books>(args: EntriesArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let tenant = desk.tenant().await?;
-    let (after, limit) = match args.what {
-        What::Ls { after, limit } => (after, limit),
+    let (after, limit) = match &args.what {
+        What::Add(add) => return super::correct::add(add, desk).await,
+        What::Ls { after, limit } => (*after, *limit),
         What::Show { entry } => (entry.saturating_sub(1), 1),
     };
+    let tenant = desk.tenant().await?;
     let chart = desk.ledger.books().read_chart(&tenant).await?;
     let base = chart.with_context(|| format!("{tenant} keeps no books here"))?.book.base_currency;
     let entries = desk.ledger.books().entries(&tenant, after, limit).await?;

@@ -1,11 +1,9 @@
 //! `postrider ledger ingest`: posts events from a file, a JSON document a line. A repeat is safe: what is posted is a duplicate.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::io::BufRead;
+use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use postrider::Envelope;
 use postrider::envelope::TenantId;
@@ -14,14 +12,13 @@ use postrider_ledger::pipeline::{Answer, Arrival};
 use serde::Serialize;
 
 use super::Desk;
+use super::reading::Reading;
 use crate::commands::Context;
 use crate::event_input::EventInput;
 use crate::exit::Exit;
 
 /// Events in one transaction.
 const BATCH: usize = 500;
-/// A line of progress as often as this.
-const PROGRESS: Duration = Duration::from_secs(10);
 
 /// Where the events are.
 #[derive(Debug, Args)]
@@ -54,8 +51,8 @@ struct Count {
 pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let (mut count, mut refused) = (Count::default(), Vec::new());
     let mut waiting: BTreeMap<TenantId, Vec<(usize, Arrival)>> = BTreeMap::new();
-    let mut told = desk.context.clock.monotonic();
-    for (number, line) in lines(&args.file)? {
+    let (mut reading, input) = Reading::open(&args.file, desk.context)?;
+    for (number, line) in lines(input) {
         let read = read(&line, desk.context).and_then(|envelope| {
             let tenant = envelope.tenant.group.clone().or_else(|| desk.tenant.clone());
             tenant
@@ -75,14 +72,12 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
                 }
             }
         }
-        if desk.context.clock.since(told) > PROGRESS {
-            told = desk.context.clock.monotonic();
-            desk.context.output.note(&format!("{number} lines read, {} posted", count.posted));
-        }
+        reading.tell(number, count.posted);
     }
     for (tenant, batch) in waiting {
         post(&tenant, batch, desk, &mut count, &mut refused).await?;
     }
+    reading.end();
     count.refused = refused.len();
     refused.sort_by_key(|refused| refused.line);
     if !refused.is_empty() || !desk.context.output.is_for_people() {
@@ -118,16 +113,11 @@ async fn post<B: Books>(
 }
 
 /// The lines of a file with their numbers, empty ones left out.
-pub(super) fn lines(file: &Path) -> anyhow::Result<impl Iterator<Item = (usize, String)> + use<>> {
-    let input: Box<dyn Read> = if file.as_os_str() == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?)
-    };
-    let lines = BufReader::new(input).split(b'\n').map_while(Result::ok);
+pub(super) fn lines(input: impl BufRead) -> impl Iterator<Item = (usize, String)> {
+    let lines = input.split(b'\n').map_while(Result::ok);
     // What is not UTF-8 is shown as it is and refused as an event, line by line.
     let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
-    Ok((1..).zip(lines).filter(|(_, line)| !line.trim().is_empty()))
+    (1..).zip(lines).filter(|(_, line)| !line.trim().is_empty())
 }
 
 /// One event, or in words why it is none.

@@ -94,10 +94,11 @@ pub(super) async fn close<B: Books>(args: &CloseArgs, desk: &Desk<'_, B>) -> any
     }
     let last_day = date(args.year, 12, 31);
     if args.dry_run {
-        let statement = desk.ledger.income_statement(&tenant, None, Some(last_day)).await?;
+        // What was carried before is in retained earnings already.
+        let sheet = desk.ledger.balance_sheet(&tenant, Some(last_day)).await?;
         let text = format!(
             "would carry {} {} to retained earnings; nothing was posted",
-            statement.sums["result"], statement.base_currency
+            sheet.sums["result"], sheet.base_currency
         );
         desk.context.output.note(&text);
         return Ok(Exit::Ok);

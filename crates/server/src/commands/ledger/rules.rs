@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use postrider_ledger::books::{Books, Head};
+use postrider_ledger::books::{Books, Head, RulesVersion};
 use postrider_ledger::chain::Hash;
 use postrider_ledger::journal_event;
 use postrider_ledger::pipeline::{self, Answer, Standing};
 use postrider_ledger::rules::Rules;
 use serde_json::{Value, json};
 
+use super::reading::Reading;
 use super::{Desk, ingest};
 use crate::exit::{Exit, usage};
 
@@ -23,6 +24,14 @@ pub(crate) struct RulesArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// List the versions, the newest last
+    Ls,
+    /// Show the rules as they were written
+    Show {
+        /// That version [default: the newest]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
     /// Check a file of rules; with --events show the entries that would result. Nothing is posted
     #[command(after_help = "Exit code 3 if an event would be refused.")]
     Check {
@@ -43,12 +52,16 @@ enum What {
 }
 
 pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let (What::Check { rules: file, .. } | What::Set { rules: file, .. }) = &args.what;
+    let file = match &args.what {
+        What::Ls => return list(desk).await,
+        What::Show { version } => return show(*version, desk).await,
+        What::Check { rules, .. } | What::Set { rules, .. } => rules,
+    };
     let document =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let rules = Rules::parse(0, &document).map_err(|error| usage(format!("{}: {error}", file.display())))?;
     match args.what {
-        What::Check { events: None, .. } => {
+        What::Check { events: None, .. } | What::Ls | What::Show { .. } => {
             desk.context.output.note(&format!("{} rules can be used", rules.len()));
             Ok(Exit::Ok)
         }
@@ -66,6 +79,49 @@ pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow
     }
 }
 
+async fn versions<B: Books>(desk: &Desk<'_, B>) -> anyhow::Result<Vec<RulesVersion>> {
+    let tenant = desk.tenant().await?;
+    let versions = desk.ledger.books().rules_versions(&tenant).await?;
+    anyhow::ensure!(
+        !versions.is_empty(),
+        "{tenant} has no rules here; `postrider ledger rules set` makes some"
+    );
+    Ok(versions)
+}
+
+async fn list<B: Books>(desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let versions = versions(desk).await?;
+    let read = |one: &RulesVersion| Rules::parse(one.version, &one.document);
+    let rows: Vec<Value> = versions
+        .iter()
+        .map(|one| {
+            let names = read(one).map(|rules| rules.names()).unwrap_or_default();
+            json!({"version": one.version, "since": one.since, "rules": names})
+        })
+        .collect();
+    desk.context.output.rows(&["VERSION", "SINCE", "RULES"], &rows, |row| {
+        let names = row["rules"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        vec![
+            row["version"].to_string(),
+            row["since"].as_str().unwrap_or_default().to_owned(),
+            names.collect::<Vec<_>>().join(", "),
+        ]
+    })?;
+    Ok(Exit::Ok)
+}
+
+async fn show<B: Books>(version: Option<u32>, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let mut versions = versions(desk).await?;
+    if let Some(version) = version {
+        versions.retain(|one| one.version == version);
+    }
+    let Some(found) = versions.pop() else {
+        return Err(usage("there is no such version; `postrider ledger rules ls` lists them"));
+    };
+    desk.context.output.one(&found, found.document.trim_end())?;
+    Ok(Exit::Ok)
+}
+
 /// Takes events through the whole pipeline on the tenant's books as they are, and writes nothing.
 async fn try_on<B: Books>(
     rules: Rules,
@@ -78,7 +134,8 @@ async fn try_on<B: Books>(
     chart.rules = rules;
     let base = chart.book.base_currency;
     let (mut rows, mut refused): (Vec<Value>, usize) = (Vec::new(), 0);
-    for (number, line) in ingest::lines(events)? {
+    let (_, input) = Reading::open(events, desk.context)?;
+    for (number, line) in ingest::lines(input) {
         let row = match ingest::read(&line, desk.context) {
             Err(why) => json!({"line": number, "refused": "malformed", "why": why}),
             Ok(envelope) => {

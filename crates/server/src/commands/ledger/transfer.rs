@@ -1,6 +1,6 @@
 //! `postrider ledger export` and `import`.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -12,9 +12,11 @@ use postrider_ledger::books::Books;
 use postrider_ledger::decimal::Decimal;
 use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata};
 use postrider_ledger::export::{Exporter, Format};
+use postrider_ledger::import::{self, Imported, Records};
 use postrider_ledger::money::Currency;
 
 use super::Desk;
+use super::reading::Reading;
 use crate::exit::{Exit, usage};
 
 /// Entries read at a time.
@@ -37,19 +39,21 @@ enum Program {
     Beancount,
 }
 
-/// Opening balances.
+/// History, or opening balances.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The file has the columns account,side,amount,currency, with a header line. All of it is one entry, so debits and\n\
-    credits must be equal in each currency; the same file again is the same entry."
+    after_help = "History is JSON lines or CSV as `ledger export` writes them. Every entry keeps its source event, so a repeat posts nothing\n\
+    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. docs/ledger.md has the columns.\n\n\
+    With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one\n\
+    entry, so debits and credits must be equal in each currency; the same file again is the same entry."
 )]
 pub(crate) struct ImportArgs {
-    /// A CSV file
+    /// A file; - for stdin
     file: PathBuf,
-    /// The day the balances are of
+    /// The day that opening balances are of
     #[arg(long, value_name = "DATE")]
-    on: Date,
-    /// Check it, and post nothing
+    on: Option<Date>,
+    /// Read and check it, and post nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -81,14 +85,55 @@ pub(super) async fn export<B: Books>(args: ExportArgs, desk: &Desk<'_, B>) -> an
 }
 
 pub(super) async fn import<B: Books>(args: ImportArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    match args.on {
+        Some(on) => opening(&args, on, desk).await,
+        None => history(&args, desk).await,
+    }
+}
+
+async fn history<B: Books>(args: &ImportArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
-    let text = std::fs::read_to_string(&args.file)
-        .with_context(|| format!("cannot read {}", args.file.display()))?;
+    let (mut reading, input) = Reading::open(&args.file, desk.context)?;
+    let mut import = desk.ledger.import(&tenant).await?;
+    if args.dry_run {
+        import = import.rehearsed();
+    }
+    for (line, entry) in import::entries(input)? {
+        import.take(line, entry).await?;
+        reading.tell(line, import.so_far.posted);
+    }
+    let Imported { posted, duplicates, seals_left_out, refused } = import.finish().await?;
+    reading.end();
+    if !refused.is_empty() || !desk.context.output.is_for_people() {
+        desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], &refused, |row| {
+            vec![row.line.to_string(), row.event.clone(), row.code.to_owned(), row.why.clone()]
+        })?;
+    }
+    let (posted_or_not, end) =
+        if args.dry_run { ("would be posted", "; nothing was posted") } else { ("posted", "") };
+    let seals = if seals_left_out == 0 {
+        String::new()
+    } else {
+        format!(", {seals_left_out} seals of periods left out")
+    };
+    desk.context.output.note(&format!(
+        "{posted} {posted_or_not}, {duplicates} were posted before, {} refused{seals}{end}",
+        refused.len()
+    ));
+    Ok(if refused.is_empty() { Exit::Ok } else { Exit::Partly })
+}
+
+async fn opening<B: Books>(args: &ImportArgs, on: Date, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let tenant = desk.tenant().await?;
+    let (_, mut input) = Reading::open(&args.file, desk.context)?;
+    let mut text = String::new();
+    input.read_to_string(&mut text).with_context(|| format!("cannot read {}", args.file.display()))?;
     let mut lines = Vec::new();
-    for (number, line) in (1..).zip(text.lines()).skip(1).filter(|(_, line)| !line.trim().is_empty()) {
+    for (number, record) in Records::new(text.as_bytes()).skip(1) {
         let bad =
             |why: &str| usage(format!("{} line {number}: {why}; nothing was posted", args.file.display()));
-        let columns: Vec<&str> = line.split(',').map(|cell| cell.trim().trim_matches('"')).collect();
+        let record = record.map_err(|why| bad(&why))?;
+        let columns: Vec<&str> = record.iter().map(|cell| cell.trim()).collect();
         let [account, side, amount, currency] = columns.as_slice() else {
             return Err(bad("there should be account,side,amount,currency"));
         };
@@ -111,11 +156,11 @@ pub(super) async fn import<B: Books>(args: ImportArgs, desk: &Desk<'_, B>) -> an
         desk.context.output.note(&format!("would post {} lines; nothing was posted", lines.len()));
         return Ok(Exit::Ok);
     }
-    let key = EventId::new(format!("opening:{}", args.on))?;
+    let key = EventId::new(format!("opening:{on}"))?;
     let draft = Draft {
         source: desk.ledger.by_hand(Some(key), &text),
         kind: EntryKind::Opening,
-        effective_on: args.on,
+        effective_on: on,
         description: "Opening balances".to_owned(),
         metadata: Metadata::new(),
         refers_to: None,

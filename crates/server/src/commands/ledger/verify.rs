@@ -2,7 +2,8 @@
 
 use clap::Args;
 use postrider_ledger::books::Books;
-use postrider_ledger::verify::{Verification, verify};
+use postrider_ledger::checkpoint::PublicKey;
+use postrider_ledger::verify::{Scope, Verification};
 
 use super::Desk;
 use crate::exit::{Exit, usage};
@@ -11,6 +12,8 @@ use crate::exit::{Exit, usage};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without --tenant the books of all tenants are verified. Exit code 3 and the problems where they do not hold.\n\
+    Checkpoints are signed with a key that stands in the same database: name the key that you know from elsewhere (--key, or\n\
+    ledger.trusted_keys), so that nobody can sign other entries with another one.\n\
     docs/ledger-verify.py checks the same chain without this program."
 )]
 pub(crate) struct VerifyArgs {
@@ -20,6 +23,9 @@ pub(crate) struct VerifyArgs {
     /// Runs of entries checked side by side
     #[arg(long, default_value_t = 2)]
     jobs: usize,
+    /// The public key that checkpoints must be signed with; may be given several times [default: ledger.trusted_keys]
+    #[arg(long = "key", value_name = "HEX")]
+    keys: Vec<PublicKey>,
 }
 
 pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
@@ -29,20 +35,40 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
     };
     let mut found: Vec<Verification> = Vec::new();
     for tenant in &tenants {
-        let verification = verify(desk.ledger.books(), tenant, args.after, args.jobs).await?;
+        let (after, side_by_side, keys) = (args.after, args.jobs, args.keys.clone());
+        let scope = Scope { after, side_by_side, keys, ..Scope::default() };
+        let verification = desk.ledger.verify(tenant, scope).await?;
         found.push(verification.ok_or_else(|| usage(format!("{tenant} keeps no books here")))?);
     }
-    desk.context.output.rows(&["TENANT", "ENTRIES", "CHECKPOINTS", "HEAD", "BOOKS"], &found, |row| {
-        let state = if row.holds() { "hold" } else { "DO NOT HOLD" };
-        vec![
-            row.tenant.to_string(),
-            row.entries.to_string(),
-            row.checkpoints.to_string(),
-            row.head.to_string(),
-            state.to_owned(),
-        ]
-    })?;
+    desk.context.output.rows(
+        &["TENANT", "ENTRIES", "CHECKPOINTS", "KEY", "HEAD", "BOOKS"],
+        &found,
+        |row| {
+            let state = if row.holds() { "hold" } else { "DO NOT HOLD" };
+            vec![
+                row.tenant.to_string(),
+                row.entries.to_string(),
+                row.checkpoints.to_string(),
+                match (row.checkpoints, row.key_pinned) {
+                    (0, _) => "-",
+                    (_, true) => "pinned",
+                    (_, false) => "not pinned",
+                }
+                .to_owned(),
+                row.head.to_string(),
+                state.to_owned(),
+            ]
+        },
+    )?;
     for verification in &found {
+        if verification.checkpoints > 0 && !verification.key_pinned {
+            let keys: Vec<_> = verification.signed_by.iter().map(ToString::to_string).collect();
+            desk.context.output.note(&format!(
+                "{}: key not pinned: the checkpoints are signed by {}, which only the database says; name the key you know with --key",
+                verification.tenant,
+                keys.join(" and ")
+            ));
+        }
         for problem in &verification.problems {
             desk.context.output.note(&format!("{}: {}: {}", verification.tenant, problem.code, problem.text));
         }

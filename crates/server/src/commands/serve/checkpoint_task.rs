@@ -40,15 +40,15 @@ impl<S: WholeStore> Signing<S> {
         }
     }
 
-    /// Signs what is new at every turn.
+    /// Signs what is new at once and at every turn: a process that is started again more often than it is its turn signs too.
     pub(super) async fn run(self, stop: CancellationToken) {
-        loop {
+        while !stop.is_cancelled() {
+            if let Err(error) = self.turn(&stop).await {
+                tracing::warn!(%error, "checkpoints are late; the next turn signs them");
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.clock.sleep(self.every) => {}
-            }
-            if let Err(error) = self.turn(&stop).await {
-                tracing::warn!(%error, "checkpoints are late; the next turn signs them");
             }
         }
     }

@@ -84,11 +84,20 @@ impl<S: WholeStore> LedgerTask<S> {
         accelerator: Option<&Accelerator>,
         stop: &CancellationToken,
     ) -> Feeding<S> {
-        let sequencer = Sequencer::new(self.ledger.clone(), self.tenants_at_once, stop.clone());
+        // What loads the database is not how many subscriptions there are but how many batches are posted at once.
+        let most = self.consuming.max_concurrency.map_or(usize::MAX, usize::from);
+        let at_once = self.tenants_at_once.min(most).max(1);
+        let sequencer = Sequencer::new(self.ledger.clone(), at_once, stop.clone());
         let books = self.ledger.books();
         let sight =
             accelerator.map(|redis| Sight::new(redis, books.clone(), self.clock.clone(), self.name.clone()));
-        tracing::info!(queue = %self.service.name(), "the ledger takes events");
+        let subscriptions = self.consuming.concurrency.unwrap_or(SUBSCRIPTIONS).max(1);
+        tracing::info!(
+            queue = %self.service.name(),
+            subscriptions,
+            tenants_at_once = at_once,
+            "the ledger takes events"
+        );
         let intake = Arc::new(Intake {
             sequencer: sequencer.clone(),
             broker: broker.clone(),
@@ -101,7 +110,7 @@ impl<S: WholeStore> LedgerTask<S> {
             status: Arc::default(),
         });
         let tasks = TaskTracker::new();
-        for _ in 0..self.consuming.concurrency.unwrap_or(SUBSCRIPTIONS).max(1) {
+        for _ in 0..subscriptions {
             tasks.spawn(take(intake.clone(), stop.clone()));
         }
         if let Some(signing) = self.signing {

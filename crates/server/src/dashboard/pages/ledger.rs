@@ -110,7 +110,8 @@ fn verdict(found: &Verification) -> Markup {
     html! {
         @if found.holds() {
             p class="note good" role="status" { "The books hold: " (number(found.entries)) " entries and " (found.checkpoints) " checkpoints are as they were written"
-                @if found.balances_compared { ", and the balances are what they add up to" } "." }
+                @if found.balances_compared { ", and the balances are what they add up to" } "."
+                @if found.checkpoints > 0 && !found.key_pinned { " The key that signed them is not pinned: set ledger.trusted_keys." } }
         } @else {
             div class="card" role="alert" {
                 h2 { (pill("bad", "The books do not hold")) }

@@ -5,6 +5,7 @@ use postrider_ledger::account::Side;
 use postrider_ledger::books::Books;
 use postrider_ledger::entry::EntryKind;
 use postrider_ledger::period::{BackDated, Period, PeriodState};
+use postrider_ledger::pipeline::Answer;
 
 use super::{BooksFixture, Desk, chart, code, event, order, rate};
 
@@ -109,6 +110,51 @@ pub async fn a_closed_period_is_sealed_and_refuses_events<F: BooksFixture>(fixtu
     let error = desk.ledger.set_period(&desk.tenant, &year).await.unwrap_err();
     assert!(error.to_string().contains("shares days"), "{error}");
     desk.holds().await;
+}
+
+/// A period is closed while others post into it: every entry is in the trial balance that the seal hashes, or was refused.
+pub async fn a_close_in_the_middle_of_posting_splits_it_cleanly<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let (one, other) = (desk.another(fixture).await, desk.another(fixture).await);
+    desk.posted(order("o-first", "10.00", "EUR")).await;
+    let posting = async {
+        let (mut posted, mut refused) = (1, 0);
+        for batch in 0.. {
+            let batch: Vec<_> = (0..5).map(|n| order(&format!("o-{batch}-{n}"), "10.00", "EUR")).collect();
+            let answers = other.post(&batch).await;
+            let of_batch = answers.iter().filter(|answer| matches!(answer, Answer::Posted(_))).count();
+            (posted, refused) = (posted + of_batch, refused + answers.len() - of_batch);
+            if refused > 0 {
+                break;
+            }
+        }
+        (posted, refused)
+    };
+    let closed = march(PeriodState::Closed);
+    let closing = one.ledger.set_period(&one.tenant, &closed);
+    let ((posted, refused), sealed) = futures_util::future::join(posting, closing).await;
+    let seal = sealed.unwrap().unwrap().entry;
+    assert_eq!(
+        (seal, refused % 5),
+        (posted as u64 + 1, 0),
+        "the seal is the last entry, and no batch was split"
+    );
+    let trial = desk.ledger.books().movements(&desk.tenant, None, None).await.unwrap();
+    let hash =
+        postrider::Payload::new("text/plain", postrider_ledger::closing::trial_balance_text(&trial)).hash();
+    let entry = desk.ledger.books().entries(&desk.tenant, seal - 1, 1).await.unwrap().pop().unwrap();
+    assert_eq!((entry.kind, entry.source.payload_hash), (EntryKind::Seal, hash));
+    desk.holds().await;
+}
+
+/// Every version of the rules is kept, for those who ask what made an entry.
+pub async fn every_version_of_the_rules_is_kept<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rules(&desk.tenant, super::PENDING).await.unwrap();
+    let versions = desk.ledger.books().rules_versions(&desk.tenant).await.unwrap();
+    let kept: Vec<_> = versions.iter().map(|kept| (kept.version, kept.document.as_str())).collect();
+    assert_eq!(kept, [(1, postrider_ledger::rules::ready::RULES), (2, super::PENDING)]);
+    assert!(versions[0].since <= versions[1].since);
 }
 
 /// Where the tenant wants it, a back-dated event counts for the next open day and says which day it had.

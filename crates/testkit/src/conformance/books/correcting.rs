@@ -9,10 +9,7 @@ use postrider_ledger::correcting::Remark;
 use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata};
 use postrider_ledger::money::Amount;
 
-use super::{BooksFixture, Desk, code, currency, event, order, rate};
-
-const PENDING: &str = "[[rule]]\nname='hold'\nmatch='#'\npending=true\n\
-    line=[{account='receivable:bob',debit='payload.total'},{account='sales',credit='payload.total'}]";
+use super::{BooksFixture, Desk, PENDING, code, currency, event, order, rate};
 
 fn refusal<T: std::fmt::Debug>(result: Result<T, LedgerError>) -> &'static str {
     result.unwrap_err().code()
@@ -112,6 +109,9 @@ pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
     desk.posted(order("o-1", "10.05", "USD")).await;
     desk.posted(order("o-2", "101.00", "EUR")).await;
     let last_day = date(2026, 12, 31);
+    let earned = async || desk.ledger.income_statement(&desk.tenant, None, Some(last_day)).await.unwrap();
+    let before = earned().await;
+    assert_eq!(before.sums["carried"], "0.00");
     assert_eq!(desk.ledger.close_year(&desk.tenant, last_day).await.unwrap().len(), 1);
     assert_eq!(desk.held("sales", "EUR").await, 0);
     assert_eq!(desk.held("sales", "USD").await, 0);
@@ -120,5 +120,12 @@ pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
     assert!(sheet.balanced, "{sheet:?}");
     assert_eq!(sheet.sums["result"], "0.00");
     assert!(desk.ledger.close_year(&desk.tenant, last_day).await.unwrap().is_empty());
+    // What was earned is told as before, and that it was carried; once the closing is reversed, that it was not.
+    let closed = earned().await;
+    assert_eq!((&closed.rows, &closed.sums["result"]), (&before.rows, &before.sums["result"]));
+    assert_eq!(closed.sums["carried"], before.sums["result"]);
+    desk.ledger.reverse(&desk.tenant, 3, &Remark::default()).await.unwrap();
+    let undone = earned().await;
+    assert_eq!((&undone.rows, &undone.sums), (&before.rows, &before.sums));
     desk.holds().await;
 }

@@ -1,7 +1,10 @@
 //! Whatever somebody changes behind the ledger's back is found and named.
 
 use postrider_ledger::books::Books;
+use postrider_ledger::checkpoint::{Key, PublicKey};
+use postrider_ledger::correcting::Remark;
 use postrider_ledger::report::Movement;
+use postrider_ledger::verify::{Problem, Scope};
 
 use super::{BooksFixture, Desk, code, order};
 
@@ -16,11 +19,151 @@ pub async fn entries_and_lines_are_final<F: BooksFixture>(fixture: &F) {
         "DELETE FROM {}ledger_line",
         "UPDATE {}ledger_rules SET document = ''",
         "DELETE FROM {}ledger_rules",
+        // Each in its own dialect: the other one refuses the words.
+        "INSERT OR REPLACE INTO ledger_line SELECT tenant, entry, line, account, side, amount + 1, currency, base_amount, rate, \
+         rate_source FROM ledger_line",
+        "INSERT OR REPLACE INTO ledger_entry SELECT tenant, number, kind, effective_on, posted_at, source_event, payload_hash, rule, \
+         'x', metadata, refers_to, hash FROM ledger_entry",
+        "INSERT OR REPLACE INTO ledger_rules SELECT tenant, version, '', created_at FROM ledger_rules",
+        "INSERT INTO {}ledger_rules SELECT tenant, version, '', created_at FROM {}ledger_rules WHERE true \
+         ON CONFLICT (tenant, version) DO UPDATE SET document = ''",
+        // An event is in the books once, whatever an inbox has forgotten and whoever writes.
+        "INSERT INTO {}ledger_entry SELECT tenant, number + 1, kind, effective_on, posted_at, source_event, payload_hash, rule, \
+         description, metadata, refers_to, hash FROM {}ledger_entry",
+        "INSERT OR REPLACE INTO ledger_entry SELECT tenant, number + 1, kind, effective_on, posted_at, source_event, payload_hash, \
+         rule, description, metadata, refers_to, hash FROM ledger_entry",
     ] {
         assert!(!fixture.try_statement(statement).await, "{statement} was let through");
     }
     desk.holds().await;
 }
+
+/// Changes of one column, how to take each back, the problem that verification names, and the entry.
+type Change = (&'static str, &'static str, &'static str, Option<u64>);
+const CHANGES: [Change; 21] = [
+    (
+        "ledger_entry SET description = 'x' WHERE number = 3",
+        "ledger_entry SET description = 'Order o-3' WHERE number = 3",
+        "hash_differs",
+        Some(3),
+    ),
+    (
+        "ledger_entry SET source_event = 'y' WHERE number = 2",
+        "ledger_entry SET source_event = 'o-2' WHERE number = 2",
+        "hash_differs",
+        Some(2),
+    ),
+    (
+        "ledger_entry SET kind = 7 WHERE number = 5",
+        "ledger_entry SET kind = 1 WHERE number = 5",
+        "hash_differs",
+        Some(5),
+    ),
+    (
+        "ledger_entry SET number = 9 WHERE number = 4",
+        "ledger_entry SET number = 4 WHERE number = 9",
+        "entries_missing",
+        Some(4),
+    ),
+    (
+        "ledger_line SET amount = 1001 WHERE entry = 1 AND line = 1",
+        "ledger_line SET amount = 1000 WHERE entry = 1 AND line = 1",
+        "hash_differs",
+        Some(1),
+    ),
+    (
+        "ledger_line SET account = 'bank' WHERE entry = 4 AND line = 2",
+        "ledger_line SET account = 'tax-payable' WHERE entry = 4 AND line = 2",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_line SET rate = '1' WHERE entry = 4 AND line = 1",
+        "ledger_line SET rate = NULL WHERE entry = 4 AND line = 1",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_line SET base_amount = 1001, amount = 1000 WHERE entry = 2 AND line = 1",
+        "ledger_line SET base_amount = 1000 WHERE entry = 2 AND line = 1",
+        "hash_differs",
+        Some(2),
+    ),
+    (
+        "ledger_line SET side = 2 WHERE entry = 2 AND line = 1",
+        "ledger_line SET side = 1 WHERE entry = 2 AND line = 1",
+        "hash_differs",
+        Some(2),
+    ),
+    (
+        "ledger_line SET currency = 'USD' WHERE entry = 5 AND line = 1",
+        "ledger_line SET currency = 'EUR' WHERE entry = 5 AND line = 1",
+        "unbalanced",
+        Some(5),
+    ),
+    (
+        "ledger_line SET rate_source = 'x' WHERE entry = 5 AND line = 1",
+        "ledger_line SET rate_source = NULL WHERE entry = 5 AND line = 1",
+        "hash_differs",
+        Some(5),
+    ),
+    (
+        "ledger_line SET line = 9 WHERE entry = 3 AND line = 1",
+        "ledger_line SET line = 1 WHERE entry = 3 AND line = 9",
+        "hash_differs",
+        Some(3),
+    ),
+    (
+        "ledger_entry SET rule = 'other@1' WHERE number = 1",
+        "ledger_entry SET rule = 'order completed@1' WHERE number = 1",
+        "hash_differs",
+        Some(1),
+    ),
+    (
+        "ledger_entry SET metadata = '{ }' WHERE number = 1",
+        "ledger_entry SET metadata = '{\"order\":\"o-1\"}' WHERE number = 1",
+        "hash_differs",
+        Some(1),
+    ),
+    (
+        "ledger_entry SET refers_to = 1 WHERE number = 4",
+        "ledger_entry SET refers_to = NULL WHERE number = 4",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_entry SET effective_on = effective_on + 1 WHERE number = 4",
+        "ledger_entry SET effective_on = effective_on - 1 WHERE number = 4",
+        "hash_differs",
+        Some(4),
+    ),
+    (
+        "ledger_book SET head_hash = (SELECT hash FROM {}ledger_entry WHERE number = 4)",
+        "ledger_book SET head_hash = (SELECT hash FROM {}ledger_entry WHERE number = 5)",
+        "head_differs",
+        Some(5),
+    ),
+    // The sum over all days stays as it is.
+    (
+        "ledger_day SET day = day + 1 WHERE account = 'sales'",
+        "ledger_day SET day = day - 1 WHERE account = 'sales'",
+        "balance_differs",
+        None,
+    ),
+    (
+        "ledger_balance SET debits = debits + 1 WHERE account = 'receivable:alice'",
+        "ledger_balance SET debits = debits - 1 WHERE account = 'receivable:alice'",
+        "balance_differs",
+        None,
+    ),
+    (
+        "ledger_day SET credits = credits + 1 WHERE account = 'sales'",
+        "ledger_day SET credits = credits - 1 WHERE account = 'sales'",
+        "balance_differs",
+        None,
+    ),
+    ("ledger_book SET head_number = 4", "ledger_book SET head_number = 5", "head_differs", Some(4)),
+];
 
 /// One changed column of one row, anywhere, and verification names it.
 pub async fn whatever_is_changed_is_found_and_named<F: BooksFixture>(fixture: &F) {
@@ -28,63 +171,7 @@ pub async fn whatever_is_changed_is_found_and_named<F: BooksFixture>(fixture: &F
     let batch: Vec<_> = (1..=5).map(|n| order(&format!("o-{n}"), "10.00", "EUR")).collect();
     desk.post(&batch).await;
     desk.holds().await;
-    for (change, back, code, entry) in [
-        (
-            "ledger_entry SET description = 'x' WHERE number = 3",
-            "ledger_entry SET description = 'Order o-3' WHERE number = 3",
-            "hash_differs",
-            Some(3),
-        ),
-        (
-            "ledger_entry SET source_event = 'y' WHERE number = 2",
-            "ledger_entry SET source_event = 'o-2' WHERE number = 2",
-            "hash_differs",
-            Some(2),
-        ),
-        (
-            "ledger_entry SET kind = 7 WHERE number = 5",
-            "ledger_entry SET kind = 1 WHERE number = 5",
-            "hash_differs",
-            Some(5),
-        ),
-        (
-            "ledger_entry SET number = 9 WHERE number = 4",
-            "ledger_entry SET number = 4 WHERE number = 9",
-            "entries_missing",
-            Some(4),
-        ),
-        (
-            "ledger_line SET amount = 1001 WHERE entry = 1 AND line = 1",
-            "ledger_line SET amount = 1000 WHERE entry = 1 AND line = 1",
-            "hash_differs",
-            Some(1),
-        ),
-        (
-            "ledger_line SET account = 'bank' WHERE entry = 4 AND line = 2",
-            "ledger_line SET account = 'tax-payable' WHERE entry = 4 AND line = 2",
-            "hash_differs",
-            Some(4),
-        ),
-        (
-            "ledger_line SET rate = '1' WHERE entry = 4 AND line = 1",
-            "ledger_line SET rate = NULL WHERE entry = 4 AND line = 1",
-            "hash_differs",
-            Some(4),
-        ),
-        (
-            "ledger_balance SET debits = debits + 1 WHERE account = 'receivable:alice'",
-            "ledger_balance SET debits = debits - 1 WHERE account = 'receivable:alice'",
-            "balance_differs",
-            None,
-        ),
-        (
-            "ledger_day SET credits = credits + 1 WHERE account = 'sales'",
-            "ledger_day SET credits = credits - 1 WHERE account = 'sales'",
-            "balance_differs",
-            None,
-        ),
-        ("ledger_book SET head_number = 4", "ledger_book SET head_number = 5", "head_differs", Some(4)),
-    ] {
+    for (change, back, code, entry) in CHANGES {
         fixture.tamper(&format!("UPDATE {{}}{change}")).await;
         let verification = desk.verified().await;
         let found = verification
@@ -95,6 +182,16 @@ pub async fn whatever_is_changed_is_found_and_named<F: BooksFixture>(fixture: &F
         fixture.tamper(&format!("UPDATE {{}}{back}")).await;
     }
     desk.holds().await;
+    // What cannot be put back, each in an entry of its own.
+    for (change, entry) in [
+        ("payload_hash = hash WHERE number = 2", 2),
+        ("hash = (SELECT hash FROM {}ledger_entry WHERE number = 1) WHERE number = 4", 4),
+    ] {
+        fixture.tamper(&format!("UPDATE {{}}ledger_entry SET {change}")).await;
+        let found = desk.verified().await.problems;
+        let named = |problem: &Problem| problem.code == "hash_differs" && problem.entry == Some(entry);
+        assert!(found.iter().any(named), "{change}: {found:?}");
+    }
     fixture.tamper("DELETE FROM {}ledger_line WHERE entry = 5").await;
     fixture.tamper("DELETE FROM {}ledger_entry WHERE number = 5").await;
     let verification = desk.verified().await;
@@ -107,7 +204,7 @@ pub async fn whatever_is_changed_is_found_and_named<F: BooksFixture>(fixture: &F
 /// Signed checkpoints follow each other, prove single entries, and notice when the whole chain was written anew.
 pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
-    let key = postrider_ledger::checkpoint::Key::from_seed([7; 32]);
+    let key = Key::from_seed([7; 32]);
     assert!(desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().is_none());
     for (from, to) in [(1, 5), (6, 8)] {
         let batch: Vec<_> = (from..=to).map(|n| order(&format!("o-{n}"), "10.00", "EUR")).collect();
@@ -123,16 +220,56 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     desk.posted(order("o-9", "10.00", "EUR")).await;
     assert!(desk.ledger.prove(&desk.tenant, 9).await.unwrap().is_none());
     desk.holds().await;
-    fixture.tamper("UPDATE {}ledger_checkpoint SET last_number = 9 WHERE last_number = 8").await;
+    let pinned = async |key: &Key| {
+        let scope = Scope { keys: vec![PublicKey(key.public())], ..Scope::default() };
+        desk.ledger.verify(&desk.tenant, scope).await.unwrap().unwrap()
+    };
+    let found = pinned(&key).await;
+    assert!(found.holds() && found.key_pinned && found.signed_by == [PublicKey(key.public())], "{found:?}");
+    // Somebody signs everything anew, with a key of their own: only who knows the key sees it.
+    fixture.tamper("DELETE FROM {}ledger_checkpoint").await;
+    desk.ledger.checkpoint(&desk.tenant, &Key::from_seed([8; 32])).await.unwrap().unwrap();
+    assert!(!desk.verified().await.key_pinned);
+    desk.holds().await;
+    let codes: Vec<_> = pinned(&key).await.problems.iter().map(|problem| problem.code).collect();
+    assert_eq!(codes, ["checkpoint_foreign_key"]);
+    fixture.tamper("UPDATE {}ledger_checkpoint SET last_number = 8 WHERE last_number = 9").await;
     let codes: Vec<_> = desk.verified().await.problems.iter().map(|problem| problem.code).collect();
     assert!(codes.contains(&"checkpoint_unsigned") && codes.contains(&"checkpoint_differs"), "{codes:?}");
+}
+
+/// However the entries are cut into runs, the same is found; from an entry on, balances are left alone.
+pub async fn runs_side_by_side_find_what_one_finds<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rules(&desk.tenant, super::PENDING).await.unwrap();
+    let promises: Vec<_> =
+        (1..=5).map(|n| super::event("hold.placed", &format!("p-{n}"), r#"{"total": "5.00"}"#)).collect();
+    desk.post(&promises).await;
+    // What ends a promise is in another run than the promise.
+    desk.ledger.settle(&desk.tenant, 1, &Remark::default()).await.unwrap();
+    desk.ledger.void(&desk.tenant, 2, &Remark::default()).await.unwrap();
+    let verify = async |after: u64| {
+        let scope = Scope { after, side_by_side: 3, run: 2, ..Scope::default() };
+        desk.ledger.verify(&desk.tenant, scope).await.unwrap().unwrap()
+    };
+    let whole = verify(0).await;
+    assert!(whole.holds() && whole.balances_compared && whole.entries == 7, "{whole:?}");
+    let rest = verify(3).await;
+    assert!(rest.holds() && !rest.balances_compared && rest.entries == 4, "{rest:?}");
+    fixture.tamper("UPDATE {}ledger_entry SET description = 'x' WHERE number = 5").await;
+    for after in [0, 3] {
+        let found: Vec<_> =
+            verify(after).await.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
+        assert_eq!(found, [("hash_differs", Some(5))], "after {after}");
+    }
+    assert!(verify(5).await.holds(), "what was changed lies before");
 }
 
 /// A statement of an account ends in its balance.
 pub async fn a_statement_ends_in_the_balance<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.post(&[order("o-1", "10.00", "EUR"), order("o-2", "5.00", "EUR")]).await;
-    desk.ledger.reverse(&desk.tenant, 1, &postrider_ledger::correcting::Remark::default()).await.unwrap();
+    desk.ledger.reverse(&desk.tenant, 1, &Remark::default()).await.unwrap();
     let statement = desk.ledger.statement(&desk.tenant, &code("receivable:alice"), 100).await.unwrap();
     let balances: Vec<_> = statement.iter().map(|Movement { balance, .. }| balance.as_str()).collect();
     assert_eq!(balances, ["10.00", "15.00", "5.00"]);

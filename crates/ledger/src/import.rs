@@ -1,0 +1,198 @@
+//! History from elsewhere: entries as a file has them, posted here one after the other.
+//!
+//! An entry keeps its source event, so a repeat of the file, or of a part of it, posts nothing twice. It gets a number and a place in the
+//! chain of these books; what it refers to is found by the number that it had in the file. What cannot be posted is named with its line,
+//! and the rest is posted. A crash leaves what was posted until then, and the same file goes on from there.
+
+mod csv;
+mod file;
+mod past;
+
+pub use csv::Records;
+pub use file::entries;
+pub use past::{PastEntry, PastLine};
+
+use std::collections::{HashMap, HashSet};
+
+use postrider::envelope::TenantId;
+use serde::Serialize;
+
+use crate::books::Books;
+use crate::entry::{Draft, EntryKind};
+use crate::error::LedgerError;
+use crate::ledger::Ledger;
+use crate::money::Currency;
+use crate::pipeline::{Answer, Arrival};
+use crate::refusal::Refusal;
+
+/// Entries in one transaction.
+const BATCH: usize = 500;
+
+/// What became of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Imported {
+    /// Entries that are in the books now.
+    pub posted: usize,
+    /// Entries that were in the books before.
+    pub duplicates: usize,
+    /// Seals of periods: these books close their own.
+    pub seals_left_out: usize,
+    /// Entries that are not in the books.
+    pub refused: Vec<RefusedRow>,
+}
+
+/// An entry of a file that was not posted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefusedRow {
+    /// The line it begins on, from 1.
+    pub line: usize,
+    /// Its source event, as far as it could be read.
+    pub event: String,
+    /// The code of the refusal.
+    pub code: &'static str,
+    /// In words.
+    pub why: String,
+}
+
+/// An import on its way.
+pub struct Import<'a, B> {
+    ledger: &'a Ledger<B>,
+    tenant: TenantId,
+    base: Currency,
+    waiting: Vec<Waiting>,
+    /// The numbers that waiting entries have in the file.
+    waiting_numbers: HashSet<u64>,
+    /// The numbers here of entries by those in the file.
+    numbers: HashMap<u64, u64>,
+    /// In a rehearsal: the numbers in the file of entries that would be posted.
+    rehearsed: Option<HashSet<u64>>,
+    /// What has become of the file so far.
+    pub so_far: Imported,
+}
+
+struct Waiting {
+    line: usize,
+    /// Its number in the file.
+    number: Option<u64>,
+    draft: Draft,
+}
+
+impl<B: Books> Ledger<B> {
+    /// Begins to import into a tenant's books.
+    pub async fn import(&self, tenant: &TenantId) -> Result<Import<'_, B>, LedgerError> {
+        let base = self.read_chart(tenant).await?.book.base_currency;
+        Ok(Import {
+            ledger: self,
+            tenant: tenant.clone(),
+            base,
+            waiting: Vec::with_capacity(BATCH),
+            waiting_numbers: HashSet::new(),
+            numbers: HashMap::new(),
+            rehearsed: None,
+            so_far: Imported::default(),
+        })
+    }
+}
+
+impl<B: Books> Import<'_, B> {
+    /// Only says what would become of the file: nothing is posted.
+    #[must_use]
+    pub fn rehearsed(mut self) -> Self {
+        self.rehearsed = Some(HashSet::new());
+        self
+    }
+
+    /// Takes the next entry of the file, or why there is none on this line. Posts when enough are waiting.
+    pub async fn take(&mut self, line: usize, read: Result<PastEntry, String>) -> Result<(), LedgerError> {
+        let past = match read {
+            Err(why) => {
+                self.refuse(line, "", &Refusal::Malformed(why));
+                return Ok(());
+            }
+            Ok(past) if past.kind == EntryKind::Seal => {
+                self.so_far.seals_left_out += 1;
+                return Ok(());
+            }
+            Ok(past) => past,
+        };
+        let (event, number) = (past.source_event.clone(), past.number());
+        // What it refers to must be in the books before it.
+        if past.referred().is_some_and(|referred| self.waiting_numbers.contains(&referred)) {
+            self.post().await?;
+        }
+        if let Some(rehearsed) = &mut self.rehearsed
+            && past.referred().is_some_and(|referred| rehearsed.contains(&referred))
+        {
+            // What it refers to would be there.
+            rehearsed.extend(number);
+            self.so_far.posted += 1;
+            return Ok(());
+        }
+        let drafted = past.draft(self.base, |referred| self.numbers.get(&referred).copied());
+        match drafted {
+            Err(refusal) => self.refuse(line, &event, &refusal),
+            Ok(draft) => {
+                self.waiting_numbers.extend(number);
+                self.waiting.push(Waiting { line, number, draft });
+                if self.waiting.len() >= BATCH {
+                    self.post().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts what is left, and says what became of everything.
+    pub async fn finish(mut self) -> Result<Imported, LedgerError> {
+        self.post().await?;
+        self.so_far.refused.sort_by_key(|row| row.line);
+        Ok(self.so_far)
+    }
+
+    async fn post(&mut self) -> Result<(), LedgerError> {
+        self.waiting_numbers.clear();
+        let mut arrivals = Vec::with_capacity(self.waiting.len());
+        let mut places = Vec::with_capacity(self.waiting.len());
+        for Waiting { line, number, draft } in self.waiting.drain(..) {
+            places.push((line, number, draft.source.event.clone()));
+            arrivals.push(Arrival::Draft(Box::new(draft)));
+        }
+        let answers = if self.rehearsed.is_some() {
+            self.ledger.rehearse(&self.tenant, &arrivals).await?
+        } else {
+            self.ledger.post(&self.tenant, &arrivals).await?
+        };
+        for ((line, number, event), answer) in places.into_iter().zip(answers) {
+            let receipt = match answer {
+                Answer::Refused(refusal) => {
+                    self.refuse(line, event.as_str(), &refusal);
+                    continue;
+                }
+                Answer::Posted(receipt) => {
+                    self.so_far.posted += 1;
+                    if let Some(rehearsed) = &mut self.rehearsed {
+                        rehearsed.extend(number);
+                        continue;
+                    }
+                    receipt
+                }
+                Answer::Duplicate(receipt) => {
+                    self.so_far.duplicates += 1;
+                    receipt
+                }
+            };
+            self.numbers.extend(number.map(|number| (number, receipt.entry)));
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, line: usize, event: &str, refusal: &Refusal) {
+        // The words of a refusal are about the payload of an event, and this is a row of a file.
+        let why = match refusal {
+            Refusal::Malformed(why) => why.clone(),
+            other => other.to_string(),
+        };
+        let row = RefusedRow { line, event: event.to_owned(), code: refusal.code(), why };
+        self.so_far.refused.push(row);
+    }
+}

@@ -1,0 +1,96 @@
+//! What lines add up to, as SQLite keeps it: by account, and by account and day. Names are ordered by their bytes.
+
+use jiff::civil::Date;
+use postrider::envelope::TenantId;
+use postrider::sqlite::Sqlite;
+use postrider::store::StoreError;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
+
+use crate::account::AccountCode;
+use crate::books::{Balance, Sums};
+use crate::chain::{self, days};
+use crate::money::Currency;
+use crate::stored::unreadable;
+
+pub(super) async fn balances(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+) -> Result<Vec<Balance>, StoreError> {
+    let select = "SELECT account, currency, debits, credits, base_debits, base_credits, pending_debits, pending_credits \
+         FROM ledger_balance WHERE tenant = ?1 ORDER BY account, currency";
+    let rows = sqlx::query(select).bind(tenant.as_str()).fetch_all(connection).await;
+    let rows = rows.map_err(|cause| store.error(cause))?;
+    rows.iter().map(|row| read_balance(tenant, row)).collect()
+}
+
+pub(super) async fn movements(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    from: Option<Date>,
+    to: Option<Date>,
+) -> Result<Vec<Balance>, StoreError> {
+    let select = "SELECT account, currency, sum(debits), sum(credits), sum(base_debits), \
+         sum(base_credits), 0, 0 FROM ledger_day WHERE tenant = ?1 \
+         AND (?2 IS NULL OR day >= ?2) \
+         AND (?3 IS NULL OR day <= ?3) \
+         GROUP BY account, currency ORDER BY account, currency";
+    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
+    let rows = rows.fetch_all(connection).await.map_err(|cause| store.error(cause))?;
+    rows.iter().map(|row| read_balance(tenant, row)).collect()
+}
+
+/// By the index of closings alone: a year has few of them.
+pub(super) async fn closings(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    from: Option<Date>,
+    to: Option<Date>,
+) -> Result<Vec<Balance>, StoreError> {
+    let select = "WITH closing AS (SELECT number, effective_on FROM ledger_entry WHERE tenant = ?1 AND kind = 6), \
+         undone AS (SELECT entry.number, entry.effective_on FROM closing JOIN ledger_entry AS entry \
+         ON entry.tenant = ?1 AND entry.refers_to = closing.number WHERE entry.refers_to IS NOT NULL) \
+         SELECT line.account, line.currency, sum(CASE line.side WHEN 1 THEN line.amount ELSE 0 END), \
+         sum(CASE line.side WHEN 2 THEN line.amount ELSE 0 END), \
+         sum(CASE line.side WHEN 1 THEN line.base_amount ELSE 0 END), \
+         sum(CASE line.side WHEN 2 THEN line.base_amount ELSE 0 END), 0, 0 \
+         FROM (SELECT * FROM closing UNION ALL SELECT * FROM undone) AS entry \
+         JOIN ledger_line AS line ON line.tenant = ?1 AND line.entry = entry.number \
+         WHERE (?2 IS NULL OR entry.effective_on >= ?2) AND (?3 IS NULL OR entry.effective_on <= ?3) \
+         GROUP BY line.account, line.currency ORDER BY line.account, line.currency";
+    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
+    let rows = rows.fetch_all(connection).await.map_err(|cause| store.error(cause))?;
+    rows.iter().map(|row| read_balance(tenant, row)).collect()
+}
+
+pub(super) async fn by_day(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+) -> Result<Vec<(Date, Balance)>, StoreError> {
+    let select = "SELECT account, currency, debits, credits, base_debits, base_credits, 0, 0, day FROM ledger_day \
+         WHERE tenant = ?1 ORDER BY account, currency, day";
+    let rows = sqlx::query(select).bind(tenant.as_str()).fetch_all(connection).await;
+    let rows = rows.map_err(|cause| store.error(cause))?;
+    let bad = || unreadable(tenant, "a total by day", "its day");
+    rows.iter().map(|row| Ok((chain::day(row.get(8)).ok_or_else(bad)?, read_balance(tenant, row)?))).collect()
+}
+
+fn read_balance(tenant: &TenantId, row: &SqliteRow) -> Result<Balance, StoreError> {
+    let bad = || unreadable(tenant, format!("the balance of {}", row.get::<&str, _>(0)), "its columns");
+    Ok(Balance {
+        account: AccountCode::new(row.get(0)).map_err(|_| bad())?,
+        currency: Currency::new(row.get(1)).map_err(|_| bad())?,
+        sums: Sums {
+            debits: row.get(2),
+            credits: row.get(3),
+            base_debits: row.get(4),
+            base_credits: row.get(5),
+            pending_debits: row.get(6),
+            pending_credits: row.get(7),
+        },
+    })
+}

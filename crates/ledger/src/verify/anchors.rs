@@ -1,0 +1,68 @@
+//! Checkpoints against the entries they stand for, and against the keys that may sign them.
+
+use std::collections::BTreeSet;
+
+use postrider::envelope::TenantId;
+use postrider::store::StoreError;
+
+use super::{Problem, Scope};
+use crate::books::{Books, Head};
+use crate::checkpoint::{PublicKey, root};
+
+/// What was checked.
+#[derive(Default)]
+pub(super) struct Anchors {
+    pub(super) checked: usize,
+    pub(super) signed_by: BTreeSet<PublicKey>,
+}
+
+/// Checks every checkpoint of the entries in scope.
+pub(super) async fn check<B: Books>(
+    books: &B,
+    tenant: &TenantId,
+    scope: &Scope,
+    head: &Head,
+    problems: &mut Vec<Problem>,
+) -> Result<Anchors, StoreError> {
+    let mut anchors = Anchors::default();
+    let mut next = 1;
+    for checkpoint in books.checkpoints(tenant).await? {
+        let name = format!("the checkpoint of entries {} to {}", checkpoint.first, checkpoint.last);
+        if checkpoint.first != next {
+            problems.push(Problem::new(
+                "checkpoint_gap",
+                Some(next),
+                format!("{name} does not follow the one before"),
+            ));
+        }
+        next = checkpoint.last + 1;
+        if checkpoint.last <= scope.after {
+            continue;
+        }
+        anchors.checked += 1;
+        let signer = PublicKey(checkpoint.public_key);
+        anchors.signed_by.insert(signer);
+        if !scope.keys.is_empty() && !scope.keys.contains(&signer) {
+            let text = format!("{name} is signed by {signer}, which is none of the keys that were named");
+            problems.push(Problem::new("checkpoint_foreign_key", Some(checkpoint.last), text));
+        }
+        if !checkpoint.is_signed(tenant) {
+            problems.push(Problem::new(
+                "checkpoint_unsigned",
+                Some(checkpoint.last),
+                format!("{name} has a wrong signature"),
+            ));
+        }
+        if checkpoint.last > head.number {
+            let text = format!("{name} names entries that are gone");
+            problems.push(Problem::new("entries_missing", Some(checkpoint.last), text));
+            continue;
+        }
+        let hashes = books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
+        if hashes.last() != Some(&checkpoint.head) || root(&hashes) != checkpoint.root {
+            let text = format!("{name} stands for other entries than these");
+            problems.push(Problem::new("checkpoint_differs", Some(checkpoint.last), text));
+        }
+    }
+    Ok(anchors)
+}

@@ -1,0 +1,108 @@
+//! `postrider ledger correct` and `entries add`: entries that people write as a file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use jiff::civil::Date;
+use postrider::EventId;
+use postrider_ledger::LedgerError;
+use postrider_ledger::books::{Books, Receipt};
+use postrider_ledger::correcting::Remark;
+use postrider_ledger::pipeline::{Answer, Arrival};
+use serde::Serialize;
+
+use super::Desk;
+use crate::entry_input::EntryInput;
+use crate::exit::{Exit, usage};
+
+/// Which entry was wrong, and what it should have been.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The wrong entry is reversed and the right one posted, both or neither. The file is what `entries add` takes:\n\
+    {\"effectiveOn\": \"2026-03-01\", \"description\": \"rent\", \"lines\": [\n  \
+    {\"account\": \"fees\", \"side\": \"debit\", \"amount\": \"12.50\", \"currency\": \"EUR\"},\n  \
+    {\"account\": \"bank\", \"side\": \"credit\", \"amount\": \"12.50\", \"currency\": \"EUR\"}]}"
+)]
+pub(crate) struct CorrectArgs {
+    /// The number of the wrong entry
+    entry: u64,
+    /// A JSON file with the right one; - for stdin
+    right: PathBuf,
+    /// The day the reversal counts for [default: that of the entry]
+    #[arg(long, value_name = "DATE")]
+    on: Option<Date>,
+    /// Why, for people; the description of the reversal
+    #[arg(long)]
+    description: Option<String>,
+    /// Makes a repeat safe [default: a new one]
+    #[arg(long)]
+    key: Option<String>,
+    /// Check the right entry, and post nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// An entry by hand.
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// A JSON file with effectiveOn, lines, and where wanted id, description, metadata, pending; - for stdin
+    file: PathBuf,
+    /// Check it, and post nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Serialize)]
+struct Corrected {
+    reversal: Receipt,
+    entry: Receipt,
+}
+
+pub(super) async fn run<B: Books>(args: CorrectArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let tenant = desk.tenant().await?;
+    let key = args.key.map(EventId::new).transpose()?;
+    let right = read(&args.right)?.correction(key.as_ref(), &desk.ledger)?;
+    if args.dry_run {
+        let text = format!(
+            "would reverse entry {} of {tenant} and post {} lines; nothing was posted",
+            args.entry,
+            right.lines.len()
+        );
+        desk.context.output.note(&text);
+        return Ok(Exit::Ok);
+    }
+    let remark = Remark { key, on: args.on, description: args.description, ..Remark::default() };
+    let (reversal, entry) = desk.ledger.correct(&tenant, args.entry, &remark, right).await?;
+    let text = format!("entry {} reverses it, entry {} is the right one", reversal.entry, entry.entry);
+    desk.context.output.one(&Corrected { reversal, entry }, &text)?;
+    Ok(Exit::Ok)
+}
+
+pub(super) async fn add<B: Books>(args: &AddArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let tenant = desk.tenant().await?;
+    let draft = read(&args.file)?.draft(&desk.ledger)?;
+    if args.dry_run {
+        let lines = draft.lines.len();
+        let answers = desk.ledger.rehearse(&tenant, &[Arrival::Draft(Box::new(draft))]).await?;
+        if let Some(Answer::Refused(refusal)) = answers.into_iter().next() {
+            return Err(LedgerError::from(refusal).into());
+        }
+        desk.context.output.note(&format!("would post {lines} lines; nothing was posted"));
+        return Ok(Exit::Ok);
+    }
+    let receipt = desk.ledger.post_draft(&tenant, draft).await?;
+    desk.context.output.one(&receipt, &receipt.entry.to_string())?;
+    Ok(Exit::Ok)
+}
+
+fn read(file: &Path) -> anyhow::Result<EntryInput> {
+    let text = if file.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+    serde_json::from_str(&text)
+        .map_err(|error| usage(format!("{} is no entry: {error}; nothing was posted", file.display())))
+}
