@@ -19,6 +19,7 @@ use postrider_ledger::pipeline::{Answer, Arrival};
 use serde::{Deserialize, Serialize};
 
 use super::{Desk, Which, Whose};
+use crate::api::Names;
 use crate::api::front::Path;
 use crate::api::problem::{Code, Problem};
 use crate::api::subscriptions::{read, read_or_default};
@@ -61,18 +62,21 @@ impl NewLine {
     }
 }
 
-/// 201 for a new entry, 200 for the one that was there under this id.
+/// 201 for a new entry, 200 for the one that was there under this id. What is there under the id that an `Idempotency-Key` gave it
+/// is the same request's, done before: 201 again.
 pub(super) async fn add<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
+    names: Names,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
     let mut new: NewEntry = read(&body)?;
-    let key = new.id.take();
+    let named = new.id.take();
+    let repeated = if named.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     let told =
         serde_json::to_string(&new).map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?;
     let draft = Draft {
-        source: ledger.by_hand(key, &told),
+        source: ledger.by_hand(named.or_else(|| names.event(0)), &told),
         kind: if new.pending { EntryKind::Pending } else { EntryKind::Posted },
         effective_on: new.effective_on,
         description: new.description,
@@ -82,7 +86,7 @@ pub(super) async fn add<B: Books>(
     };
     match ledger.post(&tenant, &[Arrival::Draft(Box::new(draft))]).await?.pop() {
         Some(Answer::Posted(receipt)) => Ok((StatusCode::CREATED, Json(receipt))),
-        Some(Answer::Duplicate(receipt)) => Ok((StatusCode::OK, Json(receipt))),
+        Some(Answer::Duplicate(receipt)) => Ok((repeated, Json(receipt))),
         Some(Answer::Refused(refusal)) => Err(LedgerError::from(refusal).into()),
         None => Err(Problem::new(Code::Internal, "nothing was posted")),
     }
@@ -99,9 +103,10 @@ struct About {
 }
 
 impl About {
-    fn read(body: &[u8]) -> Result<Remark, Problem> {
+    fn read(body: &[u8], names: &Names) -> Result<Remark, Problem> {
         let Self { id, on, description } = read_or_default(body)?;
-        Ok(Remark { key: id, on, description, ..Remark::default() })
+        let key = id.or_else(|| names.event(0));
+        Ok(Remark { key, on, description, ..Remark::default() })
     }
 }
 
@@ -110,26 +115,29 @@ type Posted = Result<(StatusCode, Json<Receipt>), Problem>;
 pub(super) async fn reverse<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
+    names: Names,
     body: Bytes,
 ) -> Posted {
-    let receipt = ledger.reverse(&tenant, entry, &About::read(&body)?).await?;
+    let receipt = ledger.reverse(&tenant, entry, &About::read(&body, &names)?).await?;
     Ok((StatusCode::CREATED, Json(receipt)))
 }
 
 pub(super) async fn settle<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
+    names: Names,
     body: Bytes,
 ) -> Posted {
-    let receipt = ledger.settle(&tenant, entry, &About::read(&body)?).await?;
+    let receipt = ledger.settle(&tenant, entry, &About::read(&body, &names)?).await?;
     Ok((StatusCode::CREATED, Json(receipt)))
 }
 
 pub(super) async fn void<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
+    names: Names,
     body: Bytes,
 ) -> Posted {
-    let receipt = ledger.void(&tenant, entry, &About::read(&body)?).await?;
+    let receipt = ledger.void(&tenant, entry, &About::read(&body, &names)?).await?;
     Ok((StatusCode::CREATED, Json(receipt)))
 }
