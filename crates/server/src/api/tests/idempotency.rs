@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::routing::post;
-use postrider::{Event, EventId};
 use postrider::clock::ManualClock;
+use postrider::{Event, EventId};
 use tokio::sync::Notify;
 
 use super::*;
