@@ -127,7 +127,11 @@ impl Held {
         let work = AssertUnwindSafe(next.run(request)).catch_unwind();
         let response = tokio::select! {
             done = work => done.unwrap_or_else(guard::panicked),
-            () = self.lost() => return lost().into_response(),
+            () = self.lost() => {
+                // Its last renewal may have come through all the same.
+                self.settle(None).await;
+                return lost().into_response();
+            }
         };
         let (head, body) = response.into_parts();
         // It is in memory already, however long it is.

@@ -87,7 +87,7 @@ fn router_of(
     let settings = Config::load(&Flags::default(), &Environment::default()).unwrap().settings;
     let mut http = settings.http.clone();
     http.max_body_bytes = 400_000;
-    http.request_timeout_ms = 200;
+    http.request_timeout_ms = 60_000;
     change(&mut http);
     let (at, measured) = ("127.0.0.1:7070".parse().unwrap(), metrics::install().unwrap());
     Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at)
@@ -175,7 +175,9 @@ async fn every_mistake_has_its_problem() {
 
 #[tokio::test]
 async fn a_request_ends_within_its_time() {
-    let router = router(Memory { hangs: true, ..Memory::default() }, "");
+    let memory = Memory { hangs: true.into(), ..Memory::default() };
+    let soon = |http: &mut Http| http.request_timeout_ms = 200;
+    let router = router_of(memory, Arc::new(Nobody), Clock::system(), Router::new(), soon);
     let slow = problem(&router, post_event(), r#"{"type":"a.b","data":{}}"#).await;
     assert_eq!(slow, (503, "timed_out".to_owned()));
 }

@@ -56,14 +56,10 @@ async fn a_key_that_is_none_is_refused() {
 
 #[tokio::test]
 async fn while_it_is_worked_on_a_repeat_is_told_so() {
-    let (once, _folder) = once().await;
-    let router = router_with(Memory { hangs: true, ..Memory::default() }, once, "");
-    let event = r#"{"type":"a.b","data":{}}"#;
-    // The caller's time is over, the work goes on.
-    assert_eq!(problem(&router, keyed("k"), event).await, (503, "timed_out".to_owned()));
-    assert_eq!(problem(&router, keyed("k"), event).await, (409, "idempotency_in_flight".to_owned()));
-    assert_eq!(send(&router, keyed("k"), event).await.headers()["retry-after"], "1");
-    assert_eq!(problem(&router, keyed("k"), "{}").await, (422, "idempotency_mismatch".to_owned()));
+    let slow = Slow::begun(|_| ()).await;
+    assert_eq!(problem(&slow.router, keyed("k"), EVENT).await, (409, "idempotency_in_flight".to_owned()));
+    assert_eq!(send(&slow.router, keyed("k"), EVENT).await.headers()["retry-after"], "1");
+    assert_eq!(problem(&slow.router, keyed("k"), "{}").await, (422, "idempotency_mismatch".to_owned()));
 }
 
 #[tokio::test]
@@ -150,8 +146,9 @@ async fn what_was_committed_unknown_to_all_is_not_committed_again() {
 }
 
 const LEASE: Duration = Duration::from_mins(1);
+const EVENT: &str = r#"{"type":"a.b","data":{}}"#;
 
-/// A request that waits to be told to go on, after its caller has given up; under a clock that stands still.
+/// A request whose caller has hung up, and which waits to be told to go on; under a clock that stands still.
 struct Slow {
     router: Router,
     hands: ManualClock,
@@ -160,8 +157,6 @@ struct Slow {
     _folder: tempfile::TempDir,
 }
 
-const EVENT: &str = r#"{"type":"a.b","data":{}}"#;
-
 impl Slow {
     async fn begun(change: impl FnOnce(&mut Http)) -> Self {
         let (clock, hands) = Clock::manual(jiff::Timestamp::UNIX_EPOCH);
@@ -169,20 +164,37 @@ impl Slow {
         assert_eq!(once.lease(), LEASE);
         let (events, go_on) = (Events::default(), Arc::new(Notify::new()));
         let memory =
-            Memory { events: events.clone(), hangs: true, go_on: go_on.clone(), ..Memory::default() };
+            Memory { events: events.clone(), hangs: true.into(), go_on: go_on.clone(), ..Memory::default() };
         let router = router_of(memory, once, clock, Router::new(), change);
-        assert_eq!(problem(&router, keyed("k"), EVENT).await, (503, "timed_out".to_owned()));
-        Self { router, hands, events, go_on, _folder }
+        let slow = Self { router: router.clone(), hands, events, go_on, _folder };
+        let calling = tokio::spawn(async move { send(&router, keyed("k"), EVENT).await });
+        slow.until_renewed().await;
+        calling.abort();
+        assert!(calling.await.unwrap_err().is_cancelled());
+        slow
     }
 
-    async fn until(&self, what: impl Fn(&Self) -> bool) {
-        while !what(self) {
+    /// The claim is new, or renewed, and holds for a third of its lease without another look.
+    async fn until_renewed(&self) {
+        while self.hands.next_wake() != Some(LEASE / 3) {
             tokio::task::yield_now().await;
         }
     }
 
-    async fn repeated(&self) -> (StatusCode, Value) {
-        json(send(&self.router, keyed("k"), EVENT).await).await
+    /// What a repeat is told, once it is told something else than this.
+    async fn no_longer(&self, code: &str) -> (StatusCode, Value) {
+        loop {
+            let told = json(send(&self.router, keyed("k"), EVENT).await).await;
+            if told.1["code"] != code {
+                return told;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn is_committed_once_as(&self, told: &Value) -> bool {
+        let events = self.events.lock().unwrap();
+        events.len() == 1 && events[0].id.as_ref().map(EventId::as_str) == told["id"].as_str()
     }
 }
 
@@ -190,49 +202,32 @@ impl Slow {
 async fn a_claim_is_renewed_for_as_long_as_the_work_goes_on() {
     let slow = Slow::begun(|_| ()).await;
     for _ in 0..7 {
-        slow.until(|slow| slow.hands.next_wake() == Some(LEASE / 3)).await;
         slow.hands.advance(LEASE / 3);
+        slow.until_renewed().await;
     }
-    slow.until(|slow| slow.hands.next_wake() == Some(LEASE / 3)).await;
-    assert_eq!(slow.repeated().await.1["code"], "idempotency_in_flight");
+    let repeated = problem(&slow.router, keyed("k"), EVENT).await;
+    assert_eq!(repeated, (409, "idempotency_in_flight".to_owned()));
     slow.go_on.notify_one();
-    slow.until(|slow| slow.hands.next_wake().is_none()).await;
-    let told = loop {
-        let (status, told) = slow.repeated().await;
-        if status == StatusCode::ACCEPTED {
-            break told;
-        }
-        assert_eq!(told["code"], "idempotency_in_flight");
-    };
-    let events = slow.events.lock().unwrap();
-    assert_eq!((events.len(), events[0].id.as_ref().map(EventId::as_str)), (1, told["id"].as_str()));
+    let (status, told) = slow.no_longer("idempotency_in_flight").await;
+    assert!(status == StatusCode::ACCEPTED && slow.is_committed_once_as(&told), "{told}");
 }
 
 #[tokio::test]
 async fn work_whose_claim_ran_out_is_ended_before_a_repeat_does_it() {
-    let slow = Slow::begun(|_| ()).await;
-    slow.until(|slow| slow.hands.next_wake() == Some(LEASE / 3)).await;
+    let slow = Slow::begun(|http| http.max_concurrent_requests = 1).await;
     slow.hands.advance(LEASE * 2);
-    slow.until(|slow| slow.hands.next_wake().is_none()).await;
-    slow.go_on.notify_one();
-    assert_eq!(slow.repeated().await.0, StatusCode::ACCEPTED);
-    assert_eq!(slow.events.lock().unwrap().len(), 1);
+    // There is room for one alone: who gets in comes after the first has ended, which was never told to go on.
+    let (status, told) = slow.no_longer("overloaded").await;
+    assert!(status == StatusCode::ACCEPTED && slow.is_committed_once_as(&told), "{told}");
 }
 
 #[tokio::test]
 async fn work_that_outlives_its_request_keeps_its_place() {
     let slow = Slow::begun(|http| http.max_concurrent_requests = 1).await;
-    assert_eq!(slow.repeated().await.1["code"], "overloaded");
+    assert_eq!(problem(&slow.router, keyed("other"), EVENT).await, (503, "overloaded".to_owned()));
     slow.go_on.notify_one();
-    slow.until(|slow| !slow.events.lock().unwrap().is_empty()).await;
-    let replayed = loop {
-        let (status, told) = slow.repeated().await;
-        if status == StatusCode::ACCEPTED {
-            break told;
-        }
-        assert_eq!(told["code"], "overloaded");
-    };
-    assert!(replayed["id"].is_string());
+    let (status, told) = slow.no_longer("overloaded").await;
+    assert!(status == StatusCode::ACCEPTED && slow.is_committed_once_as(&told), "{told}");
 }
 
 #[tokio::test]

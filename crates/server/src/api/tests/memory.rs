@@ -1,6 +1,6 @@
 //! A backend in memory, which fails as it is told.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -16,8 +16,8 @@ pub(super) struct Memory {
     pub(super) events: Arc<Mutex<Vec<Event>>>,
     pub(super) tokens: Vec<Token>,
     pub(super) store_is_down: bool,
-    /// A single event waits until this is told.
-    pub(super) hangs: bool,
+    /// The first event that comes alone waits to be told to go on.
+    pub(super) hangs: AtomicBool,
     pub(super) go_on: Arc<Notify>,
     /// How many times it commits and does not learn that it did.
     pub(super) doubts: AtomicUsize,
@@ -44,7 +44,7 @@ impl Memory {
 #[async_trait]
 impl ApiBackend for Memory {
     async fn append(&self, event: Event) -> Result<EventId, StoreError> {
-        if self.hangs {
+        if self.hangs.swap(false, Ordering::SeqCst) {
             self.go_on.notified().await;
         }
         self.check_store().await?;
