@@ -33,7 +33,7 @@ pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, with_token}
 pub(crate) use backend::{ApiBackend, Backlogs, Erased, append};
 pub(crate) use front::{Front, routes as front_routes, time_asked};
 pub(crate) use guard::plain_refusal;
-pub(crate) use idempotency::Once;
+pub(crate) use idempotency::{Names, Once};
 #[cfg(any(test, fuzzing))]
 pub(crate) use letters::asked;
 pub(crate) use operations::is_of;
@@ -69,7 +69,7 @@ pub(crate) struct Parts {
     http: RwLock<Arc<Http>>,
     pub(crate) limits: Limits,
     pub(crate) metrics: PrometheusHandle,
-    pub(crate) slots: Semaphore,
+    pub(crate) slots: Arc<Semaphore>,
     pace: Pace,
     known: known::Known,
     /// Looks at the servers for health, seldom.
@@ -98,7 +98,7 @@ impl Api {
         metrics: PrometheusHandle,
         listens_at: SocketAddr,
     ) -> Self {
-        let slots = Semaphore::new(http.max_concurrent_requests);
+        let slots = Arc::new(Semaphore::new(http.max_concurrent_requests));
         let (checkup, at_work) = (health::Checkup::new(backend.clone(), clock.clone()), Arc::default());
         Self(Arc::new(Parts {
             backend,

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
-use postrider::consumer::ConsumerConfig;
 use postrider::dedup::Accelerator;
 use postrider::pull::{PullDesk, PullHandler, Said};
 use postrider::registry::Registry;

@@ -93,6 +93,11 @@ impl<S: Claims + Inbox> Deduplicator<S> {
         self
     }
 
+    /// How long a claim lasts if it is not renewed.
+    pub fn lasts(&self) -> Duration {
+        self.lease
+    }
+
     /// Asks this before the store: what is done is answered without it.
     #[must_use]
     pub fn accelerated(mut self, accelerator: &Accelerator) -> Self {
@@ -124,6 +129,12 @@ impl<S: Claims + Inbox> Deduplicator<S> {
             Claimed::Conflict => Standing::Conflict,
             Claimed::InFlight(until) => Standing::InFlight(until),
         })
+    }
+
+    /// Keeps a claim for another lease from now on: for work that may take longer than one. False when it was lost to somebody else,
+    /// who may be at it by now.
+    pub async fn renew(&self, claim: &Claim) -> Result<bool, StoreError> {
+        self.store.renew_claim(&claim.key, claim.token, self.lease).await
     }
 
     /// It is done, with this answer for everybody who comes later. False when the claim was lost to somebody else meanwhile, who

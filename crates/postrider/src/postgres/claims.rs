@@ -22,6 +22,10 @@ const CLAIM: &str = "INSERT INTO postrider.claim AS c (scope, key, payload_hash,
 const LOOK: &str =
     "SELECT payload_hash, lease_until, response FROM postrider.claim WHERE scope = $1 AND key = $2";
 
+/// What is in hand is not forgotten whenever it was touched, so that no index is written for it.
+const RENEW: &str = "UPDATE postrider.claim SET lease_until = now() + $4 \
+     WHERE scope = $1 AND key = $2 AND token = $3 AND response IS NULL AND lease_until IS NOT NULL";
+
 /// A repeat by the same claimant finds his own answer and changes nothing.
 const COMPLETE: &str = "UPDATE postrider.claim SET response = COALESCE(response, $4), touched_at = now() \
      WHERE scope = $1 AND key = $2 AND token = $3";
@@ -63,6 +67,17 @@ impl Claims for Postgres {
         // Released between the two statements.
         let lease_until = lease_until.or(response.as_ref().map(|_| Timestamp::MIN)).ok_or_else(gone)?;
         Ok(ClaimRow { hash: PayloadHash::from_bytes(row.get(0)), lease_until, response }.judge(hash))
+    }
+
+    async fn renew_claim(
+        &self,
+        key: &ClaimKey,
+        token: FencingToken,
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let update = sqlx::query(RENEW).bind(&key.scope).bind(&key.key).bind(token.0).bind(lease);
+        let done = self.limited("renewing a claim", update.execute(self.pool())).await?;
+        Ok(done.rows_affected() > 0)
     }
 
     async fn complete_claim(

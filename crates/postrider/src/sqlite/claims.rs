@@ -30,6 +30,20 @@ impl Claims for Sqlite {
         self.writer().run(move |connection| claim(connection, key, hash, owner, times).boxed()).await
     }
 
+    async fn renew_claim(
+        &self,
+        key: &ClaimKey,
+        token: FencingToken,
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let until = self.clock().now().saturating_add(lease).unwrap_or(Timestamp::MAX).as_microsecond();
+        let update = "UPDATE claim SET lease_until = ? \
+                      WHERE scope = ? AND \"key\" = ? AND token = ? AND response IS NULL AND lease_until IS NOT NULL";
+        let key = key.clone();
+        let renew = sqlx::query(update).bind(until).bind(key.scope).bind(key.key).bind(token.0);
+        Ok(self.writer().run(move |connection| execute(connection, renew).boxed()).await? > 0)
+    }
+
     async fn complete_claim(
         &self,
         key: &ClaimKey,

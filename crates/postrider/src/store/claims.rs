@@ -23,6 +23,15 @@ pub trait Claims: Store {
         lease: Duration,
     ) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
+    /// Keeps a claim for this long from now on, by the store's clock. False when it was lost, completed or given up before; one that
+    /// ran out and that nobody took since is the claimant's still.
+    fn renew_claim(
+        &self,
+        key: &ClaimKey,
+        token: FencingToken,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
     /// Keeps the answer, for ever as far as a claimant can tell. False when the claim was lost to another meanwhile: his answer
     /// counts. A repeat by the same claimant is fine.
     fn complete_claim(

@@ -19,9 +19,9 @@ use postrider::{Event, EventId};
 use serde::Serialize;
 
 use self::content::Content;
-use super::Api;
 use super::access::Caller;
 use super::problem::{Code, Problem};
+use super::{Api, Names};
 use crate::event_input::{EventInput, Refused, cloud_event};
 
 /// What became of the event: it is committed, and will be published.
@@ -31,29 +31,32 @@ struct Accepted {
 }
 
 /// Commits one event. A repeat is 409 `duplicate_event`, another event under its id 409 `event_conflict`; neither changes
-/// anything. Who has one address for everything may send a
-/// batch of CloudEvents here too.
+/// anything. Under the id that an `Idempotency-Key` gave it, a repeat is the first request done again, and 202. Who has one address
+/// for everything may send a batch of CloudEvents here too.
 pub(super) async fn publish(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
+    names: Names,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let content = Content::of(&headers)?;
     let body = body.map_err(|rejection| read_failed(&rejection, api.http().max_body_bytes))?;
     let event = match content {
-        Content::CloudEvents => return batch::publish(&api, &caller, content, &headers, &body).await,
+        Content::CloudEvents => return batch::publish(&api, &caller, &names, content, &headers, &body).await,
         Content::Attributes => cloud_event::binary(&headers, body, api.limits),
         Content::CloudEvent => cloud_event::structured(text(&body)?, api.limits),
         Content::Json => plain(text(&body)?, &api),
     };
     let mut event = ready(event, &caller, &headers)?;
+    let by_key = name(&mut event, &names, 0);
     let span = begin_span(&mut event, &api);
     let appended = api.backend.append(event.clone()).await;
     end_span(span, &event, &appended, &api);
     let id = match appended {
         Err(error) if error.kind == StoreErrorKind::Duplicate => {
-            return Err(repeat::problem(&api, &event).await);
+            let problem = repeat::problem(&api, &event).await;
+            by_key.filter(|_| problem.is(Code::DuplicateEvent)).ok_or(problem)?
         }
         appended => appended?,
     };
@@ -64,6 +67,7 @@ pub(super) async fn publish(
 pub(super) async fn publish_batch(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
+    names: Names,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
@@ -73,7 +77,7 @@ pub(super) async fn publish_batch(
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
     let body = body.map_err(|rejection| read_failed(&rejection, api.http().max_body_bytes))?;
-    batch::publish(&api, &caller, content, &headers, &body).await
+    batch::publish(&api, &caller, &names, content, &headers, &body).await
 }
 
 fn plain(json: &str, api: &Api) -> Result<Event, Refused> {
@@ -92,6 +96,15 @@ fn ready(event: Result<Event, Refused>, caller: &Caller, headers: &HeaderMap) ->
         event.trace.tracestate = header("tracestate").filter(|_| event.trace.traceparent.is_some());
     }
     Ok(event)
+}
+
+/// Gives an event without an id the one that the request's key has for its place. That id, if it did.
+fn name(event: &mut Event, names: &Names, place: usize) -> Option<EventId> {
+    if event.id.is_none() {
+        event.id = names.event(place);
+        return event.id.clone();
+    }
+    None
 }
 
 /// Where spans are exported, the commit is one, and the event's own context is that span: a trace begins here if the caller has

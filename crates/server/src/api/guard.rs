@@ -2,11 +2,13 @@
 
 use std::any::Any;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
 
 use super::Api;
@@ -73,14 +75,24 @@ pub(super) async fn time_limit(State(api): State<Api>, request: Request, next: N
     Problem::new(Code::TimedOut, detail).into_response()
 }
 
+/// A request's place among those that are worked on. Work that outlives its request keeps it.
+#[derive(Clone)]
+pub(super) struct Slot {
+    _place: Arc<OwnedSemaphorePermit>,
+}
+
 /// Answers at once that there is too much to do, rather than late.
-pub(super) async fn slots(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let Ok(_slot) = api.slots.try_acquire() else {
+pub(super) async fn slots(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    let Ok(place) = api.slots.clone().try_acquire_owned() else {
         let detail =
             format!("{} requests are being worked on; try again soon", api.http().max_concurrent_requests);
         return Problem::new(Code::Overloaded, detail).into_response();
     };
-    next.run(request).await
+    let slot = Slot { _place: Arc::new(place) };
+    request.extensions_mut().insert(slot.clone());
+    let response = next.run(request).await;
+    drop(slot);
+    response
 }
 
 type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;

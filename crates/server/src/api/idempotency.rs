@@ -1,41 +1,52 @@
 //! `Idempotency-Key`: a request that is sent again gets the first answer, and is not done again.
 //!
 //! Around every POST of the API. The work goes on when the caller hangs up or his time is over, so that whoever asks again finds an
-//! answer. A crash in the middle leaves the claim to run out; then the request is done again, so a key alone makes it happen at
-//! least once: an event's own id makes it once for certain.
+//! answer; until then its claim is renewed, and it keeps its place among the requests that are worked on.
+//!
+//! A crash in the middle, or a commit of which nobody knows whether it happened, leaves the request to be done again once its claim
+//! has run out or was given up. Events and journal entries happen once even so: where the body names no id, the key does
+//! ([`Names`]), and what is there under it is the first success.
 
+mod asked;
+mod kept;
+
+pub(crate) use asked::Names;
+
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header, request::Parts};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use postrider::Payload;
+use futures_util::FutureExt as _;
+use postrider::Clock;
 use postrider::dedup::{Claim, Deduplicator, Standing};
 use postrider::envelope::PayloadHash;
-use postrider::store::{Claims, Inbox, StoreError, TokenHash};
-use serde::{Deserialize, Serialize};
+use postrider::store::{Claims, Inbox, StoreError};
 use tracing::Instrument as _;
 
-use super::Api;
+use self::asked::Asked;
+use self::kept::Kept;
 use super::problem::{Code, Problem};
+use super::{Api, guard, table};
 
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Says that an answer is a repeated one.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// The longest key.
-const LONGEST: usize = 255;
-/// A longer answer is not kept, and the request can be done again.
-const MAX_ANSWER: usize = 1 << 20;
+pub(super) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// A claim is renewed when this part of its lease is over.
+const THIRD: u32 = 3;
 
 /// Who remembers what was done.
 #[async_trait]
 pub(crate) trait Once: Send + Sync {
     async fn claim(&self, key: &str, hash: PayloadHash) -> Result<Standing, StoreError>;
+    async fn renew(&self, claim: &Claim) -> Result<bool, StoreError>;
     async fn complete(&self, claim: Claim, answer: Bytes) -> Result<bool, StoreError>;
     async fn release(&self, claim: Claim) -> Result<bool, StoreError>;
+    /// How long a claim lasts if it is not renewed.
+    fn lease(&self) -> Duration;
     /// Whether the cache in front of it is left alone for now; nothing where there is none.
     fn is_degraded(&self) -> Option<bool>;
 }
@@ -45,23 +56,21 @@ impl<S: Claims + Inbox> Once for Deduplicator<S> {
     async fn claim(&self, key: &str, hash: PayloadHash) -> Result<Standing, StoreError> {
         Self::claim(self, key, hash).await
     }
+    async fn renew(&self, claim: &Claim) -> Result<bool, StoreError> {
+        Self::renew(self, claim).await
+    }
     async fn complete(&self, claim: Claim, answer: Bytes) -> Result<bool, StoreError> {
         Self::complete(self, claim, answer).await
     }
     async fn release(&self, claim: Claim) -> Result<bool, StoreError> {
         Self::release(self, claim).await
     }
+    fn lease(&self) -> Duration {
+        self.lasts()
+    }
     fn is_degraded(&self) -> Option<bool> {
         Self::is_degraded(self)
     }
-}
-
-/// An answer as it is kept.
-#[derive(Debug, Serialize, Deserialize)]
-struct Kept {
-    status: u16,
-    content_type: Option<String>,
-    body: String,
 }
 
 /// Does a request once for each key. Without a key it is done as ever.
@@ -69,24 +78,28 @@ pub(super) async fn once(State(api): State<Api>, request: Request, next: Next) -
     if request.method() != Method::POST || !request.headers().contains_key(KEY) {
         return Ok(next.run(request).await);
     }
-    let (parts, body) = request.into_parts();
-    let key = key(&parts)?;
+    let (mut parts, body) = request.into_parts();
+    let key = asked::key(&parts)?;
     let max = api.http().max_body_bytes;
     let body = to_bytes(body, max).await.map_err(|_| Problem::too_large(max))?;
-    let hash = fingerprint(&parts, &body);
-    match api.once.claim(&key, hash).await? {
+    let asked = Asked::new(key, &parts, &body);
+    let claimed_at = api.clock.monotonic();
+    match api.once.claim(&asked.key, asked.fingerprint).await? {
         Standing::Yours(claim) => {
+            let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+            let secret = table::find("POST", path).and_then(|route| route.secret);
+            let slot = parts.extensions.get::<guard::Slot>().cloned();
+            parts.extensions.insert(asked.names());
             let request = Request::from_parts(parts, Body::from(body));
-            let doing = tokio::spawn(do_it(api.once.clone(), claim, request, next).in_current_span());
-            match doing.await {
-                Ok(response) => Ok(response),
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => Err(Problem::new(Code::Internal, "the process is stopping; send it again")),
-                },
-            }
+            let held = Held { once: api.once.clone(), clock: api.clock.clone(), claim, claimed_at };
+            let doing = async move {
+                let _slot = slot;
+                held.answer(request, next, secret).await
+            };
+            let stopping = |_| Problem::new(Code::Internal, "the process is stopping; send it again");
+            tokio::spawn(doing.in_current_span()).await.map_err(stopping)
         }
-        Standing::Done(answer) => repeated(&answer),
+        Standing::Done(answer) => kept::repeated(&answer),
         Standing::Conflict => Err(Problem::new(
             Code::IdempotencyMismatch,
             "this Idempotency-Key was used for another request; nothing was done now: use a new key, or send the same request",
@@ -98,75 +111,80 @@ pub(super) async fn once(State(api): State<Api>, request: Request, next: Next) -
     }
 }
 
-/// The caller's own key: nobody gets the answer of another.
-fn key(parts: &Parts) -> Result<String, Problem> {
-    let given = parts.headers.get(KEY).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let given = given.trim().trim_matches('"');
-    if !(1..=LONGEST).contains(&given.len()) || !given.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let detail = format!(
-            "Idempotency-Key has 1 to {LONGEST} visible ASCII characters, such as a UUID; nothing was done"
-        );
-        return Err(Problem::new(Code::InvalidIdempotencyKey, detail));
-    }
-    let secret = parts.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    let who = TokenHash::of(&String::from_utf8_lossy(secret));
-    let who = who.as_bytes().iter().take(8).fold(0_u64, |who, byte| who << 8 | u64::from(*byte));
-    Ok(format!("{who:016x}/{given}"))
+/// A claim while its request is worked on.
+struct Held {
+    once: Arc<dyn Once>,
+    clock: Clock,
+    claim: Claim,
+    /// Before it was asked for.
+    claimed_at: Duration,
 }
 
-/// What makes two requests the same: where they go, what they are, and every byte of them.
-fn fingerprint(parts: &Parts, body: &[u8]) -> PayloadHash {
-    let kind = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let mut text = format!("{} {}\0", parts.method, parts.uri).into_bytes();
-    for part in [kind, b"\0", body] {
-        text.extend_from_slice(part);
+impl Held {
+    /// Does the work and keeps its answer. One that says that nothing was done for certain is not kept: it may be tried again. Work
+    /// whose claim is lost is ended, because somebody else may do it from then on.
+    async fn answer(self, request: Request, next: Next, secret: Option<&'static str>) -> Response {
+        let work = AssertUnwindSafe(next.run(request)).catch_unwind();
+        let response = tokio::select! {
+            done = work => done.unwrap_or_else(guard::panicked),
+            () = self.lost() => {
+                // Its last renewal may have come through all the same.
+                self.settle(None).await;
+                return lost().into_response();
+            }
+        };
+        let (head, body) = response.into_parts();
+        // It is in memory already, however long it is.
+        let Ok(body) = to_bytes(Body::new(body), usize::MAX).await else {
+            self.settle(None).await;
+            return Problem::new(Code::Internal, "the answer broke off; it may have been done")
+                .into_response();
+        };
+        let kept = (!may_pass(head.status)).then(|| Kept::of(&head, &body, secret));
+        self.settle(kept).await;
+        Response::from_parts(head, Body::from(body))
     }
-    Payload::new("application/octet-stream", text).hash()
+
+    /// Renews the claim for as long as it can. Ends when it is lost, or ran out before it could be renewed.
+    async fn lost(&self) {
+        let lease = self.once.lease();
+        let mut ends_at = self.claimed_at + lease;
+        loop {
+            self.clock.sleep(lease / THIRD).await;
+            let asked_at = self.clock.monotonic();
+            let left = ends_at.saturating_sub(asked_at);
+            match tokio::time::timeout(left, self.once.renew(&self.claim)).await {
+                Ok(Ok(true)) => ends_at = asked_at + lease,
+                Ok(Err(error)) if self.clock.monotonic() < ends_at => {
+                    tracing::warn!(%error, "the claim of an Idempotency-Key was not renewed; it is tried again");
+                }
+                Ok(Ok(false) | Err(_)) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Completes the claim with this answer, or gives it up.
+    async fn settle(self, kept: Option<Kept>) {
+        let settled = match kept.and_then(|kept| kept.written()) {
+            Some(answer) => self.once.complete(self.claim, answer).await,
+            None => self.once.release(self.claim).await,
+        };
+        if let Err(error) = settled {
+            tracing::warn!(%error, "an answer was not kept for its Idempotency-Key; a repeat is done again once the claim runs out");
+        }
+    }
 }
 
-/// Does it and keeps the answer. One that says that nothing was done for certain is not kept: it may be tried again.
-async fn do_it(once: Arc<dyn Once>, claim: Claim, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
-    let status = response.status();
-    let may_pass = status.is_server_error()
+/// Whether a repeat may end otherwise.
+fn may_pass(status: StatusCode) -> bool {
+    status.is_server_error()
         || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS]
-            .contains(&status);
-    let (head, body) = response.into_parts();
-    let Ok(body) = to_bytes(body, MAX_ANSWER).await else {
-        tracing::error!(
-            "an answer could not be kept for its Idempotency-Key: longer than {MAX_ANSWER} bytes"
-        );
-        return Problem::new(Code::Internal, "the answer was too long; it may have been done")
-            .into_response();
-    };
-    let kept = Kept {
-        status: status.as_u16(),
-        content_type: head
-            .headers
-            .get(header::CONTENT_TYPE)
-            .and_then(|kind| Some(kind.to_str().ok()?.to_owned())),
-        body: String::from_utf8_lossy(&body).into_owned(),
-    };
-    let settled = match serde_json::to_vec(&kept) {
-        Ok(kept) if !may_pass => once.complete(claim, kept.into()).await,
-        _ => once.release(claim).await,
-    };
-    if let Err(error) = settled {
-        tracing::warn!(%error, "an answer was not kept for its Idempotency-Key; a repeat is done again once the claim runs out");
-    }
-    Response::from_parts(head, Body::from(body))
+            .contains(&status)
 }
 
-fn repeated(answer: &[u8]) -> Result<Response, Problem> {
-    let unreadable = |_| Problem::new(Code::Internal, "the first answer cannot be read; it was done before");
-    let kept: Kept = serde_json::from_slice(answer).map_err(unreadable)?;
-    let status = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
-    let mut response = (status, kept.body).into_response();
-    let headers = response.headers_mut();
-    headers.remove(header::CONTENT_TYPE);
-    if let Some(kind) = kept.content_type.and_then(|kind| HeaderValue::from_str(&kind).ok()) {
-        headers.insert(header::CONTENT_TYPE, kind);
-    }
-    headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    Ok(response)
+fn lost() -> Problem {
+    tracing::warn!("a request was ended: the claim of its Idempotency-Key could not be renewed");
+    let detail = "the claim of this Idempotency-Key could not be renewed, and the work was ended; it may have been done: send it \
+                  again with the same key";
+    Problem::new(Code::StoreUnavailable, detail)
 }

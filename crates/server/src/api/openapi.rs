@@ -43,20 +43,46 @@ pub(crate) fn document() -> Value {
                 "scheme": "bearer",
                 "description": "`postrider token create` makes one. Without any token, callers on the machine itself need none.",
             } },
-            "responses": { "Problem": {
-                "description": "What went wrong, by a stable code, and what to do",
-                "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+            "parameters": { "IdempotencyKey": {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "1 to 255 visible ASCII characters, such as a UUID. The same request under the same key is done once: a \
+                    repeat gets the first answer, with `idempotency-replayed: true`. A secret is in the first answer alone.",
+                "schema": { "type": "string", "minLength": 1, "maxLength": 255 },
             } },
+            "responses": {
+                "Problem": problem("What went wrong, by a stable code, and what to do"),
+                "Unreadable": problem("The request cannot be read, or its key not be used (`invalid_idempotency_key`)"),
+                "InTheWay": in_the_way(),
+                "Refused": problem("The request breaks a rule, or its key was used for another one (`idempotency_mismatch`)"),
+            },
             "schemas": schemas,
         },
     })
+}
+
+fn problem(description: &str) -> Value {
+    let content = json!({ "application/problem+json": { "schema": reference("Problem") } });
+    json!({ "description": description, "content": content })
+}
+
+fn in_the_way() -> Value {
+    let mut told = problem(
+        "It stands against what is there; or a request with its key is being worked on (`idempotency_in_flight`: send it again after \
+         Retry-After), or was answered at such length that the answer is not kept (`answer_not_kept`)",
+    );
+    let seconds = json!({ "type": "integer" });
+    told["headers"] = json!({ "Retry-After": { "description": "Seconds", "schema": seconds } });
+    told
 }
 
 fn operation(route: &Route) -> Value {
     let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.split('}').next());
     let in_path = named.map(|name| parameter(name, "path"));
     let in_query = route.query.iter().map(|name| parameter(name, "query"));
-    let parameters: Vec<Value> = in_path.chain(in_query).collect();
+    let of_posts =
+        (route.method == "POST").then(|| json!({ "$ref": "#/components/parameters/IdempotencyKey" }));
+    let parameters: Vec<Value> = in_path.chain(in_query).chain(of_posts).collect();
     let mut operation = json!({
         "operationId": operation_id(route),
         "summary": route.summary,
@@ -80,6 +106,9 @@ fn operation(route: &Route) -> Value {
         let schema = route.body.map_or_else(|| json!({ "type": ["object", "array"] }), reference);
         let content = json!({ "application/json": { "schema": schema } });
         let needed = route.body.is_some_and(|name| !MAY_BE_EMPTY.contains(&name));
+        for (status, name) in [("400", "Unreadable"), ("409", "InTheWay"), ("422", "Refused")] {
+            operation["responses"][status] = json!({ "$ref": format!("#/components/responses/{name}") });
+        }
         operation["requestBody"] = json!({ "required": needed, "content": content });
     }
     operation
@@ -168,14 +197,16 @@ mod tests {
                 let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
                 let given = parameters.iter().filter(|one| one["in"] == "path").count();
                 assert_eq!(named, given, "{method} {path}");
+                let key = json!({ "$ref": "#/components/parameters/IdempotencyKey" });
+                assert_eq!(parameters.contains(&key), method == "post", "{method} {path}");
             }
         }
         assert_eq!(ids.len(), ROUTES.len());
         // Every reference leads somewhere.
         let text = document.to_string();
-        for part in text.split("\"#/components/schemas/").skip(1) {
-            let name = part.split('"').next().unwrap();
-            assert!(schemas.contains_key(name), "there is no schema {name}");
+        for part in text.split("\"#/").skip(1) {
+            let place = part.split('"').next().unwrap();
+            assert!(document.pointer(&format!("/{place}")).is_some(), "there is no {place}");
         }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) enum Code {
     InvalidIdempotencyKey,
     IdempotencyMismatch,
     IdempotencyInFlight,
+    AnswerNotKept,
     InvalidRequest,
     Conflict,
     LeaseOver,
@@ -86,6 +87,9 @@ impl Code {
             ),
             Self::IdempotencyInFlight => {
                 (StatusCode::CONFLICT, "idempotency_in_flight", "The request is being worked on")
+            }
+            Self::AnswerNotKept => {
+                (StatusCode::CONFLICT, "answer_not_kept", "It was done, and its answer is not kept")
             }
             Self::InvalidRequest => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", "The request breaks a rule")
@@ -211,7 +215,8 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+        let soon = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        if soon || self.is(Code::IdempotencyInFlight) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

@@ -29,6 +29,8 @@ pub(crate) struct Route {
     pub(crate) changes: bool,
     /// Whether the rate limit counts it. Not what programs do as fast as they can: publishing, pulling, probing.
     pub(crate) paced: bool,
+    /// The member of the answer that is shown once, and kept nowhere.
+    pub(crate) secret: Option<&'static str>,
     pub(crate) summary: &'static str,
     /// What may be asked in the query.
     pub(crate) query: &'static [&'static str],
@@ -45,6 +47,7 @@ const fn get(path: &'static str, role: TokenRole, summary: &'static str) -> Rout
         tenants: Tenants::All,
         changes: false,
         paced: true,
+        secret: None,
         summary,
         query: &[],
         body: None,
@@ -72,6 +75,9 @@ impl Route {
     }
     const fn harmless(self) -> Self {
         Self { changes: false, ..self }
+    }
+    const fn shows(self, secret: &'static str) -> Self {
+        Self { secret: Some(secret), ..self }
     }
     const fn asks(self, query: &'static [&'static str]) -> Self {
         Self { query, ..self }
@@ -184,7 +190,10 @@ pub(crate) const ROUTES: &[Route] = &[
         .asks(&["actor", "action", "subject", "cursor", "limit"])
         .gives("LogPage"),
     get("/tokens", Admin, "Tokens, without their secrets").gives("TokenPage"),
-    post("/tokens", Admin, "Make a token; its secret is shown once").takes("NewToken").gives("Token"),
+    post("/tokens", Admin, "Make a token; its secret is shown once")
+        .takes("NewToken")
+        .gives("Token")
+        .shows("token"),
     delete("/tokens/{id}", Admin, "Take a token back").asks(&["reason"]),
     post("/queues/{queue}/deliveries", Operator, "Lease deliveries of a queue")
         .unpaced()
@@ -216,11 +225,13 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/subscriptions/{name}/resume", Operator, "Let it go on").takes("Why").gives("Changed"),
     post("/subscriptions", Admin, "Make a push subscription; its secret is shown once")
         .takes("NewSubscription")
-        .gives("Secret"),
+        .gives("Secret")
+        .shows("secret"),
     delete("/subscriptions/{name}", Admin, "Remove a push subscription"),
     post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still")
         .takes("Rotate")
-        .gives("Secret"),
+        .gives("Secret")
+        .shows("secret"),
     get("/progress", Viewer, "Jobs, the newest first")
         .own()
         .asks(&["status", "tenant", "cursor", "limit"])
@@ -361,6 +372,14 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for route in ROUTES {
             assert!(seen.insert((route.method, route.path)), "{} {}", route.method, route.path);
+        }
+    }
+
+    #[test]
+    fn what_gives_a_secret_says_which_member_it_is() {
+        for route in ROUTES {
+            let gives = route.method == "POST" && matches!(route.answer, Some("Token" | "Secret"));
+            assert_eq!(route.secret.is_some(), gives, "{} {}", route.method, route.path);
         }
     }
 

@@ -1,101 +1,33 @@
 //! The routes and what stands around them, on a backend in memory.
 
 mod idempotency;
-
-use std::sync::Mutex;
+mod memory;
 
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use postrider::broker::{BrokerError, BrokerErrorKind};
 use postrider::dedup::{Claim, Standing};
 use postrider::envelope::{PayloadHash, TenantId};
-use postrider::store::{Committed, StoreError, StoreErrorKind, Token, TokenHash, TokenRole};
-use postrider::{Event, EventId};
+use postrider::store::{StoreError, StoreErrorKind, Token, TokenHash, TokenRole};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
+use self::memory::Memory;
 use super::*;
 use crate::config::{Config, Environment, Flags, Secret};
 
-#[derive(Default)]
-struct Memory {
-    events: Mutex<Vec<Event>>,
-    tokens: Vec<Token>,
-    store_is_down: bool,
-    hangs: bool,
-}
-
-#[async_trait]
-impl ApiBackend for Memory {
-    async fn append(&self, event: Event) -> Result<EventId, StoreError> {
-        if self.hangs {
-            std::future::pending::<()>().await;
-        }
-        self.check_store().await?;
-        assert!(event.event_type.as_str() != "test.panic", "asked to");
-        let mut events = self.events.lock().unwrap();
-        if event.id.is_some() && events.iter().any(|other| other.id == event.id) {
-            return Err(StoreError::new(StoreErrorKind::Duplicate, "again"));
-        }
-        let id = event.id.clone().unwrap_or_else(|| EventId::new("fresh").unwrap());
-        events.push(event);
-        Ok(id)
-    }
-    async fn append_all(&self, all: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
-        let before = self.events.lock().unwrap().clone();
-        let mut ids = Vec::new();
-        for event in all {
-            match self.append(event).await {
-                Ok(id) => ids.push(id),
-                Err(error) => {
-                    *self.events.lock().unwrap() = before;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(ids)
-    }
-    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
-        let events = self.events.lock().unwrap();
-        let found = events.iter().find(|event| event.id.as_ref() == Some(id));
-        Ok(found.map(|event| Committed {
-            event_type: event.event_type.to_string(),
-            payload_hash: event.payload.hash(),
-        }))
-    }
-    async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
-        Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())
-    }
-    async fn has_tokens(&self) -> Result<bool, StoreError> {
-        Ok(!self.tokens.is_empty())
-    }
-    async fn check_store(&self) -> Result<(), StoreError> {
-        if self.store_is_down {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "down, password hunter2"));
-        }
-        Ok(())
-    }
-    async fn outbox(&self) -> Result<Backlogs, StoreError> {
-        self.check_store().await.map(|()| Backlogs::default())
-    }
-    async fn store_time(&self) -> Result<jiff::Timestamp, StoreError> {
-        self.check_store().await.map(|()| Clock::system().now())
-    }
-
-    async fn check_broker(&self) -> Result<(), BrokerError> {
-        Err(BrokerError::new(BrokerErrorKind::Unavailable, "away"))
-    }
-}
-
 /// What was done, remembered as the real one does: on a store in a file.
 async fn once() -> (Arc<dyn Once>, tempfile::TempDir) {
+    once_by(&Clock::system()).await
+}
+
+async fn once_by(clock: &Clock) -> (Arc<dyn Once>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = postrider::sqlite::SqliteConfig::new(folder.path().join("once.db"));
-    let store = postrider::sqlite::Sqlite::open(file, Clock::system()).await.unwrap();
-    (Arc::new(postrider::Deduplicator::new(store, Clock::system(), "http")), folder)
+    let store = postrider::sqlite::Sqlite::open(file, clock.clone()).await.unwrap();
+    (Arc::new(postrider::Deduplicator::new(store, clock.clone(), "http")), folder)
 }
 
 /// For requests without a key.
@@ -106,11 +38,17 @@ impl Once for Nobody {
     async fn claim(&self, _: &str, _: PayloadHash) -> Result<Standing, StoreError> {
         Err(StoreError::new(StoreErrorKind::Unavailable, "nobody"))
     }
+    async fn renew(&self, _: &Claim) -> Result<bool, StoreError> {
+        Ok(false)
+    }
     async fn complete(&self, _: Claim, _: bytes::Bytes) -> Result<bool, StoreError> {
         Ok(false)
     }
     async fn release(&self, _: Claim) -> Result<bool, StoreError> {
         Ok(false)
+    }
+    fn lease(&self) -> std::time::Duration {
+        std::time::Duration::MAX
     }
     fn is_degraded(&self) -> Option<bool> {
         None
@@ -135,15 +73,25 @@ fn router(memory: Memory, metrics_token: &str) -> Router {
 }
 
 fn router_with(memory: Memory, once: Arc<dyn Once>, metrics_token: &str) -> Router {
+    let http = |http: &mut Http| http.metrics_token = Secret::new(metrics_token);
+    router_of(memory, once, Clock::system(), Router::new(), http)
+}
+
+fn router_of(
+    memory: Memory,
+    once: Arc<dyn Once>,
+    clock: Clock,
+    more: Router<Api>,
+    change: impl FnOnce(&mut Http),
+) -> Router {
     let settings = Config::load(&Flags::default(), &Environment::default()).unwrap().settings;
     let mut http = settings.http.clone();
-    http.metrics_token = Secret::new(metrics_token);
     http.max_body_bytes = 400_000;
-    http.request_timeout_ms = 200;
-    let at = "127.0.0.1:7070".parse().unwrap();
-    let (clock, measured) = (Clock::system(), metrics::install().unwrap());
+    http.request_timeout_ms = 60_000;
+    change(&mut http);
+    let (at, measured) = ("127.0.0.1:7070".parse().unwrap(), metrics::install().unwrap());
     Api::new(Arc::new(memory), once, clock, http, settings.limits, measured, at)
-        .router(Some(Router::new()), Router::new())
+        .router(Some(more), Router::new())
 }
 
 async fn send(router: &Router, request: axum::http::request::Builder, body: impl Into<Body>) -> Response {
@@ -227,7 +175,9 @@ async fn every_mistake_has_its_problem() {
 
 #[tokio::test]
 async fn a_request_ends_within_its_time() {
-    let router = router(Memory { hangs: true, ..Memory::default() }, "");
+    let memory = Memory { hangs: true.into(), ..Memory::default() };
+    let soon = |http: &mut Http| http.request_timeout_ms = 200;
+    let router = router_of(memory, Arc::new(Nobody), Clock::system(), Router::new(), soon);
     let slow = problem(&router, post_event(), r#"{"type":"a.b","data":{}}"#).await;
     assert_eq!(slow, (503, "timed_out".to_owned()));
 }

@@ -14,6 +14,7 @@ mod erasing;
 mod grants;
 mod health;
 mod http;
+mod idempotency;
 mod ledger;
 mod ledger_http;
 mod ledger_proof;

@@ -88,6 +88,29 @@ pub async fn a_claim_that_ran_out_is_claimed_anew<F: StoreFixture>(fixture: &F) 
     assert_eq!(claim(&store, "a", "one", LEASE).await, Claimed::Done(answer("alive")));
 }
 
+/// For another lease from now on, also after it ran out, but not once somebody else has it or it is over.
+pub async fn a_claim_is_kept_while_it_is_renewed<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let mine = token(&store, "a", Duration::from_millis(1)).await;
+    assert!(store.renew_claim(&key("a"), mine, LEASE).await.unwrap());
+    assert!(matches!(claim(&store, "a", "one", LEASE).await, Claimed::InFlight(_)));
+    assert!(!store.renew_claim(&key("b"), mine, LEASE).await.unwrap(), "a key that nobody claimed");
+
+    let overtaken = token(&store, "c", Duration::from_millis(1)).await;
+    let next = until("the lease to end", async || match claim(&store, "c", "one", LEASE).await {
+        Claimed::Yours(token) => Some(token),
+        _ => None,
+    })
+    .await;
+    assert!(!store.renew_claim(&key("c"), overtaken, LEASE).await.unwrap());
+    assert!(store.release_claim(&key("c"), next).await.unwrap());
+    assert!(!store.renew_claim(&key("c"), next, LEASE).await.unwrap(), "it was given up");
+    assert!(matches!(claim(&store, "c", "two", LEASE).await, Claimed::Yours(_)));
+
+    assert!(store.complete_claim(&key("a"), mine, &answer("done")).await.unwrap());
+    assert!(!store.renew_claim(&key("a"), mine, LEASE).await.unwrap(), "it is over");
+}
+
 /// However many ask at the same time.
 pub async fn of_many_one_has_it<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;

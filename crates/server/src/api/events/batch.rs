@@ -1,19 +1,21 @@
 //! Many events in one request: one transaction for all that can be taken, and an answer for each.
 
+use std::collections::HashSet;
+
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use postrider::Event;
 use postrider::spans::{Operation, Span};
 use postrider::store::StoreErrorKind;
+use postrider::{Event, EventId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::content::Content;
-use super::{begin_span, plain, ready, repeat, text};
-use crate::api::Api;
+use super::{begin_span, name, plain, ready, repeat, text};
 use crate::api::access::Caller;
 use crate::api::problem::{Code, Problem};
+use crate::api::{Api, Names};
 use crate::event_input::cloud_event;
 
 /// What became of a batch. The events are in the order of the request.
@@ -46,10 +48,12 @@ impl Told {
 /// Commits what can be. 202 if nothing was refused, 207 if something was: `events` says what.
 ///
 /// A crash before the answer leaves all or nothing committed, but for a batch with duplicates, whose events are committed
-/// one by one. Either way the same batch can be sent again: what was committed under its id is a duplicate then.
+/// one by one. Either way the same batch can be sent again: what was committed under its id is a duplicate then, and what
+/// was committed under the id that the request's key gave it is accepted as it was.
 pub(super) async fn publish(
     api: &Api,
     caller: &Caller,
+    names: &Names,
     content: Content,
     headers: &HeaderMap,
     body: &[u8],
@@ -72,13 +76,17 @@ pub(super) async fn publish(
         ready(event, caller, headers)
     };
     let (mut good, mut refused) = (Vec::with_capacity(events.len()), Vec::new());
+    let mut by_key = HashSet::new();
     for (place, event) in events.iter().enumerate() {
         match read(event) {
-            Ok(event) => good.push(event),
+            Ok(mut event) => {
+                by_key.extend(name(&mut event, names, place));
+                good.push(event);
+            }
             Err(why) => refused.push((place, Told::of(&why))),
         }
     }
-    let mut told = commit_traced(api, good).await?;
+    let mut told = commit_traced(api, good, &by_key).await?;
     for (place, refused) in refused {
         told.insert(place, refused);
     }
@@ -86,10 +94,14 @@ pub(super) async fn publish(
 }
 
 /// Where spans are exported, the commit of each event is one of its own, as if it had come alone.
-async fn commit_traced(api: &Api, mut events: Vec<Event>) -> Result<Vec<Told>, Problem> {
+async fn commit_traced(
+    api: &Api,
+    mut events: Vec<Event>,
+    by_key: &HashSet<EventId>,
+) -> Result<Vec<Told>, Problem> {
     let begun = |event: &mut Event| Some((begin_span(event, api)?, event.event_type.to_string()));
     let spans: Vec<Option<(Span, String)>> = events.iter_mut().map(begun).collect();
-    let committed = commit(api, events).await;
+    let committed = commit(api, events, by_key).await;
     for (place, span) in spans.into_iter().enumerate() {
         let Some((span, event_type)) = span else { continue };
         let (id, error) = match committed.as_ref().ok().and_then(|told| told.get(place)) {
@@ -113,7 +125,7 @@ fn answer(events: Vec<Told>) -> Response {
 }
 
 /// All in one transaction. Only if one of them was committed before, each in its own.
-async fn commit(api: &Api, events: Vec<Event>) -> Result<Vec<Told>, Problem> {
+async fn commit(api: &Api, events: Vec<Event>, by_key: &HashSet<EventId>) -> Result<Vec<Told>, Problem> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
@@ -127,7 +139,7 @@ async fn commit(api: &Api, events: Vec<Event>) -> Result<Vec<Told>, Problem> {
         told.push(match api.backend.append(event.clone()).await {
             Ok(id) => Told::Accepted { id: id.to_string() },
             Err(error) if error.kind == StoreErrorKind::Duplicate => {
-                repeated(repeat::problem(api, &event).await, &event)?
+                repeated(repeat::problem(api, &event).await, &event, by_key)?
             }
             Err(error) => return Err(error.into()),
         });
@@ -136,8 +148,9 @@ async fn commit(api: &Api, events: Vec<Event>) -> Result<Vec<Told>, Problem> {
 }
 
 /// A repeat is no mistake; another event under a known id is.
-fn repeated(problem: Problem, event: &Event) -> Result<Told, Problem> {
+fn repeated(problem: Problem, event: &Event, by_key: &HashSet<EventId>) -> Result<Told, Problem> {
     match (problem.is(Code::DuplicateEvent), &event.id) {
+        (true, Some(id)) if by_key.contains(id) => Ok(Told::Accepted { id: id.to_string() }),
         (true, Some(id)) => Ok(Told::Duplicate { id: id.to_string() }),
         _ if problem.is(Code::EventConflict) => Ok(Told::of(&problem)),
         _ => Err(problem),

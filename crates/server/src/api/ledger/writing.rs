@@ -14,22 +14,27 @@ use postrider_ledger::pipeline::{Answer, Arrival};
 use serde::{Deserialize, Serialize};
 
 use super::{Desk, Which, Whose};
+use crate::api::Names;
 use crate::api::front::Path;
 use crate::api::problem::{Code, Problem};
 use crate::api::subscriptions::{read, read_or_default};
 use crate::entry_input::EntryInput;
 
-/// 201 for a new entry, 200 for the one that was there under this id.
+/// 201 for a new entry, 200 for the one that was there under this id. What is there under the id that an `Idempotency-Key` gave it
+/// is the same request's, done before: 201 again.
 pub(super) async fn add<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
+    names: Names,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
-    let new: EntryInput = read(&body)?;
+    let mut new: EntryInput = read(&body)?;
+    let repeated = if new.id.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+    new.id = new.id.or_else(|| names.event(0));
     let draft = new.draft(&ledger)?;
     match ledger.post(&tenant, &[Arrival::Draft(Box::new(draft))]).await?.pop() {
         Some(Answer::Posted(receipt)) => Ok((StatusCode::CREATED, Json(receipt))),
-        Some(Answer::Duplicate(receipt)) => Ok((StatusCode::OK, Json(receipt))),
+        Some(Answer::Duplicate(receipt)) => Ok((repeated, Json(receipt))),
         Some(Answer::Refused(refusal)) => Err(LedgerError::from(refusal).into()),
         None => Err(Problem::new(Code::Internal, "nothing was posted")),
     }
@@ -74,9 +79,11 @@ pub(super) struct Corrected {
 pub(super) async fn correct<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, wrong)): Which,
+    names: Names,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Corrected>), Problem> {
     let Correction { id, on, description, entry } = read(&body)?;
+    let id = id.or_else(|| names.event(0));
     let right = entry.correction(id.as_ref(), &ledger)?;
     let remark = Remark { key: id, on, description, ..Remark::default() };
     let (reversal, entry) = ledger.correct(&tenant, wrong, &remark, right).await?;
@@ -94,9 +101,10 @@ struct About {
 }
 
 impl About {
-    fn read(body: &[u8]) -> Result<Remark, Problem> {
+    fn read(body: &[u8], names: &Names) -> Result<Remark, Problem> {
         let Self { id, on, description } = read_or_default(body)?;
-        Ok(Remark { key: id, on, description, ..Remark::default() })
+        let key = id.or_else(|| names.event(0));
+        Ok(Remark { key, on, description, ..Remark::default() })
     }
 }
 
@@ -105,26 +113,29 @@ type Posted = Result<(StatusCode, Json<Receipt>), Problem>;
 pub(super) async fn reverse<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
+    names: Names,
     body: Bytes,
 ) -> Posted {
-    let receipt = ledger.reverse(&tenant, entry, &About::read(&body)?).await?;
+    let receipt = ledger.reverse(&tenant, entry, &About::read(&body, &names)?).await?;
     Ok((StatusCode::CREATED, Json(receipt)))
 }
 
 pub(super) async fn settle<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
+    names: Names,
     body: Bytes,
 ) -> Posted {
-    let receipt = ledger.settle(&tenant, entry, &About::read(&body)?).await?;
+    let receipt = ledger.settle(&tenant, entry, &About::read(&body, &names)?).await?;
     Ok((StatusCode::CREATED, Json(receipt)))
 }
 
 pub(super) async fn void<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
+    names: Names,
     body: Bytes,
 ) -> Posted {
-    let receipt = ledger.void(&tenant, entry, &About::read(&body)?).await?;
+    let receipt = ledger.void(&tenant, entry, &About::read(&body, &names)?).await?;
     Ok((StatusCode::CREATED, Json(receipt)))
 }

@@ -31,6 +31,9 @@ use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
 use crate::wiring::{self, WholeStore};
 
+/// How long a repeat is told to wait after a crash. A request that takes longer renews its claim.
+const CLAIMED_FOR: Duration = Duration::from_secs(15);
+
 /// The running API.
 pub(crate) struct ApiTask {
     task: JoinHandle<()>,
@@ -158,10 +161,9 @@ impl ApiTask {
     }
 }
 
-/// What was done under an `Idempotency-Key`. A request outlives its time limit by a little.
+/// What was done under an `Idempotency-Key`.
 fn once<S: WholeStore>(store: &S, accelerator: Option<&Accelerator>, context: &Context) -> Arc<dyn Once> {
-    let lease = context.config.settings.http.request_timeout() + Duration::from_secs(5);
-    let once = Deduplicator::new(store.clone(), context.clock.clone(), "http").lease(lease);
+    let once = Deduplicator::new(store.clone(), context.clock.clone(), "http").lease(CLAIMED_FOR);
     match accelerator {
         Some(accelerator) => Arc::new(once.accelerated(accelerator)),
         None => Arc::new(once),
