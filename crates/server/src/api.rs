@@ -29,7 +29,7 @@ mod table;
 mod tokens;
 mod topology;
 
-pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, with_token};
+pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, refuse_plain, with_token};
 pub(crate) use backend::{ApiBackend, Backlogs, Erased, append};
 pub(crate) use front::{Front, routes as front_routes, time_asked};
 pub(crate) use guard::plain_refusal;

@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0010_push.sql"),
     include_str!("../../../../migrations/sqlite/0011_replay.sql"),
     include_str!("../../../../migrations/sqlite/0012_migration.sql"),
+    include_str!("../../../../migrations/sqlite/0013_pull_key.sql"),
 ];
 
 /// Applies what is missing.

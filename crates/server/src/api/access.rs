@@ -166,8 +166,10 @@ pub(crate) async fn with_token(api: &Api, hash: &TokenHash) -> Result<Option<Cal
     Ok(valid.map(|token| Caller { role: token.role, tenant: token.tenant, token: Some(token.id) }))
 }
 
+/// Whether somebody on this machine calls. Behind a proxy everybody seems to.
 fn is_local(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> bool {
-    api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers)
+    let near = api.listens_at.ip().is_loopback() && peer.ip().is_loopback();
+    near && api.http().tls != Tls::Proxy && is_direct(headers)
 }
 
 /// The owner of the machine, if that is who calls and there are no tokens.
@@ -209,22 +211,32 @@ fn is_loopback_name(authority: &str) -> bool {
     authority.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
 }
 
-/// Off loopback, callers need a token and TLS: refuses to start where one is missing.
+/// Off loopback, callers need a token and TLS; behind a proxy, who need not be on this machine, a token. Refuses to start where one is
+/// missing.
 pub(crate) async fn refuse_open_doors(backend: &dyn ApiBackend, http: &Http) -> anyhow::Result<()> {
-    if http.listen.ip().is_loopback() {
+    refuse_plain(http)?;
+    let behind_a_proxy = http.tls == Tls::Proxy;
+    if (http.listen.ip().is_loopback() && !behind_a_proxy) || backend.has_tokens().await? {
         return Ok(());
     }
-    if http.tls == Tls::Off {
+    let (how, or) = if behind_a_proxy {
+        (" through its proxy", "set http.tls = \"off\" where there is none, and listen on 127.0.0.1")
+    } else {
+        ("", "listen on 127.0.0.1")
+    };
+    Err(crate::exit::usage(format!(
+        "{} can be reached from other machines{how}, and there is no token yet; make one with `postrider token create --role \
+         admin`, or {or}",
+        http.listen
+    )))
+}
+
+/// Off loopback no token may cross the network unprotected: refuses to start where it would.
+pub(crate) fn refuse_plain(http: &Http) -> anyhow::Result<()> {
+    if !http.listen.ip().is_loopback() && http.tls == Tls::Off {
         return Err(crate::exit::usage(format!(
             "{} can be reached from other machines, and tokens would cross the network unprotected; put a proxy with TLS \
              in front and set http.tls = \"proxy\", give a certificate and set http.tls = \"own\", or listen on 127.0.0.1",
-            http.listen
-        )));
-    }
-    if !backend.has_tokens().await? {
-        return Err(crate::exit::usage(format!(
-            "{} can be reached from other machines, and there is no token yet; make one with `postrider token create \
-             --role admin`, or listen on 127.0.0.1",
             http.listen
         )));
     }

@@ -217,7 +217,7 @@ pub(crate) const ROUTES: &[Route] = &[
     post("/subscriptions", Admin, "Make a push subscription; its secret is shown once")
         .takes("NewSubscription")
         .gives("Secret"),
-    delete("/subscriptions/{name}", Admin, "Remove a push subscription"),
+    delete("/subscriptions/{name}", Admin, "Remove a push subscription").asks(&["reason"]),
     post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still")
         .takes("Rotate")
         .gives("Secret"),

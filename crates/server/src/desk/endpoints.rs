@@ -44,6 +44,7 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
 
 impl<S: WholeStore> StoreDesk<S> {
     fn push(&self) -> PushDesk<S> {
-        PushDesk { store: self.store.clone(), config: self.live.clone(), clock: self.clock.clone() }
+        let (store, config) = (self.store.clone(), self.live.clone());
+        PushDesk { store, config, clock: self.clock.clone(), at_work: self.at_work.clone() }
     }
 }

@@ -116,6 +116,21 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let (status, problem) = ask(&serving, "POST", "/v1/subscriptions", &unsafe_url);
     assert_eq!((status, problem["code"].as_str()), (422, Some("invalid_request")), "{problem}");
     assert_eq!(ask(&serving, "GET", "/v1/subscriptions/nobody", &Value::Null).0, 404);
+    // Nor may one take what goes to others.
+    for (name, from, told) in [
+        ("jobs", json!({"keys": ["a.b"]}), "there is a queue jobs already"),
+        ("billing.dlq", json!({"keys": ["a.b"]}), "there is a queue billing.dlq already"),
+        ("erp.dlq", json!({"keys": ["a.b"]}), "the push subscription erp has a queue erp.dlq"),
+        ("crm", json!({"queue": "billing"}), "the push subscription billing takes from the queue billing"),
+    ] {
+        let mut new = from.clone();
+        (new["name"], new["url"]) = (json!(name), json!(receiver.url()));
+        let (status, problem) = ask(&serving, "POST", "/v1/subscriptions", &new);
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(status == 422 && detail.contains(told), "{problem}");
+    }
+    let pulled = ask(&serving, "POST", "/v1/queues/billing/deliveries", &json!({}));
+    assert_eq!((pulled.0, &pulled.1["code"]), (409, &json!("conflict")), "{}", pulled.1);
 
     // Until its queue is bound, events for it go elsewhere.
     let mut number = 0;
@@ -141,7 +156,16 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let sent = receiver.requests().into_iter().find(|one| one.header("ce-type") == "postrider.push.test");
     let signed = sent.unwrap().header("webhook-signature").to_owned();
     assert!(signed.starts_with("v1a,") && signed.contains(" v1,"), "{signed}");
-    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp", &[], "").0, 204);
+    for (word, state) in [("pause", "paused"), ("resume", "active")] {
+        let path = format!("/v1/subscriptions/erp/{word}");
+        assert_eq!(ask(&serving, "POST", &path, &json!({"reason": "moving"})).1["changed"], true);
+        assert_eq!(ask(&serving, "GET", "/v1/subscriptions/erp", &Value::Null).1["state"], state);
+    }
+    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp?reason=moved", &[], "").0, 204);
+    let log = ask(&serving, "GET", "/v1/audit-log?action=push.remove", &Value::Null).1;
+    assert_eq!(log["entries"][0]["reason"], "moved", "{log}");
+    // What was a subscription may be one again.
+    assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).0, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
