@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider::push::{Answer, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
-use postrider::store::{Pause, Registration, StoreError, StoredSubscription};
+use postrider::store::{LogEntry, Pause, Registration, StoreError, StoredSubscription};
 use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, Incoming};
 use serde::{Deserialize, Serialize};
 
 use crate::at_work::AtWork;
 use crate::config::{Live, PushForm, Pushed};
+use crate::desk::write_down;
 use crate::wiring::WholeStore;
 
 /// The type of the event that a test sends.
@@ -237,8 +238,17 @@ impl<S: WholeStore> PushDesk<S> {
     }
 
     /// Sends an event of its own to the endpoint, once, past the queue.
-    pub(crate) async fn test(&self, name: &ConsumerName) -> Result<Tested, DeskError> {
+    pub(crate) async fn test(&self, name: &ConsumerName, by: &str) -> Result<Tested, DeskError> {
         let pushed = self.find(name).await?;
+        let entry = LogEntry {
+            at: self.clock.now(),
+            actor: by.to_owned(),
+            action: "push.test".to_owned(),
+            subject: name.to_string(),
+            reason: None,
+            detail: None,
+        };
+        write_down(&self.store, entry).await?;
         let sender = self.sender(&pushed)?;
         let invalid = |error: &dyn std::fmt::Display| DeskError::Invalid(error.to_string());
         let payload = serde_json::json!({ "subscription": name, "sent_at": self.clock.now() });

@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq as _;
 use super::pace::Whose;
 use super::problem::{Code, Problem};
 use super::table::{self, Tenants};
-use super::{Api, ApiBackend};
+use super::{Api, ApiBackend, lasting, trail};
 use crate::config::{Http, Tls};
 
 /// Who is calling, once a route has let them in.
@@ -77,9 +77,17 @@ pub(super) async fn require(
     if route.paced {
         api.paced(&caller, peer)?;
     }
+    let watches =
+        (route.path == "/stream").then(|| lasting::token_gone(api.clone(), peer, request.headers().clone()));
+    let uri = request.uri().clone();
+    let entry = trail::begin(&api, route, &caller, &uri).await?;
     request.extensions_mut().insert(caller);
     let about_tokens = route.changes && route.path.starts_with("/tokens");
     let response = next.run(request).await;
+    trail::end(&api, entry, response.status()).await;
+    if let Some(gone) = watches {
+        return Ok(lasting::until(response, gone));
+    }
     if about_tokens {
         api.known.forget();
     }
@@ -133,7 +141,7 @@ pub(super) async fn require_metrics(
 }
 
 /// Who is calling. Without any valid token in the store, callers on this machine may do everything.
-async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
+pub(super) async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
     if let Some(secret) = bearer(headers) {
         let (hash, now) = (TokenHash::of(secret), api.clock.monotonic());
         if let Some(caller) = api.known.caller(&hash, now) {

@@ -126,8 +126,12 @@ async fn rotate<S: WholeStore>(
     Ok(Json(desk.rotate(&name, asked.signing, stays, &caller.name(), &asked.reason).await?))
 }
 
-async fn test<S: WholeStore>(State(desk): Desk<S>, Path(name): Named) -> Result<Json<Tested>, Problem> {
-    Ok(Json(desk.test(&name).await?))
+async fn test<S: WholeStore>(
+    State(desk): Desk<S>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Named,
+) -> Result<Json<Tested>, Problem> {
+    Ok(Json(desk.test(&name, &caller.name()).await?))
 }
 
 async fn pause<S: WholeStore>(

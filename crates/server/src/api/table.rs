@@ -73,6 +73,13 @@ impl Route {
     const fn harmless(self) -> Self {
         Self { changes: false, ..self }
     }
+    /// What the router writes to the audit log for it, `ledger.entries.reversals`: changes of the books are written there by nobody
+    /// else. Why they are made may stand in the query, as `reason`.
+    pub(crate) fn logged(&self) -> Option<String> {
+        let words = self.path.split('/').filter(|part| !part.is_empty() && !part.starts_with('{'));
+        let of_books = self.changes && self.path.starts_with("/ledger/");
+        of_books.then(|| words.collect::<Vec<_>>().join("."))
+    }
     const fn asks(self, query: &'static [&'static str]) -> Self {
         Self { query, ..self }
     }

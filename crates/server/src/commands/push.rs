@@ -303,7 +303,7 @@ async fn test<S: WholeStore>(
     name: &ConsumerName,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    let tested = desk.test(name).await.map_err(told)?;
+    let tested = desk.test(name, &context.environment.actor()).await.map_err(told)?;
     let said = match (&tested.error, tested.status) {
         (None, Some(status)) => format!("{name} took it: {status} in {} ms", tested.took_ms),
         (error, _) => format!("{name} did not take it: {}", error.clone().unwrap_or_default()),

@@ -32,9 +32,7 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
     }
 
     async fn try_endpoint(&self, name: &ConsumerName, by: &str) -> Answer<Tested> {
-        self.push().find(name).await?;
-        self.record(by, "subscription.tested", format!("subscription/{name}"), None).await?;
-        Ok(self.push().test(name).await?)
+        Ok(self.push().test(name, by).await?)
     }
 
     async fn rotate(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<Shown> {

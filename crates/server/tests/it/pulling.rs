@@ -68,8 +68,8 @@ async fn any_process_settles_and_extends_a_lease() {
 
     // Nor does a token count that somebody made of a good one: another event is not marked as applied.
     let good = token.as_str().unwrap();
-    let other = good.replace(&hex("retried"), &hex("notmine"));
-    assert!(other != good && over(tell("ack", json!({"leases": [other]}))), "nobody gave it");
+    let made_up = good.replace(&hex("retried"), &hex("notmine"));
+    assert!(made_up != good && over(tell("ack", json!({"leases": [made_up]}))), "nobody gave it");
     let marks = psql(&database.url, &["-c", "SELECT count(*) FROM postrider.event_inbox"]).1;
     assert_eq!(marks.trim(), "0");
 
