@@ -182,7 +182,8 @@ pub fn names(data: &[u8]) {
         (Ok(_), None) => {}
         (Err(error), _) => has_a_text(&error),
     }
-    let _lease = crate::pull::LeaseToken::read(text);
+    let key = crate::pull::LeaseKey::fresh(&crate::clock::Clock::system());
+    let _lease = crate::pull::LeaseToken::read(text, &key);
     #[cfg(feature = "push")]
     {
         let _network = text.parse::<crate::push::Network>().map_err(|error| has_a_text(&error));

@@ -10,7 +10,7 @@
 mod token;
 mod word;
 
-pub use token::LeaseToken;
+pub use token::{LeaseKey, LeaseToken};
 pub use word::{PullWord, Said};
 
 use std::collections::{HashMap, VecDeque};
@@ -46,6 +46,8 @@ const MOST_IN_HAND: u16 = 256;
 pub struct PullDesk {
     /// What its tokens begin with: no two desks have the same.
     name: String,
+    /// What they are signed with.
+    key: LeaseKey,
     clock: Clock,
     offers: Mutex<VecDeque<Offer>>,
     leases: Mutex<HashMap<String, Lease>>,
@@ -134,10 +136,17 @@ pub enum Verdict {
 pub struct LeaseOver;
 
 impl PullDesk {
-    /// A desk at which nobody is yet.
+    /// A desk at which nobody is yet, whose leases no other desk believes.
     pub fn new(clock: Clock) -> Arc<Self> {
+        let key = LeaseKey::fresh(&clock);
+        Self::with_key(clock, key)
+    }
+
+    /// A desk whose leases count wherever this key is known.
+    pub fn with_key(clock: Clock, key: LeaseKey) -> Arc<Self> {
         Arc::new(Self {
             name: hex(&clock.secret()[..8]),
+            key,
             clock,
             offers: Mutex::default(),
             leases: Mutex::default(),
@@ -182,7 +191,7 @@ impl PullDesk {
         let (mut leased, now) = (Vec::new(), self.clock.monotonic());
         while leased.len() < max {
             let Some(Offer { event, taken, .. }) = lock(&self.offers).pop_front() else { break };
-            let token = LeaseToken::write(&self.name, &self.clock.secret()[..24], &event);
+            let token = LeaseToken::write(&self.name, &self.key, self.clock.secret(), &event);
             let until = Arc::new(AtomicU64::new(millis(now + lease.min(LONGEST_LEASE))));
             let (verdict, told) = oneshot::channel();
             let handed = Taken { token: token.clone(), until: until.clone(), verdict: told };
@@ -207,10 +216,10 @@ impl PullDesk {
         lease.verdict.send(verdict).map_err(|_| LeaseOver)
     }
 
-    /// The event of a lease that another desk gave, of another process or before a restart. Nothing if it was this one, which alone
-    /// knows what became of it.
+    /// The event of a lease that another desk with the same key gave, of another process or before a restart. Nothing if it was this
+    /// one, which alone knows what became of it.
     pub fn of_another(&self, token: &str) -> Option<LeaseToken> {
-        LeaseToken::read(token).filter(|token| !token.is_of(&self.name))
+        LeaseToken::read(token, &self.key).filter(|token| !token.is_of(&self.name))
     }
 
     /// Lets a lease run for this long from now on, within the longest time a lease may have.

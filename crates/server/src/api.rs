@@ -13,6 +13,7 @@ mod guard;
 mod health;
 mod idempotency;
 mod known;
+pub(crate) mod lasting;
 pub(crate) mod ledger;
 mod letters;
 pub(crate) mod metrics;
@@ -28,8 +29,9 @@ pub(crate) mod subscriptions;
 mod table;
 mod tokens;
 mod topology;
+mod trail;
 
-pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, with_token};
+pub(crate) use access::{Caller, owner, read_only, refuse_open_doors, refuse_plain, with_token};
 pub(crate) use backend::{ApiBackend, Backlogs, Erased, append};
 pub(crate) use front::{Front, routes as front_routes, time_asked};
 pub(crate) use guard::plain_refusal;

@@ -67,6 +67,18 @@ impl AtWork {
         Some(status.in_flight() as u64)
     }
 
+    /// How a consumer stands, in one word. That one has tripped is known of this process alone.
+    pub(crate) fn state(&self, name: &ConsumerName, paused: bool) -> &'static str {
+        if paused {
+            return "paused";
+        }
+        let status = self.parts().consumers.get(name).and_then(Weak::upgrade);
+        match status.map(|status| status.state()) {
+            Some(ConsumerState::Tripped(_)) => "tripped",
+            _ => "active",
+        }
+    }
+
     /// How the consumers stand.
     pub(crate) fn consumers(&self) -> Consuming {
         let mut parts = self.parts();

@@ -22,6 +22,7 @@ pub(crate) mod token;
 pub(crate) mod topology;
 
 use postrider::Clock;
+use postrider::store::LogEntry;
 
 use crate::cli::{Cli, Command};
 use crate::config::{Config, Environment, Flags, Live};
@@ -43,6 +44,20 @@ pub(crate) struct Context {
     /// To read the configuration again.
     pub(crate) flags: Flags,
     pub(crate) environment: Environment,
+}
+
+impl Context {
+    /// What the person at the keyboard is about to do, for the audit log.
+    pub(crate) fn log_entry(&self, action: &str, subject: String, reason: &str) -> LogEntry {
+        LogEntry {
+            at: self.clock.now(),
+            actor: self.environment.actor(),
+            action: action.to_owned(),
+            subject,
+            reason: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
+            detail: None,
+        }
+    }
 }
 
 /// Runs one command.

@@ -16,6 +16,7 @@ mod push;
 mod retry;
 mod secret;
 mod sections;
+mod taking;
 mod topology;
 mod triage;
 
@@ -28,6 +29,7 @@ pub(crate) use outboxes::OutboxChoice;
 pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
 pub(crate) use sections::{ArchiveChoice, Http, Limits, PartitionChoice, Settings, Tls};
+pub(crate) use taking::takes_from;
 pub(crate) use topology::{OwnTopology, to_toml};
 
 use std::collections::BTreeMap;
@@ -136,7 +138,18 @@ impl Config {
         let allowed = postrider::push::Allowed::new(&settings.egress.allow);
         let allowed = allowed.map_err(|why| wrong(("egress.allow", why)))?;
         let push = push::all(&settings.push, &allowed).map_err(wrong)?;
-        for pushed in &push {
+        for (at, pushed) in push.iter().enumerate() {
+            let before: Vec<_> = push[..at].iter().map(|pushed| &pushed.subscription).collect();
+            let others = taking::Others {
+                declared: &own.layout.topology,
+                services: &own.layout.services,
+                consumers: &own.consumers,
+                subscriptions: &before,
+                ledger: &settings.ledger.queue,
+            };
+            if let Some(why) = others.refusal(&pushed.subscription) {
+                return Err(wrong(("push", why)));
+            }
             let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
             own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
         }

@@ -19,9 +19,10 @@ pub(crate) mod topology;
 
 use std::sync::Arc;
 
+use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::rabbitmq::Operator;
-use postrider::{Clock, store::LogPage, store::LogQuery};
+use postrider::store::{LogEntry, LogPage, LogQuery, Operations, StoreError};
 use postrider_ledger::Ledger;
 
 use crate::api::Problem;
@@ -89,7 +90,7 @@ impl<S: WholeStore> StoreDesk<S> {
     /// Writes down a change of which the store keeps no record of its own. Called before the change: a crash in between leaves an
     /// entry about something that was not done, and never a change that nobody wrote down.
     async fn record(&self, by: &str, action: &str, subject: String, reason: Option<&str>) -> Answer<()> {
-        let entry = postrider::store::LogEntry {
+        let entry = LogEntry {
             at: self.clock.now(),
             actor: by.to_owned(),
             action: action.to_owned(),
@@ -97,8 +98,13 @@ impl<S: WholeStore> StoreDesk<S> {
             reason: reason.map(str::to_owned),
             detail: None,
         };
-        let mut tx = self.store.begin().await?;
-        self.store.record(&mut tx, vec![entry]).await?;
-        Ok(self.store.commit(tx).await?)
+        Ok(write_down(&self.store, entry).await?)
     }
+}
+
+/// Writes down who did what, in a transaction of its own: before it is done.
+pub(crate) async fn write_down<S: Operations>(store: &S, entry: LogEntry) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    store.record(&mut tx, vec![entry]).await?;
+    store.commit(tx).await
 }

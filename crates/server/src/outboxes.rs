@@ -13,7 +13,7 @@ use postrider::relay::{Backoff, RelayConfig};
 use postrider::runtime::FurtherOutbox;
 use postrider::sqlite::Sqlite;
 use postrider::store::{
-    Archive, Backend, EventFilter, HouseRules, PartitionSpan, StoreError, StoreErrorKind,
+    Archive, Backend, EventFilter, HouseRules, PartitionSpan, StoreError, StoreErrorKind, Unpark,
 };
 
 use crate::config::{ArchiveChoice, Config, OutboxChoice, PartitionChoice, Server};
@@ -108,6 +108,18 @@ pub(crate) fn databases<S: Clone>(open: Vec<OpenOutbox<S>>) -> Vec<OpenOutbox<S>
         }
     }
     databases
+}
+
+impl<S> OpenOutbox<S> {
+    /// What is unparked in it, for the audit log.
+    pub(crate) fn subject(&self, target: &Unpark) -> String {
+        let what = match target {
+            Unpark::Key(key) => format!("ordering_key/{key}"),
+            Unpark::Event(id) => format!("event/{id}"),
+        };
+        let is_default = self.choice.table.is_none();
+        if is_default { what } else { format!("outbox/{}/{what}", self.choice.label) }
+    }
 }
 
 impl<S: Backend> OpenOutbox<S> {

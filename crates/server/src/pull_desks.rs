@@ -9,17 +9,17 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
-use postrider::pull::{PullDesk, PullHandler, Said};
+use postrider::pull::{LeaseKey, PullDesk, PullHandler, Said};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime, StartError};
 use postrider::store::StoreError;
 use postrider::topology::{ConsumerName, QueueName, ServiceQueue, Topology};
 use serde::Serialize;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
 use crate::at_work::AtWork;
-use crate::config::Config;
+use crate::config::{Config, Live, takes_from};
 use crate::old_buses;
 use crate::wiring::WholeStore;
 
@@ -31,10 +31,14 @@ pub(crate) struct PullDesks<S: WholeStore> {
     store: S,
     broker: Arc<dyn Broker>,
     accelerator: Option<Accelerator>,
+    /// As it was at the start; `live` has what a reload changes.
     config: Arc<Config>,
+    live: Live,
     clock: Clock,
     at_work: Arc<AtWork>,
     open: Mutex<HashMap<QueueName, Open<S>>>,
+    /// What leases are signed with, once it was asked for.
+    key: OnceCell<LeaseKey>,
 }
 
 /// Of which leases it counted, and which were over: what these had comes again, unless it was settled before.
@@ -62,13 +66,14 @@ impl<S: WholeStore> PullDesks<S> {
         store: S,
         broker: Arc<dyn Broker>,
         accelerator: Option<Accelerator>,
-        config: Arc<Config>,
+        live: Live,
         clock: Clock,
         at_work: Arc<AtWork>,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let open = Mutex::default();
-        let desks = Arc::new(Self { store, broker, accelerator, config, clock, at_work, open });
+        let config = live.now();
+        let (open, key) = (Mutex::default(), OnceCell::new());
+        let desks = Arc::new(Self { store, broker, accelerator, config, live, clock, at_work, open, key });
         tokio::spawn(desks.clone().listen(stop.clone()));
         tokio::spawn(desks.clone().close_idle(stop));
         desks
@@ -92,11 +97,23 @@ impl<S: WholeStore> PullDesks<S> {
             return Ok(None);
         }
         let topology = old_buses::without_removed(&layout.topology, &standings);
-        let desk = PullDesk::new(self.clock.clone());
+        let desk = PullDesk::with_key(self.clock.clone(), self.key().await?.clone());
         let running = self.consume(consumer, service, topology, desk.clone()).await?;
         self.at_work.note_consumers(running.consumers());
         open.insert(queue.clone(), Open { desk: desk.clone(), running, asked: now });
         Ok(Some(desk))
+    }
+
+    /// Who takes from this queue already, if somebody does: workers would get a part of its events, and he the rest.
+    pub(crate) async fn taken_by(&self, queue: &QueueName) -> Result<Option<String>, StoreError> {
+        if self.config.settings.ledger.queue == queue.as_str() {
+            return Ok(Some("the ledger (ledger.queue)".to_owned()));
+        }
+        let (configured, stored) = (self.live.now(), self.store.subscriptions().await?);
+        let configured = configured.push.iter().map(|pushed| &pushed.subscription);
+        let mut all = configured.chain(stored.iter().map(|stored| &stored.subscription));
+        let found = all.find(|subscription| takes_from(subscription) == queue.as_str());
+        Ok(found.map(|subscription| format!("the push subscription {}", subscription.name)))
     }
 
     /// How long a worker may wait: well within the time of a request.
@@ -129,7 +146,7 @@ impl<S: WholeStore> PullDesks<S> {
             }
             if desk.as_ref().is_some_and(|desk| desk.hear(&lease, said)) {
                 told.settled.push(lease);
-            } else if let Some(token) = self.of_another(queue, &consumer, &lease).await {
+            } else if let Some(token) = self.of_another(queue, &consumer, &lease).await? {
                 others.push((lease, token));
             } else {
                 told.over.push(lease);
@@ -184,9 +201,19 @@ impl<S: WholeStore> PullDesks<S> {
                 () = self.clock.sleep(IDLE / 4) => {}
             }
             let now = self.clock.monotonic();
+            let queues: Vec<_> = self.open.lock().await.keys().cloned().collect();
+            let mut pushed = HashSet::new();
+            for queue in queues {
+                if matches!(self.taken_by(&queue).await, Ok(Some(_))) {
+                    pushed.insert(queue);
+                }
+            }
             let mut open = self.open.lock().await;
+            let wanted = |queue: &QueueName, open: &Open<S>| {
+                now.saturating_sub(open.asked) < IDLE && !pushed.contains(queue)
+            };
             // What is not leased goes back to its queue.
-            open.retain(|_, open| open.desk.leased() > 0 || now.saturating_sub(open.asked) < IDLE);
+            open.retain(|queue, open| open.desk.leased() > 0 || wanted(queue, open));
         }
         let closing: Vec<_> = self.open.lock().await.drain().collect();
         for (_, open) in closing {

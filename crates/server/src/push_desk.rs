@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider::push::{Answer, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
-use postrider::store::{Controls, Pause, StoreError, StoredSubscription, Subscriptions};
+use postrider::store::{LogEntry, Pause, Registration, StoreError, StoredSubscription};
 use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, Incoming};
 use serde::{Deserialize, Serialize};
 
+use crate::at_work::AtWork;
 use crate::config::{Live, PushForm, Pushed};
+use crate::desk::write_down;
+use crate::wiring::WholeStore;
 
 /// The type of the event that a test sends.
 const TEST_TYPE: &str = "postrider.push.test";
@@ -20,12 +23,15 @@ pub(crate) struct PushDesk<S> {
     pub(crate) store: S,
     pub(crate) config: Live,
     pub(crate) clock: Clock,
+    /// What runs in this process.
+    pub(crate) at_work: Arc<AtWork>,
 }
 
 /// A subscription as it is listed. Never with a secret.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
+    /// `active`, `paused`, or `tripped`: its endpoint failed for everything, and is left alone for a moment.
     pub(crate) state: &'static str,
     pub(crate) queue: String,
     /// What a queue of its own is bound by.
@@ -107,7 +113,7 @@ pub(crate) enum DeskError {
     Invalid(String),
 }
 
-impl<S: Subscriptions + Controls> PushDesk<S> {
+impl<S: WholeStore> PushDesk<S> {
     /// All of them, by name.
     pub(crate) async fn rows(&self) -> Result<Vec<Row>, DeskError> {
         let pauses = self.store.pauses().await?;
@@ -120,10 +126,8 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         for row in &mut rows {
             row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
-            if row.pause.is_some() {
-                row.state = "paused";
-            }
             let Ok(name) = ConsumerName::new(&row.name) else { continue };
+            row.state = self.at_work.state(&name, row.pause.is_some());
             let last = self.store.attempts(&name, None, 1).await?.pop();
             row.last = last.map(|last| match (last.status, last.error) {
                 (Some(status), _) => status.to_string(),
@@ -145,10 +149,10 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         Ok(Pushed { subscription: found.subscription, secrets })
     }
 
-    /// Checks a new one.
-    pub(crate) fn check(&self, form: &PushForm) -> Result<Pushed, DeskError> {
-        let pushed = form.whole(&self.config.now().allowed).map_err(DeskError::Invalid)?;
+    /// Checks a new one: by itself, and beside everybody else who takes from queues.
+    pub(crate) async fn check(&self, form: &PushForm) -> Result<Pushed, DeskError> {
         let config = self.config.now();
+        let pushed = form.whole(&config.allowed).map_err(DeskError::Invalid)?;
         let layout = &config.own.layout;
         let service = pushed.subscription.service(&layout.services, &layout.exchange);
         service.map_err(|why| DeskError::Invalid(why.to_string()))?;
@@ -157,13 +161,45 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
         }
         // The headers are checked where they are used.
         self.sender(&pushed)?;
-        let taken = self.config.now().push.iter().any(|other| other.subscription.name == form.name);
-        if taken { Err(DeskError::Configured(form.name.clone())) } else { Ok(pushed) }
+        if config.push.iter().any(|other| other.subscription.name == form.name) {
+            return Err(DeskError::Configured(form.name.clone()));
+        }
+        let stored = self.store.subscriptions().await?;
+        if stored.iter().any(|other| other.subscription.name == form.name) {
+            return Err(DeskError::Taken(form.name.clone()));
+        }
+        let subscriptions: Vec<_> = stored.iter().map(|stored| &stored.subscription).collect();
+        let consumers = self.other_consumers(&stored).await?;
+        match config.refusal(&pushed.subscription, &consumers, &subscriptions) {
+            Some(why) => Err(DeskError::Invalid(why)),
+            None => Ok(pushed),
+        }
+    }
+
+    /// Consumers that registered themselves, but for those that are, or were, push subscriptions.
+    async fn other_consumers(&self, stored: &[StoredSubscription]) -> Result<Vec<Registration>, DeskError> {
+        let (config, mut others) = (self.config.now(), Vec::new());
+        for consumer in self.store.registrations().await? {
+            let name = &consumer.name;
+            let pushed = config.push.iter().any(|pushed| pushed.subscription.name == *name)
+                || stored.iter().any(|stored| stored.subscription.name == *name)
+                || !self.store.attempts(name, None, 1).await?.is_empty()
+                || self
+                    .store
+                    .log_of(name.as_str(), 50)
+                    .await?
+                    .iter()
+                    .any(|entry| entry.action == "push.remove");
+            if !pushed {
+                others.push(consumer);
+            }
+        }
+        Ok(others)
     }
 
     /// Makes one. Its secret is shown here and nowhere else.
     pub(crate) async fn add(&self, form: &PushForm, signing: Signing, by: &str) -> Result<Shown, DeskError> {
-        let pushed = self.check(form)?;
+        let pushed = self.check(form).await?;
         let secret = pushed.secrets.into_iter().next().or_else(|| self.fresh(signing));
         let name = pushed.subscription.name.clone();
         if !self.store.create_subscription(&pushed.subscription, secret.as_ref(), by).await? {
@@ -173,9 +209,9 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
     }
 
     /// Removes one. Its queue stays, and what is in it.
-    pub(crate) async fn remove(&self, name: &ConsumerName, by: &str) -> Result<(), DeskError> {
+    pub(crate) async fn remove(&self, name: &ConsumerName, by: &str, reason: &str) -> Result<(), DeskError> {
         self.refuse_configured(name)?;
-        let removed = self.store.remove_subscription(name, by).await?;
+        let removed = self.store.remove_subscription(name, by, reason).await?;
         if removed { Ok(()) } else { Err(DeskError::Unknown(name.clone())) }
     }
 
@@ -202,8 +238,17 @@ impl<S: Subscriptions + Controls> PushDesk<S> {
     }
 
     /// Sends an event of its own to the endpoint, once, past the queue.
-    pub(crate) async fn test(&self, name: &ConsumerName) -> Result<Tested, DeskError> {
+    pub(crate) async fn test(&self, name: &ConsumerName, by: &str) -> Result<Tested, DeskError> {
         let pushed = self.find(name).await?;
+        let entry = LogEntry {
+            at: self.clock.now(),
+            actor: by.to_owned(),
+            action: "push.test".to_owned(),
+            subject: name.to_string(),
+            reason: None,
+            detail: None,
+        };
+        write_down(&self.store, entry).await?;
         let sender = self.sender(&pushed)?;
         let invalid = |error: &dyn std::fmt::Display| DeskError::Invalid(error.to_string());
         let payload = serde_json::json!({ "subscription": name, "sent_at": self.clock.now() });

@@ -86,6 +86,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "ledger_closing",
         sql: include_str!("../../../../migrations/postgres/0026_ledger_closing.sql"),
     },
+    Migration {
+        version: 27,
+        name: "pull_key",
+        sql: include_str!("../../../../migrations/postgres/0027_pull_key.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -1,7 +1,7 @@
 //! Words about leases of other processes, on PostgreSQL.
 
 use super::Postgres;
-use crate::pull::PullWord;
+use crate::pull::{LeaseKey, PullWord};
 use crate::store::{PullWords, StoreError, StoreErrorKind, WordNumber};
 
 const LEAVE: &str = "WITH forgotten AS (DELETE FROM postrider.pull_word WHERE said_at < now() - interval '1 hour') \
@@ -18,6 +18,16 @@ const ANSWERS: &str = "SELECT lease, taken FROM postrider.pull_word WHERE no = A
 const REMOVE: &str = "DELETE FROM postrider.pull_word WHERE no = ANY($1)";
 
 impl PullWords for Postgres {
+    async fn lease_key(&self, fresh: LeaseKey) -> Result<LeaseKey, StoreError> {
+        let write = sqlx::query("INSERT INTO postrider.pull_key (key) VALUES ($1) ON CONFLICT DO NOTHING");
+        let write = write.bind(fresh.as_bytes().as_slice());
+        self.limited("keeping the key of leases", write.execute(self.pool())).await?;
+        let read = sqlx::query_scalar("SELECT key FROM postrider.pull_key").fetch_one(self.pool());
+        let kept: Vec<u8> = self.limited("reading the key of leases", read).await?;
+        LeaseKey::from_bytes(&kept)
+            .ok_or_else(|| StoreError::new(StoreErrorKind::Other, "the key of leases has a wrong length"))
+    }
+
     async fn leave_words(&self, words: Vec<PullWord>) -> Result<Vec<WordNumber>, StoreError> {
         let desks: Vec<&str> = words.iter().map(|word| word.desk.as_str()).collect();
         let leases: Vec<&str> = words.iter().map(|word| word.lease.as_str()).collect();

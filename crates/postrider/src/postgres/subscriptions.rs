@@ -18,7 +18,8 @@ const CREATE: &str = "WITH made AS ( \
      INSERT INTO postrider.audit_log (actor, action, subject) SELECT $3, 'push.add', name FROM made";
 
 const REMOVE: &str = "WITH gone AS (DELETE FROM postrider.push_subscription WHERE name = $1 RETURNING name) \
-     INSERT INTO postrider.audit_log (actor, action, subject) SELECT $2, 'push.remove', name FROM gone";
+     INSERT INTO postrider.audit_log (actor, action, subject, reason) \
+     SELECT $2, 'push.remove', name, NULLIF($3, '') FROM gone";
 
 const ALL: &str = "SELECT s.settings::text, s.version, s.created_by, s.created_at, \
          (SELECT count(*) FROM postrider.push_secret \
@@ -65,8 +66,13 @@ impl Subscriptions for Postgres {
         Ok(done.rows_affected() > 0)
     }
 
-    async fn remove_subscription(&self, name: &ConsumerName, by: &str) -> Result<bool, StoreError> {
-        let write = sqlx::query(REMOVE).bind(name.as_str()).bind(by);
+    async fn remove_subscription(
+        &self,
+        name: &ConsumerName,
+        by: &str,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let write = sqlx::query(REMOVE).bind(name.as_str()).bind(by).bind(reason);
         let done = self.limited("removing a push subscription", write.execute(self.pool())).await?;
         Ok(done.rows_affected() > 0)
     }

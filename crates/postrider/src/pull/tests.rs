@@ -75,7 +75,8 @@ async fn what_was_acked_elsewhere_is_not_offered_again() {
     let stage = Stage::new();
     let leased = stage.lease().await;
     let (clock, _) = Clock::manual("2026-01-01T00:00:00Z".parse().unwrap());
-    let elsewhere = PullDesk::new(clock);
+    let elsewhere = PullDesk::with_key(clock.clone(), stage.desk.key.clone());
+    assert_eq!(PullDesk::new(clock).of_another(&leased.token), None, "its key is another");
     assert_eq!(elsewhere.settle(&leased.token, Verdict::Ack), Err(LeaseOver));
     assert_eq!(elsewhere.of_another(&leased.token).unwrap().arrival().event_id, leased.event.envelope.id);
     assert_eq!(stage.desk.of_another(&leased.token), None);

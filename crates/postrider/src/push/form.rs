@@ -46,7 +46,7 @@ impl Form {
         let message = wire::encode(&event.envelope, format, 0);
         let mut headers = vec![(
             "content-type".to_owned(),
-            encoded(message.properties.content_type.as_deref().unwrap_or("application/json")),
+            media_type(message.properties.content_type.as_deref().unwrap_or("application/json")),
         )];
         for (name, value) in &message.headers {
             let Some(text) = value.as_str() else { continue };
@@ -82,6 +82,11 @@ fn sign(
     }
     headers.push(("webhook-timestamp".to_owned(), timestamp.to_string()));
     headers.push(("webhook-id".to_owned(), id));
+}
+
+/// As it is, with its quotes: `text/plain; charset="utf-8"`. What no header can carry is left out.
+fn media_type(text: &str) -> String {
+    text.chars().filter(|character| matches!(character, ' '..='~')).collect()
 }
 
 /// What is not printable ASCII, and the percent sign and the double quote, as bytes of UTF-8 in hexadecimal.
@@ -139,6 +144,12 @@ mod tests {
                 prepared.headers.iter().all(|(_, value)| value.is_ascii() && !value.contains(['\r', '\n']))
             );
         }
+    }
+
+    #[test]
+    fn a_content_type_keeps_its_quotes_and_nothing_that_breaks_a_header() {
+        assert_eq!(media_type("text/plain; charset=\"utf-8\""), "text/plain; charset=\"utf-8\"");
+        assert_eq!(media_type("text/pl\r\nain é"), "text/plain ");
     }
 
     #[test]

@@ -164,7 +164,7 @@ fn told(error: &reqwest::Error, limit: Duration) -> SendError {
 }
 
 /// Headers that are ours to write.
-const RESERVED: [&str; 8] = [
+const RESERVED: [&str; 14] = [
     "host",
     "content-length",
     "content-type",
@@ -173,6 +173,12 @@ const RESERVED: [&str; 8] = [
     "webhook-id",
     "webhook-timestamp",
     "webhook-signature",
+    "x-event-id",
+    "x-attempt",
+    "x-retry-count",
+    "x-consumer",
+    "traceparent",
+    "tracestate",
 ];
 
 /// Checks the operator's own headers. Says nothing of their values, which may be secrets.

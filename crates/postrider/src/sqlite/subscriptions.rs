@@ -28,9 +28,14 @@ impl Subscriptions for Sqlite {
         self.writer().run(|connection| create(connection, change, settings, secret).boxed()).await
     }
 
-    async fn remove_subscription(&self, name: &ConsumerName, by: &str) -> Result<bool, StoreError> {
-        let change = self.change(name, by);
-        self.writer().run(|connection| remove(connection, change).boxed()).await
+    async fn remove_subscription(
+        &self,
+        name: &ConsumerName,
+        by: &str,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let (change, reason) = (self.change(name, by), reason.to_owned());
+        self.writer().run(|connection| remove(connection, change, reason).boxed()).await
     }
 
     async fn subscriptions(&self) -> Result<Vec<StoredSubscription>, StoreError> {
@@ -143,7 +148,11 @@ async fn create(
     Ok(true)
 }
 
-async fn remove(connection: &mut SqliteConnection, change: Change) -> Result<bool, StoreError> {
+async fn remove(
+    connection: &mut SqliteConnection,
+    change: Change,
+    reason: String,
+) -> Result<bool, StoreError> {
     let Change { name, by, now } = change;
     let delete = sqlx::query("DELETE FROM push_subscription WHERE name = ?").bind(&name);
     if delete.execute(&mut *connection).await.map_err(from_sqlite)?.rows_affected() == 0 {
@@ -151,7 +160,7 @@ async fn remove(connection: &mut SqliteConnection, change: Change) -> Result<boo
     }
     let delete = sqlx::query("DELETE FROM push_secret WHERE subscription = ?").bind(&name);
     delete.execute(&mut *connection).await.map_err(from_sqlite)?;
-    log(connection, now, &by, "push.remove", &name, None).await?;
+    log(connection, now, &by, "push.remove", &name, said(&reason)).await?;
     Ok(true)
 }
 

@@ -3,13 +3,17 @@
 use std::future::Future;
 
 use super::{Store, StoreError};
-use crate::pull::PullWord;
+use crate::pull::{LeaseKey, PullWord};
 
 /// Where processes leave word for each other's desks. The desk that gave a lease is its only judge: it does what it is told or says that
 /// the lease is over, and who left the word reads the answer and removes it. What nobody comes back for is gone after an hour.
 ///
 /// A crash between the deed and its answer loses the answer alone: the worker is told that the lease is over, and it is.
 pub trait PullWords: Store {
+    /// What the tokens of leases are signed with, in every process on this store and after a restart: `fresh`, if nobody has put one
+    /// there before.
+    fn lease_key(&self, fresh: LeaseKey) -> impl Future<Output = Result<LeaseKey, StoreError>> + Send;
+
     /// Leaves words. Their numbers; none where one process alone has the store, so that nobody else can have given a lease.
     fn leave_words(
         &self,

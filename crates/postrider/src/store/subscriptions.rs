@@ -19,11 +19,13 @@ pub trait Subscriptions: Store {
         by: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Removes one with its secrets. Its queue, and what is in it, stays. False if there is none of this name.
+    /// Removes one with its secrets. Its queue, and what is in it, stays. False if there is none of this name. The reason, if there is
+    /// one, is for the audit log.
     fn remove_subscription(
         &self,
         name: &ConsumerName,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// All of them, by name, without their secrets.

@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq as _;
 use super::pace::Whose;
 use super::problem::{Code, Problem};
 use super::table::{self, Tenants};
-use super::{Api, ApiBackend};
+use super::{Api, ApiBackend, lasting, trail};
 use crate::config::{Http, Tls};
 
 /// Who is calling, once a route has let them in.
@@ -77,9 +77,17 @@ pub(super) async fn require(
     if route.paced {
         api.paced(&caller, peer)?;
     }
+    let watches =
+        (route.path == "/stream").then(|| lasting::token_gone(api.clone(), peer, request.headers().clone()));
+    let uri = request.uri().clone();
+    let entry = trail::begin(&api, route, &caller, &uri).await?;
     request.extensions_mut().insert(caller);
     let about_tokens = route.changes && route.path.starts_with("/tokens");
     let response = next.run(request).await;
+    trail::end(&api, entry, response.status()).await;
+    if let Some(gone) = watches {
+        return Ok(lasting::until(response, gone));
+    }
     if about_tokens {
         api.known.forget();
     }
@@ -133,7 +141,7 @@ pub(super) async fn require_metrics(
 }
 
 /// Who is calling. Without any valid token in the store, callers on this machine may do everything.
-async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
+pub(super) async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
     if let Some(secret) = bearer(headers) {
         let (hash, now) = (TokenHash::of(secret), api.clock.monotonic());
         if let Some(caller) = api.known.caller(&hash, now) {
@@ -166,8 +174,10 @@ pub(crate) async fn with_token(api: &Api, hash: &TokenHash) -> Result<Option<Cal
     Ok(valid.map(|token| Caller { role: token.role, tenant: token.tenant, token: Some(token.id) }))
 }
 
+/// Whether somebody on this machine calls. Behind a proxy everybody seems to.
 fn is_local(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> bool {
-    api.listens_at.ip().is_loopback() && peer.ip().is_loopback() && is_direct(headers)
+    let near = api.listens_at.ip().is_loopback() && peer.ip().is_loopback();
+    near && api.http().tls != Tls::Proxy && is_direct(headers)
 }
 
 /// The owner of the machine, if that is who calls and there are no tokens.
@@ -209,22 +219,32 @@ fn is_loopback_name(authority: &str) -> bool {
     authority.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
 }
 
-/// Off loopback, callers need a token and TLS: refuses to start where one is missing.
+/// Off loopback, callers need a token and TLS; behind a proxy, who need not be on this machine, a token. Refuses to start where one is
+/// missing.
 pub(crate) async fn refuse_open_doors(backend: &dyn ApiBackend, http: &Http) -> anyhow::Result<()> {
-    if http.listen.ip().is_loopback() {
+    refuse_plain(http)?;
+    let behind_a_proxy = http.tls == Tls::Proxy;
+    if (http.listen.ip().is_loopback() && !behind_a_proxy) || backend.has_tokens().await? {
         return Ok(());
     }
-    if http.tls == Tls::Off {
+    let (how, or) = if behind_a_proxy {
+        (" through its proxy", "set http.tls = \"off\" where there is none, and listen on 127.0.0.1")
+    } else {
+        ("", "listen on 127.0.0.1")
+    };
+    Err(crate::exit::usage(format!(
+        "{} can be reached from other machines{how}, and there is no token yet; make one with `postrider token create --role \
+         admin`, or {or}",
+        http.listen
+    )))
+}
+
+/// Off loopback no token may cross the network unprotected: refuses to start where it would.
+pub(crate) fn refuse_plain(http: &Http) -> anyhow::Result<()> {
+    if !http.listen.ip().is_loopback() && http.tls == Tls::Off {
         return Err(crate::exit::usage(format!(
             "{} can be reached from other machines, and tokens would cross the network unprotected; put a proxy with TLS \
              in front and set http.tls = \"proxy\", give a certificate and set http.tls = \"own\", or listen on 127.0.0.1",
-            http.listen
-        )));
-    }
-    if !backend.has_tokens().await? {
-        return Err(crate::exit::usage(format!(
-            "{} can be reached from other machines, and there is no token yet; make one with `postrider token create \
-             --role admin`, or listen on 127.0.0.1",
             http.listen
         )));
     }

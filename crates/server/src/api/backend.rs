@@ -7,9 +7,12 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider::broker::{Broker, BrokerError};
 use postrider::store::{
-    Backlog, Committed, Outbox, OutboxDesk, Store, StoreError, Token, TokenHash, Tokens, Upkeep,
+    Backlog, Committed, LogEntry, Operations, Outbox, OutboxDesk, Store, StoreError, Token, TokenHash,
+    Tokens, Upkeep,
 };
 use postrider::{Clock, Event, EventId};
+
+use crate::desk::write_down;
 
 /// A further database that does not answer within this is away; who asks waits a little longer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,6 +31,9 @@ pub(crate) trait ApiBackend: Send + Sync {
 
     /// The token with this hash.
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError>;
+
+    /// Writes down who did what.
+    async fn record(&self, entry: LogEntry) -> Result<(), StoreError>;
 
     /// Whether any token is valid now.
     async fn has_tokens(&self) -> Result<bool, StoreError>;
@@ -80,7 +86,7 @@ pub(crate) struct Erased<S> {
 }
 
 #[async_trait]
-impl<S: Store + Outbox + OutboxDesk + Tokens + Upkeep> ApiBackend for Erased<S> {
+impl<S: Store + Outbox + OutboxDesk + Operations + Tokens + Upkeep> ApiBackend for Erased<S> {
     async fn append(&self, event: Event) -> Result<EventId, StoreError> {
         append(&self.store, event).await
     }
@@ -95,6 +101,10 @@ impl<S: Store + Outbox + OutboxDesk + Tokens + Upkeep> ApiBackend for Erased<S> 
 
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
         self.store.token(hash).await
+    }
+
+    async fn record(&self, entry: LogEntry) -> Result<(), StoreError> {
+        write_down(&self.store, entry).await
     }
 
     async fn has_tokens(&self) -> Result<bool, StoreError> {

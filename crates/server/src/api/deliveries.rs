@@ -85,6 +85,11 @@ async fn lease<S: WholeStore>(
     body: Bytes,
 ) -> Result<Json<Given>, Problem> {
     let ask: Ask = read_or_default(&body)?;
+    if desks.open(&queue).await.is_none()
+        && let Some(other) = desks.taken_by(&queue).await?
+    {
+        return Err(taken(&queue, &other));
+    }
     let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
     let (max, lease) = (ask.max.unwrap_or(1).clamp(1, MOST), lease_of(ask.lease_ms)?);
     let wait = Duration::from_millis(ask.wait_ms).min(desks.longest_wait());
@@ -178,6 +183,14 @@ fn lease_of(asked: Option<u64>) -> Result<Duration, Problem> {
 
 fn no_queue(queue: &QueueName) -> Problem {
     Problem::new(Code::NotFound, format!("the configuration has no consumed queue {queue}"))
+}
+
+fn taken(queue: &QueueName, other: &str) -> Problem {
+    let told = format!(
+        "{other} takes from the queue {queue}, and a worker would get a part of its events; bind another queue to the same keys, \
+         and pull from that"
+    );
+    Problem::new(Code::Conflict, told)
 }
 
 fn delivered(leased: Leased) -> Delivered {

@@ -80,9 +80,10 @@ fn operation(route: &Route) -> Value {
     let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.split('}').next());
     let in_path = named.map(|name| parameter(name, "path"));
     let in_query = route.query.iter().map(|name| parameter(name, "query"));
+    let why = route.logged().map(|_| parameter("reason", "query"));
     let of_posts =
         (route.method == "POST").then(|| json!({ "$ref": "#/components/parameters/IdempotencyKey" }));
-    let parameters: Vec<Value> = in_path.chain(in_query).chain(of_posts).collect();
+    let parameters: Vec<Value> = in_path.chain(in_query).chain(why).chain(of_posts).collect();
     let mut operation = json!({
         "operationId": operation_id(route),
         "summary": route.summary,
@@ -91,6 +92,10 @@ fn operation(route: &Route) -> Value {
     });
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
+    }
+    if route.path == "/events:batch" {
+        operation["responses"]["207"] = answer(route);
+        operation["responses"]["207"]["description"] = "Some were refused; the others are committed".into();
     }
     match route.role {
         None => operation["security"] = json!([]),
@@ -104,7 +109,10 @@ fn operation(route: &Route) -> Value {
     }
     if route.method == "POST" {
         let schema = route.body.map_or_else(|| json!({ "type": ["object", "array"] }), reference);
-        let content = json!({ "application/json": { "schema": schema } });
+        let mut content = json!({ "application/json": { "schema": schema } });
+        for (kind, what) in cloud_events(route.path) {
+            content[*kind] = json!({ "schema": { "description": what } });
+        }
         let needed = route.body.is_some_and(|name| !MAY_BE_EMPTY.contains(&name));
         for (status, name) in [("400", "Unreadable"), ("409", "InTheWay"), ("422", "Refused")] {
             operation["responses"][status] = json!({ "$ref": format!("#/components/responses/{name}") });
@@ -112,6 +120,18 @@ fn operation(route: &Route) -> Value {
         operation["requestBody"] = json!({ "required": needed, "content": content });
     }
     operation
+}
+
+/// The other forms in which events may come.
+fn cloud_events(path: &str) -> &'static [(&'static str, &'static str)] {
+    const ONE: (&str, &str) = ("application/cloudevents+json", "A CloudEvent 1.0 as JSON");
+    const MANY: (&str, &str) = ("application/cloudevents-batch+json", "An array of CloudEvents");
+    const BINARY: (&str, &str) = ("*/*", "With ce- headers: the payload of a CloudEvent");
+    match path {
+        "/events" => &[ONE, MANY, BINARY],
+        "/events:batch" => &[MANY],
+        _ => &[],
+    }
 }
 
 fn parameter(name: &str, place: &str) -> Value {

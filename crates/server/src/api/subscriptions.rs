@@ -10,7 +10,6 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use postrider::envelope::EventId;
 use postrider::push::Attempt;
-use postrider::store::{Controls, Subscriptions};
 use postrider::topology::ConsumerName;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +19,7 @@ use super::front::{Changed, Path, Query, Why};
 use super::problem::{Code, Problem};
 use crate::config::{OLD_SECRET_STAYS, PushForm};
 use crate::push_desk::{DeskError, PushDesk, Row, Shown, Signing, Tested};
+use crate::wiring::WholeStore;
 
 /// The most rows of a list.
 const MOST: u32 = 200;
@@ -28,7 +28,7 @@ type Desk<S> = State<Arc<PushDesk<S>>>;
 type Named = Path<ConsumerName>;
 
 /// The routes. A token for one tenant has no part in them: a queue has everybody's events.
-pub(crate) fn routes<S: Subscriptions + Controls>(desk: PushDesk<S>) -> Router<Api> {
+pub(crate) fn routes<S: WholeStore>(desk: PushDesk<S>) -> Router<Api> {
     Router::new()
         .route("/subscriptions", get(list::<S>).post(add::<S>))
         .route("/subscriptions/{name}", get(show::<S>).delete(remove::<S>))
@@ -45,14 +45,11 @@ struct Listed {
     subscriptions: Vec<Row>,
 }
 
-async fn list<S: Subscriptions + Controls>(State(desk): Desk<S>) -> Result<Json<Listed>, Problem> {
+async fn list<S: WholeStore>(State(desk): Desk<S>) -> Result<Json<Listed>, Problem> {
     Ok(Json(Listed { subscriptions: desk.rows().await? }))
 }
 
-async fn show<S: Subscriptions + Controls>(
-    State(desk): Desk<S>,
-    Path(name): Named,
-) -> Result<Json<Row>, Problem> {
+async fn show<S: WholeStore>(State(desk): Desk<S>, Path(name): Named) -> Result<Json<Row>, Problem> {
     let found = desk.rows().await?.into_iter().find(|row| row.name == name.as_str());
     found.map(Json).ok_or_else(|| DeskError::Unknown(name).into())
 }
@@ -69,7 +66,7 @@ struct Tried {
     attempts: Vec<Attempt>,
 }
 
-async fn attempts<S: Subscriptions + Controls>(
+async fn attempts<S: WholeStore>(
     State(desk): Desk<S>,
     Path(name): Named,
     Query(which): Query<Which>,
@@ -88,7 +85,7 @@ struct New {
     form: serde_json::Map<String, serde_json::Value>,
 }
 
-async fn add<S: Subscriptions + Controls>(
+async fn add<S: WholeStore>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     body: Bytes,
@@ -99,12 +96,13 @@ async fn add<S: Subscriptions + Controls>(
     Ok((StatusCode::CREATED, Json(shown)))
 }
 
-async fn remove<S: Subscriptions + Controls>(
+async fn remove<S: WholeStore>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     Path(name): Named,
+    Query(Why { reason }): Query<Why>,
 ) -> Result<StatusCode, Problem> {
-    desk.remove(&name, &caller.name()).await?;
+    desk.remove(&name, &caller.name(), &reason).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -117,7 +115,7 @@ struct Rotate {
     reason: String,
 }
 
-async fn rotate<S: Subscriptions + Controls>(
+async fn rotate<S: WholeStore>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     Path(name): Named,
@@ -128,14 +126,15 @@ async fn rotate<S: Subscriptions + Controls>(
     Ok(Json(desk.rotate(&name, asked.signing, stays, &caller.name(), &asked.reason).await?))
 }
 
-async fn test<S: Subscriptions + Controls>(
+async fn test<S: WholeStore>(
     State(desk): Desk<S>,
+    Extension(caller): Extension<Caller>,
     Path(name): Named,
 ) -> Result<Json<Tested>, Problem> {
-    Ok(Json(desk.test(&name).await?))
+    Ok(Json(desk.test(&name, &caller.name()).await?))
 }
 
-async fn pause<S: Subscriptions + Controls>(
+async fn pause<S: WholeStore>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     Path(name): Named,
@@ -147,7 +146,7 @@ async fn pause<S: Subscriptions + Controls>(
     Ok(Json(Changed { changed }))
 }
 
-async fn resume<S: Subscriptions + Controls>(
+async fn resume<S: WholeStore>(
     State(desk): Desk<S>,
     Extension(caller): Extension<Caller>,
     Path(name): Named,

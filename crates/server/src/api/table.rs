@@ -79,6 +79,13 @@ impl Route {
     const fn shows(self, secret: &'static str) -> Self {
         Self { secret: Some(secret), ..self }
     }
+    /// What the router writes to the audit log for it, `ledger.entries.reversals`: changes of the books are written there by nobody
+    /// else. Why they are made may stand in the query, as `reason`.
+    pub(crate) fn logged(&self) -> Option<String> {
+        let words = self.path.split('/').filter(|part| !part.is_empty() && !part.starts_with('{'));
+        let of_books = self.changes && self.path.starts_with("/ledger/");
+        of_books.then(|| words.collect::<Vec<_>>().join("."))
+    }
     const fn asks(self, query: &'static [&'static str]) -> Self {
         Self { query, ..self }
     }
@@ -227,7 +234,7 @@ pub(crate) const ROUTES: &[Route] = &[
         .takes("NewSubscription")
         .gives("Secret")
         .shows("secret"),
-    delete("/subscriptions/{name}", Admin, "Remove a push subscription"),
+    delete("/subscriptions/{name}", Admin, "Remove a push subscription").asks(&["reason"]),
     post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still")
         .takes("Rotate")
         .gives("Secret")

@@ -156,7 +156,7 @@ async fn pause<S: WholeStore>(
         context.output.note(&format!("would pause {name}; nothing was changed"));
         return Ok(Exit::Ok);
     }
-    let paused = store.pause(name, &context.environment.user(), reason).await?;
+    let paused = store.pause(name, &context.environment.actor(), reason).await?;
     context.output.note(&if paused {
         format!(
             "{name} is paused; what is in hand is finished. Go on with: postrider consumers resume {name}"
@@ -181,7 +181,7 @@ async fn resume<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     // A name that nobody knows any more may still be paused.
-    if store.resume(name, &context.environment.user(), reason).await? {
+    if store.resume(name, &context.environment.actor(), reason).await? {
         context.output.note(&format!("{name} goes on"));
         return Ok(Exit::Ok);
     }
@@ -210,7 +210,7 @@ async fn release<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     context.output.confirm(&format!("let {what} go on without it?"))?;
-    store.release_key(name, key, &context.environment.user(), reason).await?;
+    store.release_key(name, key, &context.environment.actor(), reason).await?;
     context.output.note(&format!("released {what}"));
     Ok(Exit::Ok)
 }

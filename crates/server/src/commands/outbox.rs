@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::desk::outbox::{OutboxReport, Standing, standings};
+use crate::desk::write_down;
 use crate::exit::{Exit, usage};
 use crate::outboxes;
 use crate::output::table;
@@ -77,6 +78,9 @@ enum What {
         /// One dead event by its id, for those that have no key
         #[arg(long)]
         id: Option<String>,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be tried again, and change nothing
         #[arg(long)]
         dry_run: bool,
@@ -158,10 +162,15 @@ impl OnStore for Outbox<'_> {
                 Some(row) => self.show(&row),
                 None => anyhow::bail!("no event {id} is in the outbox; an old one may be in the archive"),
             },
-            What::Unpark { key, id, dry_run } => {
+            What::Unpark { key, id, reason, dry_run } => {
                 let target = target(key.as_deref(), id.as_deref())?;
-                let ids =
-                    if *dry_run { would_free(store, &target).await? } else { store.unpark(&target).await? };
+                let ids = if *dry_run {
+                    would_free(store, &target).await?
+                } else {
+                    let entry = self.context.log_entry("outbox.unparked", asked.subject(&target), reason);
+                    write_down(&wired.store, entry).await?;
+                    store.unpark(&target).await?
+                };
                 self.freed(&ids, *dry_run)
             }
             What::Replay(args) => replay::replay(args, &wired, &asked, self.context).await,

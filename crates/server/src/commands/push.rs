@@ -1,11 +1,11 @@
 //! `postrider push`: subscriptions whose events are POSTed to endpoints.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use postrider::envelope::EventId;
-use postrider::store::{Controls, Subscriptions};
 use postrider::topology::ConsumerName;
 
 use super::Context;
@@ -13,9 +13,6 @@ use crate::config::{OLD_SECRET_STAYS, PushForm};
 use crate::exit::{Exit, usage};
 use crate::push_desk::{DeskError, PushDesk, Shown, Signing};
 use crate::wiring::{OnStore, WholeStore, Wired};
-
-/// Who did it, in the audit log.
-const BY: &str = "cli";
 
 /// What to do with push subscriptions.
 #[derive(Debug, Args)]
@@ -93,6 +90,9 @@ enum What {
     Rm {
         /// The subscription
         name: ConsumerName,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be removed, and remove nothing
         #[arg(long)]
         dry_run: bool,
@@ -152,19 +152,21 @@ impl OnStore for ToEndpoints<'_> {
         wired.store.check().await?;
         let context = self.context;
         let config = context.live.clone();
-        let desk = PushDesk { store: wired.store, config, clock: context.clock.clone() };
+        let (clock, at_work) = (context.clock.clone(), Arc::default());
+        let desk = PushDesk { store: wired.store, config, clock, at_work };
+        let by = context.environment.actor();
         match self.args.what {
             What::Ls => list(&desk, context).await,
             What::Add(given) => add(&desk, given, context).await,
             What::Test { name } => test(&desk, &name, context).await,
             What::Pause { name, reason, dry_run } => {
                 known(&desk, &name).await?;
-                let doing = async || desk.store.pause(&name, BY, &reason).await;
+                let doing = async || desk.store.pause(&name, &by, &reason).await;
                 change(context, dry_run, &format!("pause {name}"), "it is paused already", doing).await
             }
             What::Resume { name, reason, dry_run } => {
                 known(&desk, &name).await?;
-                let doing = async || desk.store.resume(&name, BY, &reason).await;
+                let doing = async || desk.store.resume(&name, &by, &reason).await;
                 change(context, dry_run, &format!("resume {name}"), "it is not paused", doing).await
             }
             What::RotateSecret { name, signing, old_stays, reason, dry_run } => {
@@ -174,18 +176,18 @@ impl OnStore for ToEndpoints<'_> {
                     return Ok(Exit::Ok);
                 }
                 let stays = old_stays.unwrap_or(OLD_SECRET_STAYS);
-                let shown = desk.rotate(&name, signing, stays, BY, &reason).await.map_err(told)?;
+                let shown = desk.rotate(&name, signing, stays, &by, &reason).await.map_err(told)?;
                 show_secret(&shown, context)
             }
             What::Attempts { name, event, limit } => {
                 attempts(&desk, &name, event.as_ref(), limit, context).await
             }
-            What::Rm { name, dry_run } => {
+            What::Rm { name, reason, dry_run } => {
                 known(&desk, &name).await?;
                 if !dry_run {
                     context.output.confirm(&format!("remove the push subscription {name}?"))?;
                 }
-                let doing = async || match desk.remove(&name, BY).await {
+                let doing = async || match desk.remove(&name, &by, &reason).await {
                     Ok(()) => Ok(true),
                     Err(DeskError::Unknown(_)) => Ok(false),
                     Err(error) => Err(error),
@@ -196,7 +198,7 @@ impl OnStore for ToEndpoints<'_> {
     }
 }
 
-async fn known<S: Subscriptions + Controls>(desk: &PushDesk<S>, name: &ConsumerName) -> anyhow::Result<()> {
+async fn known<S: WholeStore>(desk: &PushDesk<S>, name: &ConsumerName) -> anyhow::Result<()> {
     desk.find(name).await.map(|_| ()).map_err(told)
 }
 
@@ -222,7 +224,7 @@ async fn change<E: Into<anyhow::Error>>(
     Ok(Exit::Ok)
 }
 
-async fn list<S: Subscriptions + Controls>(desk: &PushDesk<S>, context: &Context) -> anyhow::Result<Exit> {
+async fn list<S: WholeStore>(desk: &PushDesk<S>, context: &Context) -> anyhow::Result<Exit> {
     let rows = desk.rows().await.map_err(told)?;
     let header = ["NAME", "STATE", "FROM", "URL", "FORM", "SECRETS", "MADE BY", "LAST"];
     context.output.rows(&header, &rows, |row| {
@@ -241,18 +243,14 @@ async fn list<S: Subscriptions + Controls>(desk: &PushDesk<S>, context: &Context
     Ok(Exit::Ok)
 }
 
-async fn add<S: Subscriptions + Controls>(
-    desk: &PushDesk<S>,
-    given: Add,
-    context: &Context,
-) -> anyhow::Result<Exit> {
+async fn add<S: WholeStore>(desk: &PushDesk<S>, given: Add, context: &Context) -> anyhow::Result<Exit> {
     let form = given.form()?;
-    desk.check(&form).map_err(told)?;
+    desk.check(&form).await.map_err(told)?;
     if given.dry_run {
         context.output.note(&format!("would make the push subscription {}; nothing was made", given.name));
         return Ok(Exit::Ok);
     }
-    let shown = desk.add(&form, given.signing, BY).await.map_err(told)?;
+    let shown = desk.add(&form, given.signing, &context.environment.actor()).await.map_err(told)?;
     show_secret(&shown, context)
 }
 
@@ -300,12 +298,12 @@ fn show_secret(shown: &Shown, context: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-async fn test<S: Subscriptions + Controls>(
+async fn test<S: WholeStore>(
     desk: &PushDesk<S>,
     name: &ConsumerName,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    let tested = desk.test(name).await.map_err(told)?;
+    let tested = desk.test(name, &context.environment.actor()).await.map_err(told)?;
     let said = match (&tested.error, tested.status) {
         (None, Some(status)) => format!("{name} took it: {status} in {} ms", tested.took_ms),
         (error, _) => format!("{name} did not take it: {}", error.clone().unwrap_or_default()),
@@ -314,7 +312,7 @@ async fn test<S: Subscriptions + Controls>(
     Ok(if tested.taken { Exit::Ok } else { Exit::Unhealthy })
 }
 
-async fn attempts<S: Subscriptions + Controls>(
+async fn attempts<S: WholeStore>(
     desk: &PushDesk<S>,
     name: &ConsumerName,
     event: Option<&EventId>,

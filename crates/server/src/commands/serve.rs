@@ -14,6 +14,7 @@ mod push_task;
 mod signals;
 mod tls;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
 #[command(after_help = "Examples:\n  \
     postrider serve\n  \
     postrider serve --roles relay,collector\n  \
-    postrider serve --roles ledger\n  \
+    postrider serve --roles ledger --listen 127.0.0.1:7071\n  \
     postrider serve --roles api,dashboard --listen 127.0.0.1:0\n\n\
     SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it\n\
     at once; nothing is lost, some of it is done again. SIGHUP reads the configuration again.")]
@@ -49,7 +50,8 @@ pub(crate) struct ServeArgs {
     /// The parts to run [default: all; the ledger where ledger.queue names its queue]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
     roles: Option<Vec<Role>>,
-    /// Where the HTTP API listens [default: http.listen]
+    /// Where the HTTP API listens, or health and metrics alone where the roles have neither api nor dashboard [default: http.listen;
+    /// http.health_listen]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
 }
@@ -114,13 +116,15 @@ impl OnStore for Serve<'_> {
 
         let stop = CancellationToken::new();
         let faces = Faces { api: self.runs(Role::Api), dashboard: self.runs(Role::Dashboard) };
-        let api = if faces.api || faces.dashboard {
+        let api = if let Some(listen) = self.listens_at(faces) {
+            let mut config = context.config.clone();
+            config.settings.http.listen = listen;
             let behind = Behind {
                 store: &wired.store,
                 broker: &broker,
                 accelerator: accelerator.as_ref(),
                 metrics: measured,
-                config: context.config.clone(),
+                config,
                 live: context.live.clone(),
                 context,
             };
@@ -200,6 +204,13 @@ impl OnStore for Serve<'_> {
 }
 
 impl Serve<'_> {
+    /// Where this process listens. One without API and dashboard answers for its health and metrics where it is told to, and nowhere
+    /// else: several of them on one machine must not want the same port.
+    fn listens_at(&self, faces: Faces) -> Option<SocketAddr> {
+        let http = &self.context.config.settings.http;
+        if faces.any() || self.args.listen.is_some() { Some(http.listen) } else { http.health_listen.0 }
+    }
+
     fn runs(&self, role: Role) -> bool {
         match &self.args.roles {
             Some(roles) => roles.contains(&role),

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::Context;
 use crate::desk::tokens::{NewToken, TokenRow, expiry};
+use crate::desk::write_down;
 use crate::exit::{Exit, usage};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -32,6 +33,9 @@ enum What {
     Revoke {
         /// Its id, as `postrider token ls` shows it
         id: Uuid,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
         /// Say what would be revoked, and revoke nothing
         #[arg(long)]
         dry_run: bool,
@@ -52,6 +56,9 @@ struct Create {
     /// When it ends by itself: a time such as 2027-01-01T00:00:00Z, or from now on, such as 90d [default: never]
     #[arg(long, value_name = "TIME|DURATION")]
     expires: Option<String>,
+    /// Why, for the audit log
+    #[arg(long, default_value = "")]
+    reason: String,
     /// Check everything, and make nothing
     #[arg(long)]
     dry_run: bool,
@@ -73,12 +80,12 @@ impl OnStore for Manage<'_> {
         match self.args.what {
             What::Create(create) => make(create, &wired.store, context).await,
             What::Ls => list(&wired.store, context).await,
-            What::Revoke { id, dry_run } => revoke(id, dry_run, &wired.store, context).await,
+            What::Revoke { id, reason, dry_run } => revoke(id, &reason, dry_run, &wired.store, context).await,
         }
     }
 }
 
-async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow::Result<Exit> {
+async fn make<S: WholeStore>(create: Create, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let now = context.clock.now();
     let expires = create.expires.map(|text| expiry(&text, now));
     let new = NewToken {
@@ -94,6 +101,8 @@ async fn make<S: Tokens>(create: Create, store: &S, context: &Context) -> anyhow
             .note(&format!("would make a token with the role {}; nothing was made", token.role.as_str()));
         return Ok(Exit::Ok);
     }
+    let subject = format!("token/{}", token.id);
+    write_down(store, context.log_entry("token.created", subject, &create.reason)).await?;
     store.create_token(&token).await?;
     let made = TokenRow { token: Some(secret.clone()), ..TokenRow::of(&token, now) };
     context.output.one(&made, &secret)?;
@@ -122,7 +131,13 @@ async fn list<S: Tokens>(store: &S, context: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-async fn revoke<S: Tokens>(id: Uuid, dry_run: bool, store: &S, context: &Context) -> anyhow::Result<Exit> {
+async fn revoke<S: WholeStore>(
+    id: Uuid,
+    reason: &str,
+    dry_run: bool,
+    store: &S,
+    context: &Context,
+) -> anyhow::Result<Exit> {
     let now = context.clock.now();
     let all = store.tokens().await?;
     let token = all.iter().find(|token| token.id == id);
@@ -137,6 +152,7 @@ async fn revoke<S: Tokens>(id: Uuid, dry_run: bool, store: &S, context: &Context
         return Ok(Exit::Ok);
     }
     context.output.confirm(&format!("revoke {what}?"))?;
+    write_down(store, context.log_entry("token.revoked", format!("token/{id}"), reason)).await?;
     store.revoke_token(id, now).await?;
     context.output.note(&format!("revoked {what}"));
     if !context.output.is_for_people() {

@@ -68,15 +68,9 @@ impl Environment {
 
     /// Who is at the keyboard, for the audit log.
     pub(crate) fn actor(&self) -> String {
-        let named =
-            ["USER", "LOGNAME"].iter().find_map(|name| self.0.get(*name).filter(|value| !value.is_empty()));
+        let named = ["SUDO_USER", "USER", "LOGNAME"];
+        let named = named.iter().find_map(|name| self.0.get(*name).filter(|value| !value.is_empty()));
         named.map_or_else(|| "cli".to_owned(), |user| format!("cli:{user}"))
-    }
-
-    /// Who is at the keyboard, as far as the system says.
-    pub(crate) fn user(&self) -> String {
-        let named = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| self.0.get(name));
-        named.filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| "unknown".to_owned())
     }
 
     /// What the environment sets: first the names that others use too, then our own, which win.

@@ -246,6 +246,7 @@ pub(crate) struct Limits {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Http {
     pub(crate) listen: SocketAddr,
+    pub(crate) health_listen: Somewhere,
     pub(crate) tls: Tls,
     pub(crate) cert_file: PathBuf,
     pub(crate) key_file: PathBuf,
@@ -257,6 +258,19 @@ pub(crate) struct Http {
     pub(crate) metrics_token: Secret,
     pub(crate) requests_per_second: u32,
     pub(crate) read_only: bool,
+}
+
+/// An address, or an empty text for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Somewhere(pub(crate) Option<SocketAddr>);
+
+impl TryFrom<String> for Somewhere {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = |_| format!("{text:?} is no address such as 127.0.0.1:7071; leave it empty for none");
+        if text.is_empty() { Ok(Self(None)) } else { text.parse().map(|at| Self(Some(at))).map_err(wrong) }
+    }
 }
 
 /// Who does TLS.

@@ -66,7 +66,7 @@ pub(super) fn state(word: &str) -> Markup {
         "ok" | "applied" | "published" | "done" | "active" | "valid" | "DONE" | "replayed" | "finished" => {
             "good"
         }
-        "dead" | "failed" | "unavailable" | "dead in the outbox" | "open" => "bad",
+        "dead" | "failed" | "tripped" | "unavailable" | "dead in the outbox" | "open" => "bad",
         "paused"
         | "degraded"
         | "waiting"

@@ -22,10 +22,12 @@ use subtle::ConstantTimeEq as _;
 use super::search::Search;
 use super::visit::Visit;
 use super::{Dashboard, frame};
-use crate::api::{Caller, Code, Problem, owner, plain_refusal, with_token};
+use crate::api::{Caller, Code, Problem, lasting, owner, plain_refusal, with_token};
 use crate::config::Tls;
 
 const COOKIE: &str = "postrider_session";
+/// What lasts longer than an answer.
+const STREAM: &str = "/dashboard/stream";
 /// A session lasts so long.
 const LASTS: Duration = Duration::from_hours(12);
 /// So many at most; the oldest is forgotten first.
@@ -105,6 +107,7 @@ pub(super) async fn known(
     next: Next,
 ) -> Response {
     let (parts, body) = request.into_parts();
+    let headers = parts.headers.clone();
     let path = parts.uri.path().to_owned();
     let (caller, proof) = match who(&dashboard, peer, &parts.headers).await {
         Ok(Some(known)) => known,
@@ -142,6 +145,9 @@ pub(super) async fn known(
     }
     request.extensions_mut().insert(visit.clone());
     let mut response = next.run(request).await;
+    if visit.path == STREAM {
+        response = lasting::until(response, visitor_gone(dashboard, peer, headers));
+    }
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         return safe(frame::trouble(&visit, &problem));
     }
@@ -150,6 +156,17 @@ pub(super) async fn known(
             .await
             .map_or_else(|response| response, |problem| frame::trouble(&visit, &problem)),
     )
+}
+
+/// Waits until a visitor is let in no more: his token is gone, or his session over.
+async fn visitor_gone(dashboard: Dashboard, peer: SocketAddr, headers: HeaderMap) {
+    loop {
+        dashboard.api.clock.sleep(lasting::AGAIN).await;
+        // A store that cannot be asked is no answer.
+        if matches!(who(&dashboard, peer, &headers).await, Ok(None)) {
+            return;
+        }
+    }
 }
 
 fn fields(body: &[u8]) -> BTreeMap<String, String> {
@@ -199,8 +216,12 @@ pub(super) async fn ask(search: Search) -> Html<String> {
 pub(super) async fn enter(
     State(dashboard): State<Dashboard>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    if let Some(problem) = from_elsewhere(&dashboard, &headers) {
+        return frame::stranger(&problem);
+    }
     let given = fields(&body);
     let field = |name: &str| given.get(name).map_or("", String::as_str);
     let (token, to) = (field("token"), field("to"));
@@ -228,9 +249,27 @@ pub(super) async fn enter(
 }
 
 pub(super) async fn leave(State(dashboard): State<Dashboard>, headers: HeaderMap) -> Response {
+    if let Some(problem) = from_elsewhere(&dashboard, &headers) {
+        return frame::stranger(&problem);
+    }
     dashboard.sessions.end(&headers);
     let cookie = format!("{COOKIE}=; Path=/dashboard; HttpOnly; SameSite=Strict; Max-Age=0");
     (AppendCookie(cookie), Redirect::to("/dashboard/login")).into_response()
+}
+
+/// That a page of another site made a browser send this form. Browsers say where a request comes from; where one does not, and no proxy
+/// may have changed the host, its origin has to be this one.
+fn from_elsewhere(dashboard: &Dashboard, headers: &HeaderMap) -> Option<Problem> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let elsewhere = match (text("sec-fetch-site"), text("origin")) {
+        (Some(site), _) => !matches!(site, "same-origin" | "none"),
+        (None, Some(origin)) if dashboard.api.http().tls != Tls::Proxy => {
+            origin.split_once("://").map(|(_, at)| at) != text("host")
+        }
+        _ => false,
+    };
+    let told = "this form came from a page of another site; nothing was done";
+    elsewhere.then(|| Problem::new(Code::Forbidden, told))
 }
 
 /// A path of the dashboard, and never of another site.

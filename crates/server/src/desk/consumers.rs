@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct ConsumerRow {
     pub(crate) name: String,
     pub(crate) queue: String,
+    /// `active`, `paused`, or `tripped`: everything failed, so it leaves its queue alone for a moment.
     pub(crate) state: &'static str,
     pub(crate) pause: Option<Pause>,
     pub(crate) ordered: bool,
@@ -63,8 +64,9 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
     async fn consumers(&self) -> Answer<Vec<ConsumerRow>> {
         let mut rows = rows(&self.store, Some(&self.broker), &self.config.own.consumers).await?;
         for row in &mut rows {
-            let name = ConsumerName::new(&row.name).ok();
-            row.in_flight = name.and_then(|name| self.at_work.in_flight(&name));
+            let Ok(name) = ConsumerName::new(&row.name) else { continue };
+            row.in_flight = self.at_work.in_flight(&name);
+            row.state = self.at_work.state(&name, row.pause.is_some());
         }
         Ok(rows)
     }

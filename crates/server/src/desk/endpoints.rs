@@ -32,9 +32,7 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
     }
 
     async fn try_endpoint(&self, name: &ConsumerName, by: &str) -> Answer<Tested> {
-        self.push().find(name).await?;
-        self.record(by, "subscription.tested", format!("subscription/{name}"), None).await?;
-        Ok(self.push().test(name).await?)
+        Ok(self.push().test(name, by).await?)
     }
 
     async fn rotate(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<Shown> {
@@ -44,6 +42,7 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
 
 impl<S: WholeStore> StoreDesk<S> {
     fn push(&self) -> PushDesk<S> {
-        PushDesk { store: self.store.clone(), config: self.live.clone(), clock: self.clock.clone() }
+        let (store, config) = (self.store.clone(), self.live.clone());
+        PushDesk { store, config, clock: self.clock.clone(), at_work: self.at_work.clone() }
     }
 }

@@ -145,13 +145,7 @@ impl<S: WholeStore> Outbox for StoreDesk<S> {
         reason: Option<&str>,
     ) -> Answer<Vec<EventId>> {
         let named = self.named(outbox)?;
-        let what = match target {
-            Unpark::Key(key) => format!("ordering_key/{key}"),
-            Unpark::Event(id) => format!("event/{id}"),
-        };
-        let is_default = named.choice.table.is_none();
-        let subject = if is_default { what } else { format!("outbox/{}/{what}", named.choice.label) };
-        self.record(by, "outbox.unparked", subject, reason).await?;
+        self.record(by, "outbox.unparked", named.subject(target), reason).await?;
         Ok(named.store.unpark(target).await?)
     }
 }

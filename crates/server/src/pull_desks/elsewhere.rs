@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::pull::{LeaseToken, PullWord, Said, Verdict};
+use postrider::pull::{LeaseKey, LeaseToken, PullWord, Said, Verdict};
 use postrider::store::{Admission, StoreError};
 use postrider::topology::{ConsumerName, QueueName};
 use tokio_util::sync::CancellationToken;
@@ -115,19 +115,25 @@ impl<S: WholeStore> PullDesks<S> {
         Ok(())
     }
 
-    /// The token, if another desk gave it for a delivery of this queue's consumer. What is said of a lease under another queue's name is
+    /// The token, if another desk of this store gave it for a delivery of this queue's consumer: its signature says so. What is said of a lease under another queue's name is
     /// said of nothing.
     pub(super) async fn of_another(
         &self,
         queue: &QueueName,
         consumer: &ConsumerName,
         token: &str,
-    ) -> Option<LeaseToken> {
+    ) -> Result<Option<LeaseToken>, StoreError> {
         let token = match self.open(queue).await {
             Some(desk) => desk.of_another(token),
-            None => LeaseToken::read(token),
+            None => LeaseToken::read(token, self.key().await?),
         };
-        token.filter(|token| token.consumer() == consumer)
+        Ok(token.filter(|token| token.consumer() == consumer))
+    }
+
+    /// What leases are signed with, here and in every other process on this store.
+    pub(super) async fn key(&self) -> Result<&LeaseKey, StoreError> {
+        let ask = || self.store.lease_key(LeaseKey::fresh(&self.clock));
+        self.key.get_or_try_init(ask).await
     }
 }
 

@@ -32,6 +32,24 @@ fn every_part_is_named_on_the_embedded_default() {
     assert_eq!(body.get("redis"), None, "there is none: {body}");
 }
 
+#[test]
+fn a_process_without_the_api_answers_for_its_health_and_metrics_where_it_is_told_to() {
+    let folder = Folder::new();
+    let mut relay = folder.serve(&["--roles", "relay"]);
+    relay.wait_for("serving relay");
+    let (status, body) = health(&relay);
+    assert_eq!((status, &body["relay"]["status"]), (200, &json!("running")), "{body}");
+    relay.wait_for_metric("postrider_up{part=\"store\"} 1");
+    // And for nothing else.
+    assert_eq!(relay.post_event(&[], r#"{"type":"shop.order.placed","data":{}}"#).0, 404);
+    assert_eq!(relay.http("GET", "/dashboard", &[], "").0, 404);
+    drop(relay);
+    let folder = folder.with("POSTRIDER_HTTP__HEALTH_LISTEN", "127.0.0.1:0");
+    folder.start(&["serve", "--roles", "relay"]).wait_for("listening on http://127.0.0.1:");
+    let folder = folder.with("POSTRIDER_HTTP__HEALTH_LISTEN", "everywhere");
+    folder.run(&["serve", "--roles", "relay"]).assert(2, "is no address such as");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_part_is_named_on_real_servers() {
     let (folder, _database, _vhost) = servers().await;

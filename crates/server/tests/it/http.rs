@@ -82,6 +82,26 @@ fn off_loopback_it_needs_tls_and_a_token() {
 }
 
 #[test]
+fn behind_a_proxy_nobody_is_the_owner_of_the_machine() {
+    let folder = Folder::new().with("POSTRIDER_HTTP__TLS", "proxy");
+    // Every caller comes from the proxy, which is on loopback.
+    folder
+        .run(&["serve", "--listen", "127.0.0.1:0"])
+        .assert(2, "through its proxy, and there is no token yet");
+    let token = folder.run(&["token", "create", "--role", "admin"]).assert(0, "").out.trim().to_owned();
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    assert_eq!(serving.http("GET", "/v1/outbox", &[], "").0, 401);
+    let bearer = format!("Bearer {token}");
+    assert_eq!(serving.http("GET", "/v1/outbox", &[("authorization", &bearer)], "").0, 200);
+    // Nor when the last token is gone.
+    let id = serving.http("GET", "/v1/tokens", &[("authorization", &bearer)], "").2;
+    let id = serde_json::from_str::<serde_json::Value>(&id).unwrap()["tokens"][0]["id"].clone();
+    folder.run(&["token", "revoke", id.as_str().unwrap(), "--yes"]).assert(0, "revoked");
+    assert_eq!(serving.http("GET", "/v1/outbox", &[], "").0, 401);
+    assert_eq!(serving.http("GET", "/dashboard", &[], "").0, 303);
+}
+
+#[test]
 fn it_does_tls_itself() {
     use std::process::{Command, Stdio};
 

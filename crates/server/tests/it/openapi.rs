@@ -212,6 +212,55 @@ fn every_answer_is_what_the_document_says() {
     }
 }
 
+/// What is between backticks.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_body_has_the_members_that_the_document_says() {
+    let (_folder, serving) = shop();
+    let document = get(&serving, "/v1/openapi.json");
+    let mut held = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let Some(name) = schema["$ref"].as_str() else { continue };
+        let schema = document.pointer(name.trim_start_matches('#')).unwrap();
+        let schema = schema["items"]["$ref"]
+            .as_str()
+            .map_or(schema, |of| document.pointer(of.trim_start_matches('#')).unwrap());
+        // A member that nobody knows is refused with the names of those that are known.
+        let mut body = json!({ "no_such_member": 1 });
+        for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let word = &schema["properties"][required]["enum"][0];
+            body[required] = if word.is_null() { json!("shop.order.placed") } else { word.clone() };
+        }
+        if path.ends_with(":batch") {
+            continue;
+        }
+        let path = path.replace("{tenant}", "acme").replace("{entry}", "1").replace("{queue}", "billing");
+        let path = path.replace("{name}", "mail").replace("{job}", "job-1").replace("{id}", "1");
+        let (_, headers, answer) =
+            serving.http("POST", &path, &[("content-type", "application/json")], &body.to_string());
+        let detail = serde_json::from_str::<Value>(&answer).unwrap_or_default();
+        let detail = detail["detail"].as_str().unwrap_or_default();
+        let Some((_, known)) = detail.split_once("unknown field `no_such_member`, ") else {
+            assert!(headers.starts_with("http/1.1 4"), "{path} took it: {headers}");
+            continue;
+        };
+        let mut known = quoted(known);
+        if name.ends_with("NewSubscription") {
+            known.push("signing".to_owned());
+        }
+        known.sort();
+        let mut said: Vec<_> = schema["properties"].as_object().unwrap().keys().cloned().collect();
+        said.sort();
+        assert_eq!(said, known, "{path}");
+        held += 1;
+    }
+    assert!(held >= 20, "{held}");
+}
+
 #[test]
 fn lists_go_on_page_by_page_and_keep_to_the_tenant() {
     let (folder, serving) = shop();

@@ -24,6 +24,10 @@ fn lease(serving: &Serving, lease_ms: u64) -> (String, u64, Value) {
     panic!("nothing to lease");
 }
 
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn publish(serving: &Serving, id: &str) {
     let event = json!({"type": "shop.job.made", "data": {}, "id": id});
     assert_eq!(ask(serving, "POST", "/v1/events", &event).0, 202);
@@ -61,6 +65,13 @@ async fn any_process_settles_and_extends_a_lease() {
         let told = ask(&other, "POST", &format!("{elsewhere}:{word}"), &json!({"leases": [token]}));
         assert!(over(told), "{word} for another queue");
     }
+
+    // Nor does a token count that somebody made of a good one: another event is not marked as applied.
+    let good = token.as_str().unwrap();
+    let made_up = good.replace(&hex("retried"), &hex("notmine"));
+    assert!(made_up != good && over(tell("ack", json!({"leases": [made_up]}))), "nobody gave it");
+    let marks = psql(&database.url, &["-c", "SELECT count(*) FROM postrider.event_inbox"]).1;
+    assert_eq!(marks.trim(), "0");
 
     // Extend, then reject: the lease still ran.
     assert_eq!(tell("extend", json!({"leases": [token], "lease_ms": 120_000})).0, 200);

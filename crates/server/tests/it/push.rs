@@ -1,5 +1,7 @@
 //! Push and pull of a running `serve`: subscriptions of the configuration, the command line and the API.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postrider_testkit::receiver::{Receiver, Reply, Request};
@@ -116,6 +118,21 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let (status, problem) = ask(&serving, "POST", "/v1/subscriptions", &unsafe_url);
     assert_eq!((status, problem["code"].as_str()), (422, Some("invalid_request")), "{problem}");
     assert_eq!(ask(&serving, "GET", "/v1/subscriptions/nobody", &Value::Null).0, 404);
+    // Nor may one take what goes to others.
+    for (name, from, told) in [
+        ("jobs", json!({"keys": ["a.b"]}), "there is a queue jobs already"),
+        ("billing.dlq", json!({"keys": ["a.b"]}), "there is a queue billing.dlq already"),
+        ("erp.dlq", json!({"keys": ["a.b"]}), "the push subscription erp has a queue erp.dlq"),
+        ("crm", json!({"queue": "billing"}), "the push subscription billing takes from the queue billing"),
+    ] {
+        let mut new = from.clone();
+        (new["name"], new["url"]) = (json!(name), json!(receiver.url()));
+        let (status, problem) = ask(&serving, "POST", "/v1/subscriptions", &new);
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(status == 422 && detail.contains(told), "{problem}");
+    }
+    let pulled = ask(&serving, "POST", "/v1/queues/billing/deliveries", &json!({}));
+    assert_eq!((pulled.0, &pulled.1["code"]), (409, &json!("conflict")), "{}", pulled.1);
 
     // Until its queue is bound, events for it go elsewhere.
     let mut number = 0;
@@ -141,7 +158,68 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let sent = receiver.requests().into_iter().find(|one| one.header("ce-type") == "postrider.push.test");
     let signed = sent.unwrap().header("webhook-signature").to_owned();
     assert!(signed.starts_with("v1a,") && signed.contains(" v1,"), "{signed}");
-    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp", &[], "").0, 204);
+    for (word, state) in [("pause", "paused"), ("resume", "active")] {
+        let path = format!("/v1/subscriptions/erp/{word}");
+        assert_eq!(ask(&serving, "POST", &path, &json!({"reason": "moving"})).1["changed"], true);
+        assert_eq!(ask(&serving, "GET", "/v1/subscriptions/erp", &Value::Null).1["state"], state);
+    }
+    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp?reason=moved", &[], "").0, 204);
+    let log = ask(&serving, "GET", "/v1/audit-log?action=push.remove", &Value::Null).1;
+    assert_eq!(log["entries"][0]["reason"], "moved", "{log}");
+    // What was a subscription may be one again.
+    assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).0, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_down_is_left_alone_until_a_probe_succeeds() {
+    let down = Arc::new(AtomicBool::new(true));
+    let told = down.clone();
+    let endpoint = move |_: &Request, _| Reply::status(if told.load(Ordering::Relaxed) { 503 } else { 200 });
+    let receiver = Receiver::start(endpoint).await;
+    let odd = Receiver::start(by_status).await;
+    let folder = Folder::new();
+    folder.write(
+        "postrider.toml",
+        &format!(
+            "[egress]\nallow = ['127.0.0.1', 'http']\n[[push]]\nname = 'erp'\nkeys = ['shop.order.*']\nurl = '{}'\n\
+             retry = {{ max_retries = 50, delays = ['50ms'] }}\n\
+             [[consumer]]\nname = 'erp'\nbreaker_failures = 3\nbreaker_pause = '200ms'\nbreaker_max_pause = '200ms'\n\
+             [[push]]\nname = 'odd'\nkeys = ['shop.refund.*']\nurl = '{}'\nstatus = {{ 404 = 'ack', 5xx = 'reject' }}\n",
+            receiver.url(),
+            odd.url()
+        ),
+    );
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let publish = |id: &str, kind: &str, status: &str| {
+        let event = json!({"type": kind, "data": {}, "id": id, "aggregate_id": status});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    };
+    for number in 0..6 {
+        publish(&format!("evt_{number}"), "shop.order.placed", &format!("order-{number}"));
+    }
+    let state = |path: &str| ask(&serving, "GET", path, &Value::Null).1["state"].clone();
+    until(|| state("/v1/subscriptions/erp") == "tripped").await;
+    // The overview says so, in its sentence.
+    until(|| serving.http("GET", "/dashboard", &[], "").2.contains("erp has stopped taking events")).await;
+    down.store(false, Ordering::Relaxed);
+    let account = || folder.run(&["audit", "--json"]).json();
+    let row = |name: &str| {
+        let report = account();
+        let rows = report["consumers"].as_array().unwrap().clone();
+        rows.into_iter()
+            .find(|row| row["consumer"] == name || row["name"] == name)
+            .unwrap_or_else(|| panic!("{report}"))
+    };
+    until(|| row("erp")["applied"] == 6).await;
+    assert_eq!(row("erp")["dead"], 0);
+    until(|| state("/v1/subscriptions/erp") == "active").await;
+
+    // Rows of a status table of one's own.
+    publish("gone", "shop.refund.paid", "404");
+    publish("broken", "shop.refund.paid", "500");
+    until(|| (row("odd")["applied"].clone(), row("odd")["dead"].clone()) == (json!(1), json!(1))).await;
+    assert_eq!(odd.requests().len(), 2, "neither was tried again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

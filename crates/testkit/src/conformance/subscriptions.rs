@@ -65,8 +65,8 @@ where
     assert!(store.create_subscription(&subscription("a"), Some(&secret(1)), "ann").await.unwrap());
     assert!(!store.create_subscription(&subscription("a"), Some(&secret(2)), "bob").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [secret(1).reveal()]);
-    assert!(store.remove_subscription(&name("a"), "ann").await.unwrap());
-    assert!(!store.remove_subscription(&name("a"), "ann").await.unwrap());
+    assert!(store.remove_subscription(&name("a"), "ann", "moved").await.unwrap());
+    assert!(!store.remove_subscription(&name("a"), "ann", "moved").await.unwrap());
     assert!(store.subscriptions().await.unwrap().is_empty() && secrets(&store, "a").await.is_empty());
 }
 

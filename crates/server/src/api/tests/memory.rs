@@ -76,6 +76,9 @@ impl ApiBackend for Memory {
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
         Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())
     }
+    async fn record(&self, _: postrider::store::LogEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
     async fn has_tokens(&self) -> Result<bool, StoreError> {
         Ok(!self.tokens.is_empty())
     }

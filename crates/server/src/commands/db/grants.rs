@@ -58,7 +58,7 @@ const PARTS: [Part; 5] = [
             (ALL, &["event_inbox", "inbox_memory", "duty", "claim", "consumer", "consumer_control", "consumer_crash", "held_event", "pull_word"]),
             (ALL, &["progress_job", "progress_item", "progress_page", "push_attempt", "operation", "operation_item", "schedule"]),
             ("SELECT, INSERT, UPDATE", &["dead_letter"]),
-            ("SELECT, INSERT", &["audit_log"]),
+            ("SELECT, INSERT", &["audit_log", "pull_key"]),
         ],
         outboxes: "SELECT, INSERT",
         functions: &[PUBLISH, "new_id()"],

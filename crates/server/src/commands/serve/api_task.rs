@@ -18,7 +18,7 @@ use super::connections;
 use super::tls::{self, TlsListener};
 use crate::api::{
     Api, ApiBackend, Erased, Front, Once, deliveries, front_routes, ledger, progress, refuse_open_doors,
-    subscriptions,
+    refuse_plain, subscriptions,
 };
 use crate::at_work::AtWork;
 use crate::commands::Context;
@@ -67,6 +67,13 @@ pub(crate) struct Behind<'a, S> {
     pub(crate) context: &'a Context,
 }
 
+impl Faces {
+    /// Whether there is anything beside health and metrics.
+    pub(crate) fn any(self) -> bool {
+        self.api || self.dashboard
+    }
+}
+
 impl ApiTask {
     /// Binds and serves until `stop`.
     pub(crate) async fn start<S: WholeStore>(
@@ -74,62 +81,57 @@ impl ApiTask {
         faces: Faces,
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let Behind { store, broker, accelerator, metrics, config, live, context } = behind;
-        let config = Arc::new(config);
-        let (http, clock) = (config.settings.http.clone(), context.clock.clone());
-        let outboxes = outboxes::open(store, &config, &clock)?;
+        let config = Arc::new(behind.config.clone());
+        let (http, clock) = (config.settings.http.clone(), behind.context.clock.clone());
+        let outboxes = outboxes::open(behind.store, &config, &clock)?;
         let further = outboxes.iter().skip(1).map(|outbox| outbox.store.clone());
         let backend: Arc<dyn ApiBackend> = Arc::new(Erased {
-            store: store.clone(),
+            store: behind.store.clone(),
             further: further.collect(),
-            broker: broker.clone(),
+            broker: behind.broker.clone(),
             clock: clock.clone(),
         });
-        let once = once(store, accelerator, context);
-        refuse_open_doors(backend.as_ref(), &http).await?;
+        let once = once(behind.store, behind.accelerator, behind.context);
+        if faces.any() {
+            refuse_open_doors(backend.as_ref(), &http).await?;
+        } else {
+            refuse_plain(&http)?;
+        }
         let certified = match http.tls {
             Tls::Own => Some(watch::Sender::new(tls::config(&http.cert_file, &http.key_file)?)),
             Tls::Off | Tls::Proxy => None,
         };
-        let taken = || format!("cannot listen on {}; choose another http.listen or --listen", http.listen);
+        let setting = if faces.any() { "http.listen" } else { "http.health_listen" };
+        let taken = || format!("cannot listen on {}; choose another {setting} or --listen", http.listen);
         let listener = TcpListener::bind(http.listen).await.with_context(taken)?;
         let listens_at = listener.local_addr()?;
         let (limits, served) = (config.settings.limits, http.clone());
-        let measured = metrics.clone();
-        let api = Api::new(backend.clone(), once.clone(), clock, http, limits, metrics, listens_at);
+        let measured = behind.metrics.clone();
+        let api = Api::new(backend.clone(), once.clone(), clock.clone(), http, limits, measured, listens_at);
         let at_work = api.at_work();
-        let desk = Arc::new(StoreDesk {
-            store: store.clone(),
-            outboxes,
-            broker: broker.clone(),
-            config: config.clone(),
-            live: live.clone(),
-            clock: context.clock.clone(),
-            ledger: wiring::ledger(store, &config, &context.clock)?,
-            operator: wiring::operator(context, config.own.layout.vhost.as_ref())?,
-            at_work: at_work.clone(),
-        });
-        let pulse = Pulse::start(desk.clone(), backend, once, measured, context.clock.clone(), stop.clone());
-        let front = Front { desk, pulse, clock: context.clock.clone() };
-        let more = if faces.api {
-            let desk = PushDesk { store: store.clone(), config: live.clone(), clock: context.clock.clone() };
-            let (broker, accelerator, clock) = (broker.clone(), accelerator.cloned(), context.clock.clone());
-            let (noted, ended) = (at_work.clone(), stop.clone());
-            let desks =
-                PullDesks::new(store.clone(), broker, accelerator, config.clone(), clock, noted, ended);
-            let books = ledger::routes(wiring::ledger(store, &config, &context.clock)?);
-            let own = front_routes(front.clone()).merge(subscriptions::routes(desk));
-            let completed = config.settings.progress.completed.clone();
-            let jobs = progress::routes(store.clone(), completed, wiring::job_view(&config)?);
-            Some(own.merge(deliveries::routes(desks)).merge(books).merge(jobs))
-        } else {
-            None
-        };
-        let pages = if faces.dashboard {
-            Dashboard::new(front, api.clone(), config.backends.to_string()).router()
-        } else {
-            Router::new()
-        };
+        let (mut more, mut pages) = (None, Router::new());
+        if faces.any() {
+            let desk = Arc::new(StoreDesk {
+                store: behind.store.clone(),
+                outboxes,
+                broker: behind.broker.clone(),
+                config: config.clone(),
+                live: behind.live.clone(),
+                clock: clock.clone(),
+                ledger: wiring::ledger(behind.store, &config, &clock)?,
+                operator: wiring::operator(behind.context, config.own.layout.vhost.as_ref())?,
+                at_work: at_work.clone(),
+            });
+            let measured = behind.metrics.clone();
+            let pulse = Pulse::start(desk.clone(), backend, once, measured, clock.clone(), stop.clone());
+            let front = Front { desk, pulse, clock };
+            if faces.api {
+                more = Some(routes(&behind, front.clone(), &at_work, &stop)?);
+            }
+            if faces.dashboard {
+                pages = Dashboard::new(front, api.clone(), config.backends.to_string()).router();
+            }
+        }
         let router = api.clone().router(more, pages);
         let scheme = if certified.is_some() { "https" } else { "http" };
         let dashboard = faces.dashboard.then(|| format!("{scheme}://{listens_at}/dashboard"));
@@ -159,6 +161,31 @@ impl ApiTask {
             self.task.abort();
         }
     }
+}
+
+/// Everything under `/v1` but health and metrics.
+fn routes<S: WholeStore>(
+    behind: &Behind<'_, S>,
+    front: Front,
+    at_work: &Arc<AtWork>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Router<Api>> {
+    let Behind { store, broker, accelerator, config, live, context, .. } = behind;
+    let (store, clock) = (S::clone(store), context.clock.clone());
+    let push = PushDesk {
+        store: store.clone(),
+        config: live.clone(),
+        clock: clock.clone(),
+        at_work: at_work.clone(),
+    };
+    let completed = config.settings.progress.completed.clone();
+    let jobs = progress::routes(store.clone(), completed, wiring::job_view(config)?);
+    let books = ledger::routes(wiring::ledger(&store, config, &clock)?);
+    let (broker, accelerator) = (Arc::clone(broker), accelerator.cloned());
+    let (noted, ended) = (at_work.clone(), stop.clone());
+    let desks = PullDesks::new(store, broker, accelerator, live.clone(), clock, noted, ended);
+    let own = front_routes(front).merge(subscriptions::routes(push));
+    Ok(own.merge(deliveries::routes(desks)).merge(books).merge(jobs))
 }
 
 /// What was done under an `Idempotency-Key`.

@@ -130,6 +130,13 @@ impl<S: WholeStore> Pushing<S> {
             if self.endpoints.contains_key(&name) {
                 continue;
             }
+            // The configuration may have changed since it was made.
+            let configured = self.config.push.iter().any(|pushed| pushed.subscription.name == name);
+            let refused = if configured { None } else { self.config.refusal(&subscription, &[], &[]) };
+            if let Some(why) = refused {
+                failed = Some(anyhow::anyhow!("{why}; until then its events wait"));
+                continue;
+            }
             match self.begin(subscription, revision).await {
                 Ok(endpoint) => _ = self.endpoints.insert(name, endpoint),
                 Err(error) => failed = Some(error.context(format!("push to {name}"))),

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use clap::Args;
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::{ManagementError, ManagementErrorKind};
+use postrider::store::LogEntry;
 use postrider::topology::Topology;
 use postrider::topology::plan::Plan;
 use serde_json::json;
@@ -14,8 +15,10 @@ use serde_json::json;
 use super::super::Context;
 use super::plan::{FORMAT, Saved};
 use super::{Which, live, show};
+use crate::config::Backends;
+use crate::desk::write_down;
 use crate::exit::{Exit, usage};
-use crate::wiring;
+use crate::wiring::{self, OnStore, WholeStore, Wired};
 
 /// Which topology or saved plan, and how.
 #[derive(Debug, Args)]
@@ -36,6 +39,9 @@ pub(super) struct ApplyArgs {
     /// Show the plan and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Why, for the audit log
+    #[arg(long, default_value = "")]
+    reason: String,
     /// How long consumers of a queue that is replaced may take to settle what they have, such as 90s
     #[arg(long, value_name = "TIME", default_value = "60s")]
     wait: String,
@@ -77,6 +83,7 @@ pub(super) async fn run(args: &ApplyArgs, context: &Context) -> anyhow::Result<E
         return Ok(Exit::Ok);
     }
     context.output.confirm("apply this?")?;
+    write_down_here(args, &plan.vhost, context).await;
     let output = context.output;
     operator.apply(&plan, wait, &move |text| output.note(&text)).await.map_err(|error| {
         let (done, of) = (error.done, error.of);
@@ -91,6 +98,26 @@ pub(super) async fn run(args: &ApplyArgs, context: &Context) -> anyhow::Result<E
     let text = format!("applied {} steps in virtual host {}", plan.steps.len(), plan.vhost);
     context.output.one(&json!({ "applied": plan.steps.len(), "plan": plan }), &text)?;
     Ok(Exit::Ok)
+}
+
+/// Puts it into the audit log, where there is one: a topology may be applied before there is a database.
+async fn write_down_here(args: &ApplyArgs, vhost: &str, context: &Context) {
+    let entry = context.log_entry("topology.applied", format!("topology/{vhost}"), &args.reason);
+    if matches!(context.config.backends, Backends::Networked { .. })
+        && let Err(error) = wiring::open(context, WriteDown(entry)).await
+    {
+        context.output.note(&format!("this is not in the audit log: {error:#}"));
+    }
+}
+
+/// An entry of the audit log, on whatever store.
+struct WriteDown(LogEntry);
+
+impl OnStore for WriteDown {
+    async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        write_down(&wired.store, self.0).await?;
+        Ok(Exit::Ok)
+    }
 }
 
 /// A saved plan, if the broker is still as it was then.
@@ -136,6 +163,7 @@ async fn declare(
     }
     context.output.note(&text);
     context.output.confirm("declare them?")?;
+    write_down_here(args, vhost.map_or("", postrider::topology::VhostName::as_str), context).await;
     let broker = wiring::topology_broker(context, vhost).await?;
     let declared = broker.declare(wanted).await;
     broker.close().await;

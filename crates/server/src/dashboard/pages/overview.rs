@@ -12,6 +12,8 @@ use crate::desk::pulse::{Beat, Moment};
 
 /// Groups that are shown here; the rest is on their own page.
 const SHOWN: usize = 6;
+/// An event that could have been published for longer than so many seconds means that nobody keeps up; health says the same.
+const LATE: i64 = 60;
 
 pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit): Who) -> Response {
     // Who is for one tenant has nothing to look over.
@@ -60,22 +62,37 @@ pub(in crate::dashboard) fn live(moment: &Moment) -> Markup {
     }
 }
 
-fn sentence(moment: &Moment, now: &Beat) -> Markup {
+/// How it goes, in one sentence: what stands in the way of events now, before what is left of those that failed.
+fn standing(moment: &Moment, now: &Beat) -> (&'static str, String, String) {
     let away = |part: &str| now.health.get(part).is_some_and(|state| *state == "unavailable");
-    let paused = moment.consumers.iter().filter(|consumer| consumer.pause.is_some()).count();
-    let (mood, what, more) = if away("store") {
-        (
-            "bad",
-            "The database is away".to_owned(),
-            "Nothing can be committed or applied until it is back; nothing is lost.".to_owned(),
-        )
-    } else if away("broker") {
-        (
-            "bad",
-            "The broker is away".to_owned(),
-            "Events are committed and wait in the outbox; they go out by themselves.".to_owned(),
-        )
-    } else if now.open_dead_letters > 0 {
+    let in_state =
+        |state: &'static str| moment.consumers.iter().filter(move |consumer| consumer.state == state);
+    let late = now.oldest_due.map(|at| now.at.duration_since(at).as_secs()).filter(|waited| *waited > LATE);
+    if away("store") {
+        let more = "Nothing can be committed or applied until it is back; nothing is lost.";
+        return ("bad", "The database is away".to_owned(), more.to_owned());
+    }
+    if away("broker") {
+        let more = "Events are committed and wait in the outbox; they go out by themselves.";
+        return ("bad", "The broker is away".to_owned(), more.to_owned());
+    }
+    // Behind a parked key events wait for somebody, not for a relay.
+    if let Some(waited) = late.filter(|_| now.parked_keys == 0) {
+        let what = format!("Events have waited for {} to be published", span(waited));
+        let more = "No relay runs, or it does not keep up; the outbox page says what waits. Nothing is lost.";
+        return ("bad", what, more.to_owned());
+    }
+    let tripped: Vec<&str> = in_state("tripped").map(|consumer| consumer.name.as_str()).collect();
+    if let Some(first) = tripped.first() {
+        let what = match tripped.len() {
+            1 => format!("{first} has stopped taking events"),
+            many => format!("{many} consumers have stopped taking events"),
+        };
+        let more = "Everything they tried failed, or their store was away. One event is tried now and then; the others wait in \
+                    their queues, and no attempt is lost.";
+        return ("bad", what, more.to_owned());
+    }
+    if now.open_dead_letters > 0 {
         let (letters, groups) = (now.open_dead_letters, now.failure_groups);
         let what = format!(
             "{} {} somebody",
@@ -83,24 +100,31 @@ fn sentence(moment: &Moment, now: &Beat) -> Markup {
             if letters == 1 { "needs" } else { "need" }
         );
         let reasons = plural(groups as u64, "reason", "reasons");
-        (
-            "warn",
-            what,
-            format!("They could not be handled, for {reasons}. Each is kept and can be sent again."),
-        )
-    } else if now.parked_keys > 0 {
-        let what = format!("{} stand still", plural(now.parked_keys, "ordering key", "ordering keys"));
-        ("warn", what, "An event at their head cannot be published; the outbox page says why.".to_owned())
-    } else if paused > 0 {
-        let what = format!("{} paused", plural(paused as u64, "consumer is", "consumers are"));
-        ("warn", what, "Events wait in their queues until somebody resumes them.".to_owned())
-    } else {
-        (
-            "good",
-            "Everything flows".to_owned(),
-            "Every event that was committed is published and handled, or on its way.".to_owned(),
-        )
-    };
+        let more = format!("They could not be handled, for {reasons}. Each is kept and can be sent again.");
+        return ("warn", what, more);
+    }
+    if now.parked_keys > 0 {
+        let stand = if now.parked_keys == 1 { "stands" } else { "stand" };
+        let what = format!("{} {stand} still", plural(now.parked_keys, "ordering key", "ordering keys"));
+        let more = "An event at their head cannot be published; the outbox page says why.";
+        return ("warn", what, more.to_owned());
+    }
+    if now.dead_in_outbox > 0 {
+        let what = format!("{} not be published", plural(now.dead_in_outbox, "event could", "events could"));
+        let more = "The broker refused them as often as they may be tried; the outbox page says why, and lets them go again.";
+        return ("warn", what, more.to_owned());
+    }
+    let paused = in_state("paused").count() as u64;
+    if paused > 0 {
+        let what = format!("{} paused", plural(paused, "consumer is", "consumers are"));
+        return ("warn", what, "Events wait in their queues until somebody resumes them.".to_owned());
+    }
+    let more = "Every event that was committed is published and handled, or on its way.";
+    ("good", "Everything flows".to_owned(), more.to_owned())
+}
+
+fn sentence(moment: &Moment, now: &Beat) -> Markup {
+    let (mood, what, more) = standing(moment, now);
     html! {
         div class={ "sentence " (mood) } role="status" {
             div { strong { (what) } p { (more) } }
@@ -180,7 +204,7 @@ fn consumers(moment: &Moment) -> Markup {
                 (empty("None has started here", "those that start on this store are listed by themselves"))
             } @else {
                 table { tbody { @for consumer in moment.consumers.iter().take(8) { tr {
-                    td { (consumer.name) @if consumer.pause.is_some() { " " (state("paused")) } }
+                    td { (consumer.name) @if consumer.state != "active" { " " (state(consumer.state)) } }
                     td class="n quiet" { @if let Some(speed) = moment.rates.get(&consumer.name) { (rate(*speed)) "/s" } }
                     td class="n" { @match consumer.ready {
                         Some(0) => { span class="quiet" { "nothing waits" } }
@@ -211,5 +235,66 @@ fn around(moment: &Moment, now: &Beat) -> Markup {
                 dt { "Retries" } dd { (rate(now.retried_per_second)) " a second" }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::consumers::ConsumerRow;
+
+    fn beat() -> Beat {
+        Beat {
+            at: "2026-01-01T00:02:00Z".parse().unwrap(),
+            health: [("store", "ok"), ("broker", "ok")].into(),
+            relay: "poll",
+            committed_per_second: 0.0,
+            published_per_second: 0.0,
+            applied_per_second: 0.0,
+            retried_per_second: 0.0,
+            due: 0,
+            later: 0,
+            dead_in_outbox: 0,
+            parked_keys: 0,
+            oldest_due: None,
+            failure_groups: 0,
+            open_dead_letters: 0,
+            running_operations: 0,
+        }
+    }
+
+    fn consumer(state: &'static str) -> ConsumerRow {
+        ConsumerRow {
+            name: "email".to_owned(),
+            queue: "email".to_owned(),
+            state,
+            pause: None,
+            ordered: false,
+            ready: None,
+            waiting: None,
+            in_flight: None,
+            settled_per_second: None,
+            held: 0,
+            parked_keys: 0,
+        }
+    }
+
+    #[test]
+    fn everything_flows_only_when_nothing_stands_in_the_way() {
+        let with = |state: &'static str| Moment { consumers: vec![consumer(state)], ..Moment::default() };
+        let told = |moment: &Moment, now: &Beat| standing(moment, now).1;
+        assert_eq!(told(&with("active"), &beat()), "Everything flows");
+        assert_eq!(told(&with("paused"), &beat()), "1 consumer is paused");
+        assert_eq!(told(&with("tripped"), &beat()), "email has stopped taking events");
+        let dead = Beat { dead_in_outbox: 2, ..beat() };
+        assert_eq!(told(&with("active"), &dead), "2 events could not be published");
+        let late = Beat { oldest_due: Some("2026-01-01T00:00:00Z".parse().unwrap()), ..beat() };
+        assert_eq!(told(&with("active"), &late), "Events have waited for 2 min to be published");
+        let letters = Beat { open_dead_letters: 1, failure_groups: 1, ..beat() };
+        assert_eq!(told(&with("active"), &letters), "1 event needs somebody");
+        // What stands in the way now goes before what is left of yesterday.
+        assert_eq!(told(&with("tripped"), &letters), "email has stopped taking events");
+        let parked = Beat { parked_keys: 1, ..late };
+        assert_eq!(told(&with("active"), &parked), "1 ordering key stands still");
     }
 }

@@ -41,6 +41,11 @@ fn pages_are_for_who_is_known_and_forms_need_their_proof() {
     let (status, head, _) = serving.http("GET", "/dashboard/failures?group=1", &[], "");
     assert!(status == 303 && head.contains("/dashboard/login?to=%2fdashboard%2ffailures"), "{head}");
     assert_eq!(sign_in(&serving, "prt_wrong").0, 401);
+    for elsewhere in [("sec-fetch-site", "cross-site"), ("origin", "https://evil.example")] {
+        let (status, head, _) =
+            serving.http("POST", "/dashboard/login", &[form[0], elsewhere], &format!("token={viewer}"));
+        assert!(status == 403 && !head.contains("set-cookie"), "{head}");
+    }
     let (status, cookie) = sign_in(&serving, &viewer);
     assert_eq!(status, 303);
     for part in ["httponly", "samesite=strict", "path=/dashboard"] {
