@@ -71,12 +71,12 @@ pub(super) async fn add<B: Books>(
     body: Bytes,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
     let mut new: NewEntry = read(&body)?;
-    let named = new.id.take();
-    let repeated = if named.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+    let given = new.id.take();
+    let repeated = if given.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     let told =
         serde_json::to_string(&new).map_err(|error| Problem::new(Code::InvalidRequest, error.to_string()))?;
     let draft = Draft {
-        source: ledger.by_hand(named.or_else(|| names.event(0)), &told),
+        source: ledger.by_hand(given.or_else(|| names.event(0)), &told),
         kind: if new.pending { EntryKind::Pending } else { EntryKind::Posted },
         effective_on: new.effective_on,
         description: new.description,
