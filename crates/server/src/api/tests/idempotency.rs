@@ -160,13 +160,13 @@ struct Slow {
 impl Slow {
     async fn begun(change: impl FnOnce(&mut Http)) -> Self {
         let (clock, hands) = Clock::manual(jiff::Timestamp::UNIX_EPOCH);
-        let (once, _folder) = once_by(&clock).await;
+        let (once, folder) = once_by(&clock).await;
         assert_eq!(once.lease(), LEASE);
         let (events, go_on) = (Events::default(), Arc::new(Notify::new()));
         let memory =
             Memory { events: events.clone(), hangs: true.into(), go_on: go_on.clone(), ..Memory::default() };
         let router = router_of(memory, once, clock, Router::new(), change);
-        let slow = Self { router: router.clone(), hands, events, go_on, _folder };
+        let slow = Self { router: router.clone(), hands, events, go_on, _folder: folder };
         let calling = tokio::spawn(async move { send(&router, keyed("k"), EVENT).await });
         slow.until_renewed().await;
         calling.abort();
