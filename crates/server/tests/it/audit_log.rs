@@ -26,7 +26,7 @@ fn every_change_over_http_is_written_down() {
     let line = |account: &str, side: &str| json!({ "account": account, "side": side, "amount": "1.00", "currency": "EUR" });
     let entry =
         json!({ "effectiveOn": "2026-03-01", "lines": [line("fees", "debit"), line("bank", "credit")] });
-    let account = json!({ "accounts": [{ "code": "petty-cash", "name": "Petty cash", "kind": "asset", "currency": "EUR", "active": true }] });
+    let account = json!({ "accounts": [{ "code": "petty-cash", "name": "Petty cash", "type": "asset", "currency": "EUR", "active": true }] });
     let rate = json!({ "rates": [{ "currency": "USD", "rate": "0.9", "on": "2026-03-01" }] });
     let why = json!({ "reason": "a test" });
     let endpoint = json!({ "name": "erp", "url": "http://127.0.0.1:1/", "keys": ["c.d"] });

@@ -249,8 +249,12 @@ fn every_body_has_the_members_that_the_document_says() {
             continue;
         };
         let mut known = quoted(known);
-        if name.ends_with("NewSubscription") {
-            known.push("signing".to_owned());
+        // What is read before the rest, or by one of several forms alone.
+        match name.rsplit('/').next().unwrap() {
+            "NewSubscription" => known.push("signing".to_owned()),
+            "Asked" => known.push("reason".to_owned()),
+            "JobStep" => known.extend(["step", "page", "found"].map(str::to_owned)),
+            _ => {}
         }
         known.sort();
         let mut said: Vec<_> = schema["properties"].as_object().unwrap().keys().cloned().collect();

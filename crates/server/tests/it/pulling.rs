@@ -25,7 +25,7 @@ fn lease(serving: &Serving, lease_ms: u64) -> (String, u64, Value) {
 }
 
 fn hex(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+    text.bytes().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 fn publish(serving: &Serving, id: &str) {
