@@ -14,6 +14,7 @@ use super::{Chunk, LetterPlan, Work};
 use crate::clock::Clock;
 use crate::dead_letter::{Correction, Misfit, replay};
 use crate::envelope::EventId;
+use crate::envelope::wire::Identity;
 use crate::settlement::DeadReason;
 use crate::store::{
     Backend, Destination, LetterId, LetterQuery, LetterStatus, LogEntry, Operation, Resolution, StoreError,
@@ -86,8 +87,8 @@ pub(super) async fn with_identities<S: Backend>(
 ) -> Result<LetterPlan, StoreError> {
     let mut plan = plan.clone();
     if plan.edit.is_some() {
-        for registration in store.registrations().await? {
-            let service = registration.service;
+        let services = store.registrations().await?.into_iter().map(|registration| registration.service);
+        for service in services.filter(|service| service.identity != Identity::default()) {
             plan.identities.entry(service.name().clone()).or_insert(service.identity);
         }
     }

@@ -68,7 +68,7 @@ enum What {
         postrider dlq edit --type shop.order.placed --patch @fix.json --limit 5\n\n\
         A correction is tried on some of them first; the plan shows one payload before and after it. What it does not fit (a\n\
         `test` that fails, no JSON) stays open: `postrider ops get` names it, the rest go on.")]
-    Edit(edit::EditArgs),
+    Edit(Box<edit::EditArgs>),
     /// Write dead letters as JSON lines, byte for byte
     Export(transfer::ExportArgs),
     /// Read dead letters that were exported; what is known already stays as it is
@@ -109,7 +109,7 @@ impl OnStore for Dlq<'_> {
             }
             What::Replay(args) => change::replay(args, &wired, context).await,
             What::Discard(args) => change::discard(args, &wired, context).await,
-            What::Edit(args) => edit::run(args, &wired, context).await,
+            What::Edit(args) => edit::run(*args, &wired, context).await,
             What::Export(args) => transfer::export(args, &wired.store, context).await,
             What::Import(args) => transfer::import(args, &wired.store, context).await,
         }

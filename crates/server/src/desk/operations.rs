@@ -9,6 +9,7 @@ use postrider::archive::Shelf;
 use postrider::broker::BrokerErrorKind;
 use postrider::dead_letter::Correction;
 use postrider::envelope::TenantId;
+use postrider::envelope::wire::Identity;
 use postrider::operation::{
     EventPlan, EventSurvey, LetterPlan, Plan, plan, plan_events, start, start_events,
 };
@@ -321,7 +322,8 @@ impl<S: WholeStore> StoreDesk<S> {
 
 /// A plan that knows where the events of the configured queues have their identity.
 pub(crate) fn with_identities(letters: LetterPlan, config: &Config) -> LetterPlan {
-    let services = config.own.layout.services.iter();
+    let services =
+        config.own.layout.services.iter().filter(|service| service.identity != Identity::default());
     let identities = services.map(|service| (service.name().clone(), service.identity.clone()));
     LetterPlan { identities: identities.collect(), ..letters }
 }

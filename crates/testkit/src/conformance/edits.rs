@@ -159,7 +159,7 @@ pub async fn an_operation_keeps_its_rate_and_ends_when_it_is_cancelled<F: StoreF
         }
         rests().await;
         assert!(store.cancel_operation(op, "ada", "enough").await.unwrap());
-        hands.advance(Duration::from_secs(60));
+        hands.advance(Duration::from_mins(1));
     };
     let (ended, ()) = tokio::join!(runner.run(op, &work, &stop), watching);
     assert_eq!(ended.unwrap(), Some(Ended::TakenAway));

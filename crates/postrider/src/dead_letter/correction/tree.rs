@@ -140,15 +140,15 @@ impl Tree {
             *self = Self::Object(Vec::new());
         }
         for (name, change) in changes {
-            let path = std::slice::from_ref(name);
+            let place = std::slice::from_ref(name);
             if change.is_null() {
-                self.remove(path);
-            } else if let Some(there) = self.at(path) {
+                self.remove(place);
+            } else if let Some(there) = self.at(place) {
                 there.merge(change);
             } else {
                 let mut new = Self::Object(Vec::new());
                 new.merge(change);
-                self.put(path, new);
+                self.put(place, new);
             }
         }
     }

@@ -40,8 +40,7 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
             let _ = write!(text, "\n{count} go to {to}");
         }
         for queue in &plan.missing_queues {
-            let _ =
-                write!(text, "\nthere is no queue {queue}: what is sent there comes back, and is open again");
+            let _ = write!(text, "\nthere is no queue {queue}: declare it first, or name another");
         }
     }
     if let Some(takes) = plan.takes {
