@@ -211,13 +211,13 @@ async fn in_flight_a_repeat_waits(stage: &Stage, first: &Serving, second: &Servi
     let lock = "BEGIN; LOCK TABLE postrider.event_outbox IN EXCLUSIVE MODE";
     sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
     let event = json!({ "type": "shop.order.placed", "data": { "held": true } });
-    let mut held = TcpStream::connect(&first.address).unwrap();
+    let mut waits = TcpStream::connect(&first.address).unwrap();
     let (body, bearer) = (event.to_string(), &stage.admin);
     let head =
         "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
     let length = body.len();
     write!(
-        held,
+        waits,
         "{head}\r\nauthorization: {bearer}\r\nidempotency-key: held\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
@@ -229,7 +229,7 @@ async fn in_flight_a_repeat_waits(stage: &Stage, first: &Serving, second: &Servi
     assert!(waiting.is(409, "idempotency_in_flight"), "{waiting:?}");
     holder.close().await.unwrap();
     let mut answer = String::new();
-    held.read_to_string(&mut answer).unwrap();
+    waits.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
     let (again, replayed) = stage.post(second, "/v1/events", "held", &event);
     assert!(replayed && answer.ends_with(&again.body), "{answer} {again:?}");
