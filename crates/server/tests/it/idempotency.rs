@@ -81,7 +81,7 @@ impl Stage {
         post(to, path, key, &self.admin, body)
     }
 
-    async fn letter(&self, event: &str) -> String {
+    fn letter(&self, event: &str) -> String {
         let page = self.folder.run(&["dlq", "ls", "--json"]).assert(0, "").json();
         let letters = page["letters"].as_array().unwrap();
         let found = letters.iter().find(|letter| letter["event_id"] == event).unwrap();
@@ -140,7 +140,7 @@ async fn a_post_with_a_key_happens_once_whichever_process_is_asked() {
         status,
         rows,
     };
-    let edited = format!("/v1/dlq/messages/{}/edit", stage.letter("evt_1").await);
+    let edited = format!("/v1/dlq/messages/{}/edit", stage.letter("evt_1"));
     // Those that are done once also after a crash that left no answer.
     let sure = [
         case("/v1/events", event(1), event(2), 202, EVENTS),
@@ -208,16 +208,16 @@ fn bad_keys_are_refused_everywhere(stage: &Stage, serving: &Serving) {
 /// The first request is held before its commit. Meanwhile the other process tells a repeat so, and afterwards it has the answer.
 async fn in_flight_a_repeat_waits(stage: &Stage, first: &Serving, second: &Serving) {
     let mut holder = PgConnection::connect(&stage.database.url).await.unwrap();
-    let hold = "BEGIN; LOCK TABLE postrider.event_outbox IN EXCLUSIVE MODE";
-    sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
+    let lock = "BEGIN; LOCK TABLE postrider.event_outbox IN EXCLUSIVE MODE";
+    sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
     let event = json!({ "type": "shop.order.placed", "data": { "held": true } });
-    let mut held = TcpStream::connect(&first.address).unwrap();
+    let mut waits = TcpStream::connect(&first.address).unwrap();
     let (body, bearer) = (event.to_string(), &stage.admin);
     let head =
         "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
     let length = body.len();
     write!(
-        held,
+        waits,
         "{head}\r\nauthorization: {bearer}\r\nidempotency-key: held\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
@@ -229,7 +229,7 @@ async fn in_flight_a_repeat_waits(stage: &Stage, first: &Serving, second: &Servi
     assert!(waiting.is(409, "idempotency_in_flight"), "{waiting:?}");
     holder.close().await.unwrap();
     let mut answer = String::new();
-    held.read_to_string(&mut answer).unwrap();
+    waits.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
     let (again, replayed) = stage.post(second, "/v1/events", "held", &event);
     assert!(replayed && answer.ends_with(&again.body), "{answer} {again:?}");
