@@ -129,7 +129,6 @@ impl Config {
                 Some(backends::management(&settings, broker).map_err(wrong)?)
             }
         };
-        own.fits_the_inbox(&settings).map_err(wrong)?;
         settings.ledger.fits(&own.layout, &settings.outbox.table).map_err(wrong)?;
         let outboxes = outboxes::all(&settings, &own.layout).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
@@ -141,6 +140,8 @@ impl Config {
             let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
             own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
         }
+        let partitioned = matches!(backends, Backends::Networked { .. });
+        own.fits_the_inbox(&settings, &push, partitioned).map_err(wrong)?;
         let migration = settings.migration.definition(&own.layout, layers.is_set("migration.events"));
         let migration = migration.map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
@@ -168,9 +169,19 @@ impl Config {
 
     /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.
     pub(crate) fn push_consumer(&self, subscription: &Subscription) -> ConsumerConfig {
-        let mut usual = subscription.consumer_config();
-        usual.inbox = self.inbox_of(&subscription.name);
-        let named = self.settings.consumer.iter().find(|consumer| consumer.name == subscription.name);
+        self.consumer_over(&subscription.name, subscription.consumer_config())
+    }
+
+    /// How those who pull are a consumer: as `usual`, under the inbox and the keys that a [[consumer]] of this name says. Its limits are
+    /// not theirs: what they take is out for as long as their lease.
+    pub(crate) fn pull_consumer(&self, name: &ConsumerName, usual: ConsumerConfig) -> ConsumerConfig {
+        let ConsumerConfig { inbox, key_prefix, .. } = self.consumer_over(name, usual.clone());
+        ConsumerConfig { inbox, key_prefix, ..usual }
+    }
+
+    fn consumer_over(&self, name: &ConsumerName, mut usual: ConsumerConfig) -> ConsumerConfig {
+        usual.inbox = self.inbox_of(name);
+        let named = self.settings.consumer.iter().find(|consumer| consumer.name == *name);
         let said = named.map(|consumer| consumer.over(usual.clone()));
         // What cannot be was refused when the configuration was read.
         said.and_then(Result::ok).unwrap_or(usual)

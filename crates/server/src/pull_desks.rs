@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
-use postrider::consumer::ConsumerConfig;
 use postrider::dedup::Accelerator;
 use postrider::pull::{PullDesk, PullHandler, Said};
 use postrider::registry::Registry;
@@ -151,10 +150,9 @@ impl<S: WholeStore> PullDesks<S> {
         topology: Topology,
         desk: Arc<PullDesk>,
     ) -> Result<Running<S>, StartError> {
-        // What a consumer that shares its inbox applied, is applied.
-        let inbox = self.config.inbox_of(&consumer);
-        let config = ConsumerConfig { inbox: inbox.clone(), ..PullDesk::consumer_config() };
-        let applied = (self.store.clone(), inbox.unwrap_or_else(|| consumer.clone()));
+        let config = self.config.pull_consumer(&consumer, PullDesk::consumer_config());
+        let inbox = config.inbox.as_ref().unwrap_or(&consumer);
+        let applied = (self.store.clone(), inbox.clone());
         let handlers = Registry::new().on_outside("#", PullHandler::new(desk, applied));
         let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone());
         if let Some(accelerator) = &self.accelerator {
@@ -166,6 +164,7 @@ impl<S: WholeStore> PullDesks<S> {
             .topology(topology)
             .consumer_with(consumer, service.clone(), handlers, config)
             .leave_dead_letters()
+            .leave_inbox()
             .start()
             .await
     }
