@@ -11,6 +11,7 @@ use postrider::progress::{
     ProgressStore as _, Status, Update, completion_id,
 };
 use postrider::redis::{JobKeys, Redis, RedisConfig, RedisProgress, RedisView};
+use postrider::settlement::RetryPolicy;
 use postrider::store::Jobs;
 use postrider::topology::{ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use postrider::{Clock, Event};
@@ -125,7 +126,7 @@ async fn a_caller_goes_on_without_redis_and_what_he_did_is_counted_and_announced
     let (clock, vhost) = (Clock::system(), shared().unwrap().vhost().await.unwrap());
     let broker = worker::connect_rabbitmq(&vhost.amqp_url, &clock).await.unwrap();
     let exchange = ExchangeName::new("jobs").unwrap();
-    let ears = ServiceQueue::new("ears", Default::default()).unwrap().bind(&exchange, "job.*").unwrap();
+    let ears = ServiceQueue::new("ears", RetryPolicy::default()).unwrap().bind(&exchange, "job.*").unwrap();
     let topology = Topology::default().exchange(exchange.clone(), ExchangeKind::Topic).service(&ears);
     broker.declare(&topology).await.unwrap();
     let format = postrider::WireFormat::Envelope;

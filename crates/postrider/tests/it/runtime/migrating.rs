@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::broker::Outgoing;
+use async_trait::async_trait;
+use postrider::broker::{BrokerError, Delivery, Outgoing, Published, Removal, Settler, Subscription};
 use postrider::envelope::{WireFormat, wire};
 use postrider::migration::{self, Comparing, Definition, Difference, Parity, Side, Source, Standing, Taken};
 use postrider::postgres::{Postgres, PostgresConfig};
@@ -15,6 +16,7 @@ use postrider::topology::{ExchangeKind, QueueName, RoutingKey, ServiceQueue, Top
 use postrider::{Broker, Clock, Envelope};
 use postrider_testkit::servers::{TestDatabase, TestVhost, shared};
 use postrider_testkit::worker::{self, mailer};
+use tokio::sync::Notify;
 
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -98,6 +100,15 @@ impl Buses {
         assert_eq!((standing.relays.len(), standing.obedient()), (self.relays.len(), self.relays.len()));
     }
 
+    /// Everything that is committed is marked as published: a comparison judges no other.
+    async fn marked(&self) {
+        let open = "SELECT count(*) FROM postrider.event_outbox WHERE status <> 'published'";
+        self.until("everything is marked", async || {
+            sqlx::query_scalar::<_, i64>(open).fetch_one(self.store.pool()).await.unwrap() == 0
+        })
+        .await;
+    }
+
     /// Somebody else publishes.
     async fn publish(&self, side: Side, envelope: &Envelope) {
         let exchange = match side {
@@ -112,28 +123,88 @@ impl Buses {
         self.broker.publish(vec![Outgoing { exchange, routing_key, message }]).await;
     }
 
-    /// Compares, and does something meanwhile, when both taps are there.
-    async fn compare(&self, meanwhile: impl AsyncFn()) -> Parity {
-        self.compare_with(None, meanwhile).await
+    /// Compares until so many events have arrived, and does something meanwhile.
+    async fn compare(&self, most_events: usize, meanwhile: impl AsyncFn()) -> Parity {
+        Box::pin(self.compare_with(None, most_events, meanwhile)).await
     }
 
     /// The same with the outbox of another database.
-    async fn compare_with(&self, other: Option<&Postgres>, meanwhile: impl AsyncFn()) -> Parity {
+    async fn compare_with(
+        &self,
+        other: Option<&Postgres>,
+        most_events: usize,
+        meanwhile: impl AsyncFn(),
+    ) -> Parity {
         let source = |store: &Postgres, label| Source::new(store.clone(), label, self.relay.clone());
         let first = source(&self.store, "event_outbox");
         let sources: Vec<_> =
             std::iter::once(first).chain(other.map(|other| source(other, "shop"))).collect();
-        let (listen, patience) = (Duration::from_secs(4), LIMIT);
-        let how = Comparing { listen, patience, ..Comparing::default() };
-        let tap = QueueName::new("postrider.tap.mail.legacy").unwrap();
+        let how = Comparing { listen: LIMIT, most_events, patience: LIMIT };
+        let listening = Arc::new(Notify::new());
+        let heard: Arc<dyn Broker> =
+            Arc::new(Heard { broker: self.broker.clone(), listening: listening.clone() });
         let doing = async {
-            self.until("the taps are there", async || self.broker.depth(&tap).await.is_ok()).await;
-            // Bound and subscribed a moment later; what is heard before the window opens is not judged.
-            self.clock.sleep(Duration::from_secs(1)).await;
+            listening.notified().await;
             meanwhile().await;
         };
-        let comparing = migration::compare(&sources, &self.broker, &self.clock, &how);
-        tokio::join!(comparing, doing).0.unwrap()
+        tokio::join!(migration::compare(&sources, &heard, &self.clock, &how), doing).0.unwrap()
+    }
+}
+
+/// The broker, and that somebody has begun to listen to a queue of it.
+struct Heard {
+    broker: Arc<dyn Broker>,
+    listening: Arc<Notify>,
+}
+
+#[async_trait]
+impl Broker for Heard {
+    async fn declare(&self, topology: &Topology) -> Result<(), BrokerError> {
+        self.broker.declare(topology).await
+    }
+
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
+        self.broker.publish(batch).await
+    }
+
+    async fn subscribe(
+        &self,
+        queue: &QueueName,
+        prefetch: u16,
+    ) -> Result<Box<dyn Subscription>, BrokerError> {
+        let subscription = self.broker.subscribe(queue, prefetch).await?;
+        Ok(Box::new(HeardQueue { subscription, listening: self.listening.clone() }))
+    }
+
+    async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
+        self.broker.depth(queue).await
+    }
+
+    async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
+        self.broker.remove(removal).await
+    }
+
+    async fn ping(&self) -> Result<(), BrokerError> {
+        self.broker.ping().await
+    }
+
+    async fn close(&self) {}
+}
+
+struct HeardQueue {
+    subscription: Box<dyn Subscription>,
+    listening: Arc<Notify>,
+}
+
+#[async_trait]
+impl Subscription for HeardQueue {
+    async fn next(&mut self, max: usize) -> Result<Vec<Delivery>, BrokerError> {
+        self.listening.notify_one();
+        self.subscription.next(max).await
+    }
+
+    fn settler(&self) -> Box<dyn Settler> {
+        self.subscription.settler()
     }
 }
 
@@ -185,14 +256,16 @@ async fn a_difference_between_the_buses_is_named_and_stops_the_cutover() {
     // Before anybody listened.
     withheld(buses.store.pool(), 900).await;
     let parity = buses
-        .compare(async || {
+        .compare(12, async || {
             buses.commit(0..10).await;
             withheld(buses.store.pool(), 901).await;
             buses.publish(Side::New, &email(901)).await;
-            buses.publish(Side::Legacy, &email(902)).await;
             let mut other = email(3);
             other.payload = email(4).payload;
             buses.publish(Side::Legacy, &other).await;
+            buses.marked().await;
+            // The last to arrive.
+            buses.publish(Side::Legacy, &email(902)).await;
         })
         .await;
     assert_eq!((parity.holds, parity.compared), (false, 11), "{parity:#?}");
@@ -214,20 +287,26 @@ async fn a_difference_between_the_buses_is_named_and_stops_the_cutover() {
 
     // The copies are made up for, so the next one holds.
     buses.arrive(10 + 1, 10 + 2 + 2).await;
-    let parity = buses.compare(async || buses.commit(10..20).await).await;
-    assert_eq!((parity.holds, parity.compared), (true, 10), "{parity:#?}");
+    let more = async || {
+        buses.commit(10..20).await;
+        buses.marked().await;
+        buses.commit(20..21).await;
+    };
+    let parity = buses.compare(11, more).await;
+    // The last one may not be marked yet when it has arrived.
+    assert!(parity.holds && parity.compared >= 10, "{parity:#?}");
 
     // Nothing is copied in another database, where this migration does not run: that is no parity.
     let database = shared().unwrap().database().await.unwrap();
     let other = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
     other.migrate().await.unwrap();
-    let parity = buses
-        .compare_with(Some(&other), async || {
-            buses.commit(20..30).await;
-            withheld(other.pool(), 904).await;
-            buses.publish(Side::New, &email(904)).await;
-        })
-        .await;
+    let foreign = async || {
+        buses.commit(21..31).await;
+        withheld(other.pool(), 904).await;
+        buses.marked().await;
+        buses.publish(Side::New, &email(904)).await;
+    };
+    let parity = Box::pin(buses.compare_with(Some(&other), 11, foreign)).await;
     assert_eq!((parity.holds, parity.compared, parity.missing), (false, 11, 1), "{parity:#?}");
     let [Difference::Missing { error: Some(why), .. }] = parity.differences.as_slice() else {
         panic!("{parity:#?}")
