@@ -260,7 +260,9 @@ pub(super) async fn a_repeat_in_a_batch_does_not_take_the_answer_away<S: Effects
     let redis = in_front(&mut stage).await;
     let answering = batch_handler_fn::<S, _>(|_, events| {
         Box::pin(async move {
-            events.iter().for_each(|event| event.answer(r#"{"entry":4711}"#));
+            for event in events {
+                event.answer(r#"{"entry":4711}"#);
+            }
             Ok(())
         })
     });
