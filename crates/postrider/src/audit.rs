@@ -91,7 +91,7 @@ pub async fn account_of<S: Audit>(
     broker: &Arc<dyn Broker>,
     consumer: &Registration,
 ) -> Result<Account, AuditError> {
-    let Registration { name, service, topology, exchange } = consumer;
+    let Registration { name, service, topology, exchange, .. } = consumer;
     // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
     let dead_in_queue = depth(broker, &service.dead_letter_queue).await?;
     let mut in_queues = depth(broker, service.name()).await?;
@@ -102,6 +102,7 @@ pub async fn account_of<S: Audit>(
     for source in sources {
         let scope = AuditScope {
             consumer: name.clone(),
+            inbox: consumer.inbox().clone(),
             queue: service.name().clone(),
             topology: topology.clone(),
             exchange: source.exchange.as_ref().unwrap_or(exchange).clone(),

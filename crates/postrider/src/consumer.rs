@@ -114,7 +114,7 @@ pub struct Consumer<S: ConsumerStore> {
     told_of_lineage: AtomicBool,
     /// What is asked of the inbox for handlers that work outside, and told it.
     looks: Together<Arrival, Admission>,
-    marks: Together<(Arrival, bool), Admission>,
+    marks: Together<outside::Worked, Admission>,
     meters: OnceLock<Meters>,
     /// How many events such handlers have in hand.
     calls: AtomicUsize,

@@ -219,14 +219,20 @@ impl Failure {
     }
 }
 
-/// Reads a `Retry-After` header: seconds, or a date. Nothing if it is neither; a date that has passed is no time at all.
+/// Nobody is waited for any longer: an answer must not send an event to the year 9999.
+const MOST_PATIENCE: Duration = Duration::from_hours(24);
+
+/// Reads a `Retry-After` header: seconds, or a date; a day at most. Nothing if it is neither; a date that has passed is no time at
+/// all.
 pub fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
-    if let Ok(seconds) = text.parse::<u64>() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    Some(Duration::try_from(date.duration_since(now)).unwrap_or(Duration::ZERO))
+    let asked = if let Ok(seconds) = text.parse::<u64>() {
+        Duration::from_secs(seconds)
+    } else {
+        let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+        Duration::try_from(date.duration_since(now)).unwrap_or(Duration::ZERO)
+    };
+    Some(asked.min(MOST_PATIENCE))
 }
 
 impl std::fmt::Display for Failure {
@@ -316,6 +322,8 @@ mod tests {
         assert_eq!(retry_after("120", now), Some(Duration::from_mins(2)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(37)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("99999999999", now), Some(Duration::from_hours(24)));
+        assert_eq!(retry_after("Fri, 31 Dec 9999 00:00:00 GMT", now), Some(Duration::from_hours(24)));
         assert_eq!(retry_after("soon", now), None);
         assert_eq!(retry_after("-5", now), None);
     }

@@ -59,7 +59,7 @@ pub struct Runtime<S: Backend> {
     collected: Vec<ServiceQueue>,
     rules: Vec<Rule>,
     operations: bool,
-    inbox_keeps: Duration,
+    inbox_keeps: Option<Duration>,
     accelerator: Option<Accelerator>,
     collects: bool,
     origin: ExchangeName,
@@ -100,7 +100,7 @@ impl<S: Backend> Runtime<S> {
             collected: Vec::new(),
             rules: Vec::new(),
             operations: false,
-            inbox_keeps: INBOX_KEEPS,
+            inbox_keeps: Some(INBOX_KEEPS),
             accelerator: None,
             collects: true,
             origin: ExchangeName::default_exchange(),
@@ -149,7 +149,14 @@ impl<S: Backend> Runtime<S> {
     /// the outbox, or from the dead letters.
     #[must_use]
     pub fn inbox_keeps(mut self, keep: Duration) -> Self {
-        self.inbox_keeps = keep;
+        self.inbox_keeps = Some(keep);
+        self
+    }
+
+    /// Leaves forgetting to others: whoever shares a store with another runtime, which knows how long the inbox remembers.
+    #[must_use]
+    pub fn leave_inbox(mut self) -> Self {
+        self.inbox_keeps = None;
         self
     }
 
@@ -229,13 +236,16 @@ impl<S: Backend> Runtime<S> {
     fn registrations(&self) -> Vec<Registration> {
         let topology = self.whole_topology();
         let exchange = self.relay.as_ref().map_or(&self.origin, |relay| &relay.exchange);
-        let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
-            name: name.clone(),
-            service: service.clone(),
-            topology: topology.clone(),
-            exchange: exchange.clone(),
-        };
-        self.consumers.iter().map(|(name, service, ..)| registration(name, service)).collect()
+        let registration =
+            |name: &ConsumerName, service: &ServiceQueue, config: &ConsumerConfig| Registration {
+                name: name.clone(),
+                inbox: config.inbox.clone(),
+                service: service.clone(),
+                topology: topology.clone(),
+                exchange: exchange.clone(),
+            };
+        let consumers = self.consumers.iter();
+        consumers.map(|(name, service, _, config)| registration(name, service, config)).collect()
     }
 
     /// Declares the topology and starts everything.
@@ -267,8 +277,10 @@ impl<S: Backend> Runtime<S> {
             }
             status
         });
-        let keeper = InboxKeeper::new(self.store.clone(), self.clock.clone(), self.inbox_keeps);
-        tasks.spawn(keeper.run(stop.clone()));
+        if let Some(keep) = self.inbox_keeps {
+            let keeper = InboxKeeper::new(self.store.clone(), self.clock.clone(), keep);
+            tasks.spawn(keeper.run(stop.clone()));
+        }
         let (mut consumers, process) = (Vec::new(), Arc::default());
         for ((name, service, registry, config), registration) in self.consumers.into_iter().zip(registrations)
         {

@@ -45,6 +45,7 @@ pub use error::{StoreError, StoreErrorKind};
 pub use held::{Held, HeldEvent, HeldHead, HeldKey, HeldState};
 pub(crate) use held::{pack, unpack};
 pub use housekeeping::{Archive, HouseRules, Housekeeping, Kept, PartitionSpan};
+pub(crate) use inbox::Mark;
 pub use inbox::{Admission, Arrival, Inbox};
 pub use jobs::Jobs;
 pub use letter::{

@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use layers::Layers;
 use postrider::consumer::ConsumerConfig;
 use postrider::push::Subscription;
-use postrider::topology::Topology;
+use postrider::topology::{ConsumerName, Topology};
 
 /// Every setting with its default.
 pub(crate) const DEFAULTS: &str = include_str!("../../../config.default.toml");
@@ -131,7 +131,6 @@ impl Config {
                 Some(backends::management(&settings, broker).map_err(wrong)?)
             }
         };
-        own.fits_the_inbox(&settings).map_err(wrong)?;
         settings.ledger.fits(&own.layout, &settings.outbox.table).map_err(wrong)?;
         let outboxes = outboxes::all(&settings, &own.layout).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
@@ -154,6 +153,8 @@ impl Config {
             let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
             own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
         }
+        let partitioned = matches!(backends, Backends::Networked { .. });
+        own.fits_the_inbox(&settings, &push, partitioned).map_err(wrong)?;
         let migration = settings.migration.definition(&own.layout).map_err(wrong)?;
         let values = layers.flat().into_iter().map(|(key, value)| (key, Secret::new(value))).collect();
         Ok(Self {
@@ -180,12 +181,21 @@ impl Config {
 
     /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.
     pub(crate) fn push_consumer(&self, subscription: &Subscription) -> ConsumerConfig {
-        let mut usual = subscription.consumer_config();
+        self.consumer_over(&subscription.name, subscription.consumer_config())
+    }
+
+    /// How those who pull are a consumer: as `usual`, under the inbox and the keys that a [[consumer]] of this name says. Its limits are
+    /// not theirs: what they take is out for as long as their lease.
+    pub(crate) fn pull_consumer(&self, name: &ConsumerName, usual: ConsumerConfig) -> ConsumerConfig {
+        let ConsumerConfig { inbox, key_prefix, .. } = self.consumer_over(name, usual.clone());
+        ConsumerConfig { inbox, key_prefix, ..usual }
+    }
+
+    fn consumer_over(&self, name: &ConsumerName, mut usual: ConsumerConfig) -> ConsumerConfig {
         // Whoever's inbox another consumer shares, shares it too.
-        let shared =
-            |consumer: &&consumer::ConsumerShort| consumer.inbox.as_ref() == Some(&subscription.name);
-        usual.inbox = self.settings.consumer.iter().find(shared).map(|_| subscription.name.clone());
-        let named = self.settings.consumer.iter().find(|consumer| consumer.name == subscription.name);
+        let shared = |consumer: &&consumer::ConsumerShort| consumer.inbox.as_ref() == Some(name);
+        usual.inbox = self.settings.consumer.iter().find(shared).map(|_| name.clone());
+        let named = self.settings.consumer.iter().find(|consumer| consumer.name == *name);
         let said = named.map(|consumer| consumer.over(usual.clone()));
         // What cannot be was refused when the configuration was read.
         said.and_then(Result::ok).unwrap_or(usual)

@@ -161,7 +161,9 @@ impl<S: WholeStore> PullDesks<S> {
         layout: &Layout,
         desk: Arc<PullDesk>,
     ) -> Result<Running<S>, StartError> {
-        let applied = (self.store.clone(), consumer.clone());
+        let config = self.config.pull_consumer(&consumer, PullDesk::consumer_config());
+        let inbox = config.inbox.as_ref().unwrap_or(&consumer);
+        let applied = (self.store.clone(), inbox.clone());
         let handlers = Registry::new().on_outside("#", PullHandler::new(desk, applied));
         let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone());
         if let Some(accelerator) = &self.accelerator {
@@ -171,8 +173,9 @@ impl<S: WholeStore> PullDesks<S> {
             .relay(None)
             .events_from(layout.exchange.clone())
             .topology(layout.topology.clone())
-            .consumer_with(consumer, service.clone(), handlers, PullDesk::consumer_config())
+            .consumer_with(consumer, service.clone(), handlers, config)
             .leave_dead_letters()
+            .leave_inbox()
             .start()
             .await
     }

@@ -140,7 +140,7 @@ macro_rules! store_conformance {
         ]);
         $crate::conformance_cases!($fixture, inbox: [
             an_event_is_new_once, another_payload_is_a_conflict, consumers_are_apart, a_rollback_forgets,
-            repeats_inside_a_batch_are_told, a_large_batch_is_admitted, admitting_nothing_is_fine,
+            another_tenant_is_a_conflict, repeats_inside_a_batch_are_told, a_large_batch_is_admitted, admitting_nothing_is_fine,
             of_two_transactions_one_is_new, a_waiting_transaction_is_new_after_a_rollback,
             batches_in_opposite_order_apply_each_event_once, odd_ids_are_told_apart,
             an_answer_is_kept_with_its_mark, what_is_old_is_forgotten_and_known_to_be, a_store_knows_its_history,

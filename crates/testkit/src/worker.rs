@@ -71,6 +71,7 @@ pub fn registrations() -> Result<Vec<Registration>> {
             let name = ConsumerName::new(consumer)?;
             Ok(Registration {
                 name,
+                inbox: None,
                 service: service(consumer)?,
                 topology: topology.clone(),
                 exchange: exchange()?,

@@ -131,7 +131,10 @@ impl<S: ConsumerStore> Consumer<S> {
             }
         }
         match self.store.commit(tx).await {
-            Ok(()) => Ok(Tried::Done(outcomes)),
+            Ok(()) => {
+                answer_repeats(events, &outcomes, &fresh);
+                Ok(Tried::Done(outcomes))
+            }
             Err(error) if is_ours(&error) => Ok(Tried::Failed(error.into())),
             Err(error) => Err(error),
         }
@@ -184,6 +187,16 @@ pub(super) fn outcome(event: &Incoming, admission: Admission) -> Outcome {
             Outcome::Duplicate
         }
         Admission::Conflict => Outcome::Conflict,
+    }
+}
+
+/// An event that was twice in a batch has the answer of the first.
+fn answer_repeats(events: &[Incoming], outcomes: &[Outcome], fresh: &[Incoming]) {
+    let repeats = events.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Duplicate);
+    for (repeat, _) in repeats {
+        if let Some(first) = fresh.iter().find(|first| first.envelope.id == repeat.envelope.id) {
+            repeat.set_answer(first.answered());
+        }
     }
 }
 

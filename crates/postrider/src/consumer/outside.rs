@@ -6,6 +6,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -39,14 +40,30 @@ impl<S: ConsumerStore> Consumer<S> {
                 if let Err(failure) = answer {
                     return Some(Outcome::Failed(failure));
                 }
+                let done = Worked { arrival, held, answer: incoming.answered() };
+                return self.mark_surely(incoming, done, stop).await;
             }
             Admission::Conflict => return Some(Outcome::Conflict),
             known @ Admission::Duplicate(_) if !held => return Some(outcome(incoming, known)),
             // It was applied, and has to leave the table of held events still.
             Admission::Duplicate(_) => {}
         }
-        let marking = || self.marks.call((arrival.clone(), held), |arrivals| self.mark(arrivals));
-        self.surely(stop, marking).await.map(|admission| outcome(incoming, admission))
+        self.mark_surely(incoming, Worked { arrival, held, answer: None }, stop).await
+    }
+
+    /// Marks what is done. Nothing when it was told to stop before that.
+    async fn mark_surely(
+        &self,
+        incoming: &Incoming,
+        done: Worked,
+        stop: &CancellationToken,
+    ) -> Option<Outcome> {
+        let marking = || self.marks.call(done.clone(), |all| self.mark(all));
+        let outcome = self.surely(stop, marking).await.map(|admission| outcome(incoming, admission))?;
+        if outcome == Outcome::Applied {
+            incoming.set_answer(done.answer);
+        }
+        Some(outcome)
     }
 
     /// Waits until one more may be with the handler. Those whose mark is being written are not: the next can begin meanwhile.
@@ -70,15 +87,19 @@ impl<S: ConsumerStore> Consumer<S> {
         Ok(known.into_iter().map(|admission| self.admitted(admission)).collect())
     }
 
-    /// Marks events as applied; those that were held leave their table in the same transaction.
-    async fn mark(&self, arrivals: Vec<(Arrival, bool)>) -> Result<Vec<Admission>, StoreError> {
-        let held: Vec<_> =
-            arrivals.iter().filter(|(_, held)| *held).map(|(arrival, _)| arrival.event_id.clone()).collect();
-        let arrivals: Vec<_> = arrivals.into_iter().map(|(arrival, _)| arrival).collect();
+    /// Marks events as applied, and keeps their answers; those that were held leave their table in the same transaction.
+    async fn mark(&self, done: Vec<Worked>) -> Result<Vec<Admission>, StoreError> {
+        let arrivals: Vec<_> = done.iter().map(|done| done.arrival.clone()).collect();
         let mut tx = self.store.begin().await?;
         let admissions = self.store.admit(&mut tx, self.inbox(), &arrivals).await?;
-        for event in &held {
-            self.store.let_go(&mut tx, &self.name, event).await?;
+        let new = done.iter().zip(&admissions).filter(|(_, admission)| **admission == Admission::New);
+        let answers: Vec<_> =
+            new.filter_map(|(done, _)| Some((done.arrival.event_id.clone(), done.answer.clone()?))).collect();
+        if !answers.is_empty() {
+            self.store.keep_answers(&mut tx, self.inbox(), &answers).await?;
+        }
+        for held in done.iter().filter(|done| done.held) {
+            self.store.let_go(&mut tx, &self.name, &held.arrival.event_id).await?;
         }
         self.store.commit(tx).await?;
         Ok(admissions.into_iter().map(|admission| self.admitted(admission)).collect())
@@ -98,6 +119,16 @@ impl<S: ConsumerStore> Consumer<S> {
             () = self.clock.sleep(self.config.handler_limit) => Some(Err(too_slow(self.config.handler_limit))),
         }
     }
+}
+
+/// An event whose handler is done with it, to be marked.
+#[derive(Clone)]
+pub(super) struct Worked {
+    arrival: Arrival,
+    /// It is in the table of held events.
+    held: bool,
+    /// What the handler answered.
+    answer: Option<Bytes>,
 }
 
 /// A place with the handler, given back when it is dropped.

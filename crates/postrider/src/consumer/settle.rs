@@ -22,6 +22,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 /// After that the delivery is kept, and tried again this often.
 const KEPT_PAUSE: Duration = Duration::from_secs(10);
+/// A time to wait that is shorter than this is none.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// What a delivery that may be acked means to those behind it on an ordered queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +91,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let settlement = decide(outcome, arrived.attempt, &self.service.retry, now, self.clock.random());
         self.count(outcome, &settlement);
         self.note(arrived, outcome);
+        self.tell_repeats(arrived, outcome);
         let on_dead = arrived.key().and(self.service.order);
         let (retries, delay) = match settlement {
             Settlement::Ack => return Some(Fate::Done),
@@ -101,7 +104,7 @@ impl<S: ConsumerStore> Consumer<S> {
                 };
             }
             Settlement::Retry { delay } => (arrived.attempt, delay),
-            Settlement::Defer { delay } => (arrived.attempt - 1, delay),
+            Settlement::Defer { delay } => (arrived.attempt - 1, self.patience(outcome, delay)),
         };
         let mut message = arrived.delivery.message.clone();
         self.mark_waiting(&mut message, &arrived.delivery, retries);
@@ -116,6 +119,13 @@ impl<S: ConsumerStore> Consumer<S> {
         }
         self.publish(self.to_wait_queue(message, delay), stop).await?;
         Some(Fate::Done)
+    }
+
+    /// Who only says "later" is asked again after the shortest wait there is, and not at once, over and over.
+    fn patience(&self, outcome: &Outcome, delay: Duration) -> Duration {
+        let shortest = self.service.wait_queues.first().map_or(FIRST_PAUSE, |wait| wait.delay);
+        let says_when = delay >= AT_ONCE || !matches!(outcome, Outcome::Failed(_));
+        if says_when { delay } else { shortest }
     }
 
     /// Publishes until confirmed. Nothing when told to stop before that.
@@ -214,6 +224,17 @@ impl<S: ConsumerStore> Consumer<S> {
         )
     }
 
+    /// An event that came again.
+    fn tell_repeats(&self, arrived: &Arrived, outcome: &Outcome) {
+        let event_id = arrived.event_id().map(AsRef::<str>::as_ref);
+        match outcome {
+            Outcome::Conflict => tracing::warn!(consumer = %self.name, event_id,
+                "an event that was applied came again with another payload, or of another tenant; it is a dead letter now"),
+            Outcome::Duplicate => tracing::debug!(consumer = %self.name, event_id, "applied before; acked"),
+            _ => {}
+        }
+    }
+
     fn count(&self, outcome: &Outcome, settlement: &Settlement) {
         let (meters, status) = (self.meters(), &self.status);
         let (metric, counter) = match (outcome, settlement) {
@@ -240,7 +261,9 @@ pub(super) fn error_of(outcome: &Outcome) -> String {
         Outcome::Failed(failure) => failure.message.clone(),
         Outcome::Malformed(why) => why.clone(),
         Outcome::NoHandler => "this consumer has no handler for this type of event".to_owned(),
-        Outcome::Conflict => "this event id was applied before with another payload".to_owned(),
+        Outcome::Conflict => {
+            "this event id was applied before with another payload, or for another tenant".to_owned()
+        }
         Outcome::Crashed { times } => {
             format!("the process died {times} times while it handled this event and none beside it")
         }

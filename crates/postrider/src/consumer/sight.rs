@@ -56,6 +56,10 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) fn note(&self, arrived: &Arrived, outcome: &Outcome) {
         let (Some(accelerator), Some(sighting)) = (&self.accelerator, &arrived.sighting) else { return };
         let Some(status) = note(outcome).filter(|_| !arrived.known) else { return };
+        // In a shared inbox a duplicate may say something else than what was applied.
+        if *outcome == Outcome::Duplicate && self.config.inbox.is_some() {
+            return;
+        }
         let answer = arrived.read.as_ref().ok().and_then(Incoming::answered);
         accelerator.note(sighting, status, answer.as_ref().filter(|_| status == Status::Completed));
     }

@@ -103,7 +103,7 @@ pub async fn plan_events<S: Backend>(
     let mut filters = vec![plan.filter.clone()];
     let mut consumers = Vec::new();
     for consumer in store.registrations().await?.into_iter().filter(|consumer| may_reach(plan, consumer)) {
-        let Some(before) = store.forgotten_before(&consumer.name).await? else { continue };
+        let Some(before) = store.forgotten_before(consumer.inbox()).await? else { continue };
         filters.push(EventFilter { to: plan.filter.to.min(before), ..plan.filter.clone() });
         consumers.push(consumer.name);
     }
@@ -230,7 +230,7 @@ impl EventWork {
             let reached = messages.iter().filter(|message| reaches(&message.to, &consumer));
             let events: Vec<EventId> = reached.filter_map(|message| message.event_id.clone()).collect();
             if !events.is_empty() {
-                store.forget_events(tx, &consumer.name, &events).await?;
+                store.forget_events(tx, consumer.inbox(), &events).await?;
             }
         }
         let entries = messages.iter().map(|message| self.entry(message, operation, &plan)).collect();

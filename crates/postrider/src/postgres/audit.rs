@@ -20,11 +20,11 @@ const REACHING: &str = "FROM {outbox} o \
          (COALESCE(o.exchange, $2), COALESCE(o.routing_key, {key})) IN (SELECT * FROM UNNEST($3::text[], $4::text[]))))";
 
 /// Each by the first of the places where it shows. A row that sends a message again is a place where its event waits, in whatever
-/// outbox of the database; dead letters go through the default one. `$5` consumer.
+/// outbox of the database; dead letters go through the default one. `$5` consumer, `$6` its inbox.
 const PLACED: &str = "WITH placed AS ( \
          SELECT o.id::text AS id, o.position, CASE \
              WHEN EXISTS (SELECT FROM postrider.event_inbox i \
-                          WHERE i.consumer_name = $5 AND i.event_id = o.id::text) THEN 'applied' \
+                          WHERE i.consumer_name = $6 AND i.event_id = o.id::text) THEN 'applied' \
              WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
                           WHERE d.event_id = o.id::text AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
              WHEN o.status <> 'published' {again} THEN 'unpublished' \
@@ -38,17 +38,17 @@ const AGAIN: &str = "OR EXISTS (SELECT FROM {again_in} again WHERE again.event_i
          AND (again.target_queue = $1 OR again.target_queue IS NULL) AND again.status IN ('pending', 'failed'))";
 
 const COUNT: &str = "{placed} SELECT place, count(*) FROM placed GROUP BY place";
-const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $6";
+const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $7";
 
 /// What the outbox alone says, a page at a time.
 const COMMITTED: &str = "SELECT o.id::text, o.position, CASE \
          WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' ELSE 'elsewhere' END \
      {reaching} AND o.position > $5 ORDER BY o.position LIMIT $6";
 
-/// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events. OFFSET 0 makes each a probe of its own: all that
+/// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events, `$4` its inbox. OFFSET 0 makes each a probe of its own: all that
 /// a consumer has would be read for a few events, while the statistics do not know the consumer.
 const PLACES: &str = "SELECT CASE \
-         WHEN EXISTS (SELECT FROM postrider.event_inbox i WHERE i.consumer_name = $2 AND i.event_id = e.id OFFSET 0) \
+         WHEN EXISTS (SELECT FROM postrider.event_inbox i WHERE i.consumer_name = $4 AND i.event_id = e.id OFFSET 0) \
              THEN 'applied' \
          WHEN EXISTS (SELECT FROM postrider.dead_letter d \
                       WHERE d.event_id = e.id AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
@@ -105,6 +105,7 @@ impl Audit for Postgres {
             .bind(scope.queue.as_str())
             .bind(scope.consumer.as_str())
             .bind(ids)
+            .bind(scope.inbox.as_str())
             .fetch_all(self.pool());
         let places = self.limited("looking for events, for the audit", places).await?;
         Ok(places.iter().map(|place| Place::from_word(place)).collect())
@@ -153,6 +154,7 @@ impl Postgres {
             .bind(&exchanges)
             .bind(&keys)
             .bind(scope.consumer.as_str())
+            .bind(scope.inbox.as_str())
             .fetch_all(&mut *connection)
             .await?;
         let mut count = ConsumerCount::default();
@@ -166,6 +168,7 @@ impl Postgres {
                 .bind(&exchanges)
                 .bind(&keys)
                 .bind(scope.consumer.as_str())
+                .bind(scope.inbox.as_str())
                 .bind(i64::try_from(scope.list).unwrap_or(i64::MAX))
                 .fetch_all(connection)
                 .await?;

@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::{Postgres, PostgresTx};
 use crate::envelope::{EventId, PayloadHash};
-use crate::store::{Admission, Arrival, Inbox, StoreError, StoreErrorKind};
+use crate::store::{Admission, Arrival, Inbox, Mark, StoreError, StoreErrorKind};
 use crate::topology::ConsumerName;
 
 /// Waits for any other transaction that holds a mark of the same event; if that one rolls back, the mark is ours.
@@ -20,8 +20,8 @@ const MARK: &str = "INSERT INTO postrider.event_inbox (consumer_name, event_id, 
 /// A probe of the key for each id. Written as `event_id = ANY($2)`, PostgreSQL reads all of a consumer's marks instead while its statistics
 /// know nothing of a new consumer, and keeps to that plan: 20 ms instead of 0.1 for 64 ids among 20,000. So it is planned each
 /// time, too.
-const KNOWN: &str = "SELECT mark.event_id, mark.payload_hash, mark.response FROM UNNEST($2::text[]) AS asked (event_id) \
-     CROSS JOIN LATERAL (SELECT event_id, payload_hash, response FROM postrider.event_inbox i \
+const KNOWN: &str = "SELECT mark.event_id, mark.payload_hash, mark.group_id, mark.response FROM UNNEST($2::text[]) AS asked (event_id) \
+     CROSS JOIN LATERAL (SELECT event_id, payload_hash, group_id, response FROM postrider.event_inbox i \
          WHERE i.consumer_name = $1 AND i.event_id = asked.event_id OFFSET 0) mark";
 
 /// The marks are this transaction's own, so that none moves between the probe and the change.
@@ -36,8 +36,8 @@ const LINEAGE: &str = "SELECT (SELECT system_identifier FROM pg_control_system()
      || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' \
      || (SELECT oid FROM pg_database WHERE datname = current_database())::text";
 
-/// What was marked before: its hash, and its answer.
-type Known = HashMap<String, (Option<PayloadHash>, Option<Bytes>)>;
+/// What was marked before, by id.
+type Known = HashMap<String, Mark>;
 
 impl Inbox for Postgres {
     async fn admit(
@@ -88,10 +88,7 @@ impl Inbox for Postgres {
         let known = read(&self.limited("looking into the inbox", select.fetch_all(self.pool())).await?);
         let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
             None => Admission::New,
-            Some((hash, answer)) if *hash == Some(arrival.payload_hash) => {
-                Admission::Duplicate(answer.clone())
-            }
-            Some(_) => Admission::Conflict,
+            Some(mark) => mark.judge(arrival),
         };
         Ok(arrivals.iter().map(judge).collect())
     }
@@ -131,9 +128,12 @@ impl Postgres {
 }
 
 fn read(rows: &[PgRow]) -> Known {
-    let answer = |row: &PgRow| row.get::<Option<Vec<u8>>, _>(2).map(Bytes::from);
-    let known = |row: &PgRow| (row.get(0), (PayloadHash::from_bytes(row.get(1)), answer(row)));
-    rows.iter().map(known).collect()
+    let mark = |row: &PgRow| Mark {
+        payload_hash: PayloadHash::from_bytes(row.get(1)),
+        tenant: row.get(2),
+        answer: row.get::<Option<Vec<u8>>, _>(3).map(Bytes::from),
+    };
+    rows.iter().map(|row| (row.get(0), mark(row))).collect()
 }
 
 /// Each id once, sorted, so that two batches with the same events wait for each other instead of deadlocking.
@@ -151,21 +151,20 @@ fn admission(
     known: &Known,
 ) -> Result<Admission, StoreError> {
     let id = arrival.event_id.as_str();
-    let (before, answer) = match fresh.get_mut(id) {
+    match fresh.get_mut(id) {
         Some(new) if *new => {
             *new = false;
-            return Ok(Admission::New);
+            Ok(Admission::New)
         }
         // The second time in this batch: compare with the first, which has no answer yet.
         Some(_) => {
             let first = firsts.binary_search_by(|first| first.event_id.cmp(&arrival.event_id));
-            (first.ok().map(|index| firsts[index].payload_hash), None)
+            Ok(first.map_or(Admission::Conflict, |index| Mark::of(firsts[index]).judge(arrival)))
         }
-        None => known.get(id).cloned().ok_or_else(|| {
+        None => known.get(id).map(|mark| mark.judge(arrival)).ok_or_else(|| {
             // Marked before, and forgotten by retention just now.
             let message = format!("the inbox forgot event {id} while it was asked for it; try again");
             StoreError::new(StoreErrorKind::Contended, message)
-        })?,
-    };
-    Ok(if before == Some(arrival.payload_hash) { Admission::Duplicate(answer) } else { Admission::Conflict })
+        }),
+    }
 }

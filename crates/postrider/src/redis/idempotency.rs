@@ -162,8 +162,9 @@ impl std::fmt::Debug for RedisCache {
 }
 
 /// A server that refuses every write for another reason than its memory is none to work with: a replica, one that is loading,
-/// or one that wants a password.
-fn unless_it_refuses<'a>(mut writes: impl Iterator<Item = &'a Value>) -> Result<(), RedisError> {
+/// or one that wants a password. A key that somebody else made something else of says nothing about the server.
+fn unless_it_refuses<'a>(writes: impl Iterator<Item = &'a Value>) -> Result<(), RedisError> {
+    let mut writes = writes.filter(|write| !is_of_another_type(write));
     match writes.next() {
         Some(Value::ServerError(first)) if first.code() != "OOM" => {
             let all = writes.all(|write| matches!(write, Value::ServerError(_)));
@@ -179,6 +180,10 @@ fn get(pipeline: &mut Pipeline, entry: &Entry) {
 
 fn is_full(answer: &Value) -> bool {
     matches!(answer, Value::ServerError(error) if error.code() == "OOM")
+}
+
+fn is_of_another_type(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "WRONGTYPE")
 }
 
 /// What a key had. An error is no answer.
@@ -209,6 +214,8 @@ impl From<RedisError> for CacheError {
 
 #[cfg(test)]
 mod tests {
+    use redis::parse_redis_value;
+
     use super::*;
     use crate::envelope::TenantId;
 
@@ -236,5 +243,19 @@ mod tests {
         ];
         let distinct: std::collections::HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+    }
+
+    #[test]
+    fn a_key_of_another_type_says_nothing_about_the_server() {
+        let refused = |answers: &[&str]| {
+            let answers: Vec<_> =
+                answers.iter().map(|text| parse_redis_value(text.as_bytes()).unwrap()).collect();
+            unless_it_refuses(answers.iter()).is_err()
+        };
+        let (list, replica, full, done) =
+            ("-WRONGTYPE a list\r\n", "-READONLY a replica\r\n", "-OOM full\r\n", "+OK\r\n");
+        assert!(!refused(&[list]) && !refused(&[list, list]) && !refused(&[list, done]));
+        assert!(refused(&[replica]) && refused(&[list, replica]));
+        assert!(!refused(&[full]) && !refused(&[replica, done]));
     }
 }

@@ -56,7 +56,7 @@ WITH committed AS (
             WHERE again.event_id = event_outbox.id AND (again.target_queue = ?3 OR again.target_queue IS NULL)
               AND again.status IN ('pending', 'failed')),
             'pending', status) AS status,
-        EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS applied,
+        EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?4 AND event_id = event_outbox.id) AS applied,
         status = 'dead' OR EXISTS (
             SELECT 1 FROM dead_letter
             WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead,
@@ -84,7 +84,8 @@ async fn count(
     let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
         .bind(routed)
         .bind(scope.consumer.as_str())
-        .bind(scope.queue.as_str());
+        .bind(scope.queue.as_str())
+        .bind(scope.inbox.as_str());
     let counted: (i64, i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
     let number = |count: i64| u64::try_from(count).unwrap_or(0);
     Ok(ConsumerCount {
@@ -105,12 +106,13 @@ async fn elsewhere(
 ) -> Result<Vec<EventId>, StoreError> {
     let sql = from_committed(
         "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held
-         ORDER BY position LIMIT ?4",
+         ORDER BY position LIMIT ?5",
     );
     let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(routed)
         .bind(scope.consumer.as_str())
         .bind(scope.queue.as_str())
+        .bind(scope.inbox.as_str())
         .bind(i64::try_from(scope.list).unwrap_or(i64::MAX));
     let ids: Vec<String> = query.fetch_all(reader).await.map_err(from_sqlite)?;
     ids.into_iter().map(EventId::new).collect::<Result<_, _>>().map_err(|error| {

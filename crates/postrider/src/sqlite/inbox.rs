@@ -14,7 +14,7 @@ use super::bulk::Insert;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{EventId, PayloadHash};
-use crate::store::{Admission, Arrival, Inbox, StoreError, StoreErrorKind};
+use crate::store::{Admission, Arrival, Inbox, Mark, StoreError, StoreErrorKind};
 use crate::topology::ConsumerName;
 
 impl Inbox for Sqlite {
@@ -72,14 +72,11 @@ impl Inbox for Sqlite {
         let known = known(&mut reader, consumer, arrivals).await?;
         let judge = |arrival: &Arrival| match known.get(arrival.event_id.as_str()) {
             None => Admission::New,
-            Some(found) => compare(found.clone(), arrival.payload_hash),
+            Some(mark) => mark.judge(arrival),
         };
         Ok(arrivals.iter().map(judge).collect())
     }
 }
-
-/// What was marked before: its hash, and its answer.
-type Known = (Option<PayloadHash>, Option<Bytes>);
 
 /// Marks that are still to be written.
 pub(super) struct Marks {
@@ -128,8 +125,8 @@ async fn admit_one(
     if marked.rows_affected() == 1 {
         return Ok(Admission::New);
     }
-    let mut known = known(connection, consumer, std::slice::from_ref(arrival)).await?;
-    Ok(compare(known.remove(arrival.event_id.as_str()).unwrap_or_default(), arrival.payload_hash))
+    let known = known(connection, consumer, std::slice::from_ref(arrival)).await?;
+    Ok(known.get(arrival.event_id.as_str()).map_or(Admission::Conflict, |mark| mark.judge(arrival)))
 }
 
 /// One look at all of them, which seldom finds any, and a statement for every 64 new ones.
@@ -157,14 +154,14 @@ async fn admit_many(
 }
 
 /// What each arrival is, and those that are new. The second of two with the same id is judged by the first.
-fn judge(mut known: HashMap<String, Known>, arrivals: &[Arrival]) -> (Vec<Admission>, Vec<&Arrival>) {
+fn judge(mut known: HashMap<String, Mark>, arrivals: &[Arrival]) -> (Vec<Admission>, Vec<&Arrival>) {
     let (mut admissions, mut new) = (Vec::with_capacity(arrivals.len()), Vec::new());
     for arrival in arrivals {
         let id = arrival.event_id.as_str();
         if let Some(before) = known.get(id) {
-            admissions.push(compare(before.clone(), arrival.payload_hash));
+            admissions.push(before.judge(arrival));
         } else {
-            known.insert(id.to_owned(), (Some(arrival.payload_hash), None));
+            known.insert(id.to_owned(), Mark::of(arrival));
             new.push(arrival);
             admissions.push(Admission::New);
         }
@@ -172,27 +169,27 @@ fn judge(mut known: HashMap<String, Known>, arrivals: &[Arrival]) -> (Vec<Admiss
     (admissions, new)
 }
 
-/// What the inbox has of these, by id. A hash that nobody can read is absent, and equal to none.
+/// A mark's event, hash, tenant and answer.
+type MarkRow = (String, Vec<u8>, Option<String>, Option<Vec<u8>>);
+
+/// What the inbox has of these, by id.
 async fn known(
     connection: &mut SqliteConnection,
     consumer: &ConsumerName,
     arrivals: &[Arrival],
-) -> Result<HashMap<String, Known>, StoreError> {
+) -> Result<HashMap<String, Mark>, StoreError> {
     let ids: Vec<&str> = arrivals.iter().map(|arrival| arrival.event_id.as_str()).collect();
-    let select = "SELECT event_id, payload_hash, response FROM event_inbox \
+    let select = "SELECT event_id, payload_hash, group_id, response FROM event_inbox \
                   WHERE consumer_name = ? AND event_id IN (SELECT value FROM json_each(?))";
-    let rows: Vec<(String, Vec<u8>, Option<Vec<u8>>)> = sqlx::query_as(select)
+    let rows: Vec<MarkRow> = sqlx::query_as(select)
         .bind(consumer.as_str())
         .bind(serde_json::json!(ids).to_string())
         .fetch_all(connection)
         .await
         .map_err(from_sqlite)?;
-    let known = |(id, hash, answer): (String, Vec<u8>, Option<Vec<u8>>)| {
-        (id, (PayloadHash::from_bytes(&hash), answer.map(Bytes::from)))
-    };
-    Ok(rows.into_iter().map(known).collect())
-}
-
-fn compare((known, answer): Known, hash: PayloadHash) -> Admission {
-    if known == Some(hash) { Admission::Duplicate(answer) } else { Admission::Conflict }
+    let marks = rows.into_iter().map(|(id, hash, tenant, answer)| {
+        let payload_hash = PayloadHash::from_bytes(&hash);
+        (id, Mark { payload_hash, tenant, answer: answer.map(Bytes::from) })
+    });
+    Ok(marks.collect())
 }

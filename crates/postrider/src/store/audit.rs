@@ -76,6 +76,8 @@ impl Place {
 pub struct AuditScope {
     /// The consumer.
     pub consumer: ConsumerName,
+    /// The name that its marks in the inbox are made under.
+    pub inbox: ConsumerName,
     /// The queue it consumes.
     pub queue: QueueName,
     /// How events are routed.

@@ -61,6 +61,40 @@ pub enum Admission {
     New,
     /// Applied before, with the same payload; the answer that was kept then, if one was.
     Duplicate(Option<Bytes>),
-    /// Applied before, with another payload.
+    /// Applied before, with another payload or for another tenant.
     Conflict,
+}
+
+/// A mark as the inbox keeps it.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    /// What the event said. A hash that nobody can read is absent, and equal to none.
+    pub(crate) payload_hash: Option<PayloadHash>,
+    /// Whose it was.
+    pub(crate) tenant: Option<String>,
+    /// What was answered, once it is.
+    pub(crate) answer: Option<Bytes>,
+}
+
+impl Mark {
+    /// The mark of an event that is only being admitted.
+    pub(crate) fn of(arrival: &Arrival) -> Self {
+        let tenant = arrival.tenant.as_ref().map(|tenant| tenant.as_str().to_owned());
+        Self { payload_hash: Some(arrival.payload_hash), tenant, answer: None }
+    }
+
+    /// What an arrival with the same id is. Two tenants that number their events alike are a conflict, which somebody sees, and no
+    /// duplicate, which nobody does. Where one of them names no tenant that says nothing: the same event can come in another format.
+    pub(crate) fn judge(&self, arrival: &Arrival) -> Admission {
+        let same_payload = self.payload_hash == Some(arrival.payload_hash);
+        let other_tenant = match (&self.tenant, &arrival.tenant) {
+            (Some(before), Some(now)) => before != now.as_str(),
+            _ => false,
+        };
+        if same_payload && !other_tenant {
+            Admission::Duplicate(self.answer.clone())
+        } else {
+            Admission::Conflict
+        }
+    }
 }

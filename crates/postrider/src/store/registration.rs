@@ -21,10 +21,20 @@ pub trait Registrations: Store {
 pub struct Registration {
     /// The consumer.
     pub name: ConsumerName,
+    /// The name that its marks in the inbox are made under, if it is not its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inbox: Option<ConsumerName>,
     /// Its queue and what belongs to it.
     pub service: ServiceQueue,
     /// The topology it was started with: what leads there, and what does not.
     pub topology: Topology,
     /// The exchange of outbox rows that name none.
     pub exchange: ExchangeName,
+}
+
+impl Registration {
+    /// The name that its marks in the inbox are made under.
+    pub fn inbox(&self) -> &ConsumerName {
+        self.inbox.as_ref().unwrap_or(&self.name)
+    }
 }

@@ -102,6 +102,8 @@ scenarios!(
         whatever_happens_to_redis_each_event_is_applied_once,
         a_replayed_event_asks_the_store,
         a_handlers_answer_is_kept,
+        a_repeat_in_a_batch_does_not_take_the_answer_away,
+        what_answers_outside_is_kept_too,
     ]
     pushing: [
         every_status_is_settled_as_the_table_says,
@@ -109,6 +111,7 @@ scenarios!(
         a_body_says_retry_or_reject,
         a_gone_endpoint_is_paused_and_loses_nothing,
         retry_after_is_kept_to,
+        who_only_says_later_is_not_asked_at_once,
         bad_receivers_fail_their_attempt_alone,
         a_request_says_who_it_is_and_is_signed,
         order_holds_at_the_endpoint,

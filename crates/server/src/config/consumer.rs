@@ -22,7 +22,7 @@ pub(crate) struct ConsumerShort {
     breaker_pause: Option<Delay>,
     breaker_max_pause: Option<Delay>,
     max_crashes: Option<u32>,
-    key_prefix: Option<String>,
+    pub(in crate::config) key_prefix: Option<String>,
     pub(in crate::config) inbox: Option<ConsumerName>,
 }
 

@@ -181,6 +181,17 @@ pub(crate) enum PartitionChoice {
     Month,
 }
 
+impl PartitionChoice {
+    /// At most so many days.
+    pub(crate) fn days(self) -> u64 {
+        match self {
+            Self::Day => 1,
+            Self::Week => 7,
+            Self::Month => 31,
+        }
+    }
+}
+
 /// Outbox to broker.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

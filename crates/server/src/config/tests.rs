@@ -321,6 +321,20 @@ fn what_is_rendered_reads_back_as_it_was() {
 }
 
 #[test]
+fn keys_in_redis_are_one_inboxs_own() {
+    let queues = "[[queue]]\nname = 'a'\n[[queue]]\nname = 'b'\n";
+    for wrong in [
+        "[[consumer]]\nname = 'a'\nkey_prefix = 'b'\n[[consumer]]\nname = 'b'\n",
+        "[[consumer]]\nname = 'a'\nkey_prefix = 'http'\n",
+    ] {
+        let told = problem(&format!("{queues}{wrong}"));
+        assert!(told.contains("another key_prefix"), "{told}");
+    }
+    let shared = "[[consumer]]\nname = 'a'\n[[consumer]]\nname = 'b'\ninbox = 'a'\n";
+    load(&format!("{queues}{shared}"), []).unwrap();
+}
+
+#[test]
 fn an_inbox_that_forgets_too_soon_is_refused() {
     for (file, days) in [
         ("[outbox]\nretention_days = 60\n", 60),
@@ -333,5 +347,18 @@ fn an_inbox_that_forgets_too_soon_is_refused() {
             "{told}"
         );
     }
+    let servers = "[store]\nurl = 'postgres://app@localhost/app'\n[broker]\nurl = 'amqp://localhost'\n";
+    for (file, days) in [
+        ("[inbox]\nretention_days = 36\n", 37),
+        ("[outbox]\npartition = 'month'\n", 61),
+        (
+            "[[push]]\nname = 'hook'\nurl = 'https://example.com/'\nkeys = ['a.b']\nretry = { max_retries = 20, delays = ['24h'] }\n",
+            57,
+        ),
+    ] {
+        let told = problem(&format!("{servers}{file}"));
+        assert!(told.contains(&format!("at least {days}")), "{told}");
+    }
+    load(servers, []).unwrap();
     load("[inbox]\nretention_days = 50\n[[queue]]\nname = 'slow'\n[queue.retry]\nmax_retries = 20\ndelays = ['24h']\n", []).unwrap();
 }

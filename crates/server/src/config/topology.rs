@@ -8,7 +8,7 @@ pub(crate) use render::to_toml;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use postrider::push::{BadSubscription, Subscription};
+use postrider::push::{BadSubscription, Source, Subscription};
 use postrider::store::Registration;
 use postrider::topology::{
     BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, Layout, Preset, Queue, QueueName,
@@ -16,6 +16,7 @@ use postrider::topology::{
 };
 use serde::Deserialize;
 
+use super::push::Pushed;
 use super::sections::Settings;
 
 /// `[topology]`
@@ -95,30 +96,46 @@ impl OwnTopology {
         let registration = |(name, queue): (ConsumerName, QueueName)| {
             let service = layout.services.iter().find(|service| *service.name() == queue)?.clone();
             let (topology, exchange) = (layout.topology.clone(), layout.exchange.clone());
-            Some(Registration { name, service, topology, exchange })
+            let inbox = settings.consumer.iter().find(|consumer| consumer.name == name)?.inbox.clone();
+            Some(Registration { name, inbox, service, topology, exchange })
         };
         let consumers = consumers(settings, &layout)?.into_iter().filter_map(registration).collect();
         Ok(Self { layout, consumers })
     }
 
     /// An event can come again for as long as the outbox could send it again, and for its retries after that. An inbox that
-    /// forgets sooner would apply it twice.
-    pub(super) fn fits_the_inbox(&self, settings: &Settings) -> Result<(), Wrong> {
+    /// forgets sooner would apply it twice. On PostgreSQL the outbox lets go of whole partitions.
+    pub(super) fn fits_the_inbox(
+        &self,
+        settings: &Settings,
+        pushed: &[Pushed],
+        partitioned: bool,
+    ) -> Result<(), Wrong> {
         const DAY: u64 = 24 * 60 * 60;
-        let retries = self.layout.services.iter().map(|service| (service.retry.longest(), service.name()));
-        let (longest, of) = match retries.max() {
+        let services =
+            self.layout.services.iter().map(|service| (service.retry.longest(), service.name().as_str()));
+        let own_queues = pushed.iter().filter_map(|Pushed { subscription, .. }| match &subscription.source {
+            Source::Keys { retry, .. } => Some((retry.longest(), subscription.name.as_str())),
+            Source::Queue(_) => None,
+        });
+        let (longest, of) = match services.chain(own_queues).max() {
             Some((longest, queue)) => {
                 (longest.as_secs().div_ceil(DAY), format!(" and the retries of {queue}"))
             }
             None => (0, String::new()),
         };
-        let needed = u64::from(settings.outbox.retention_days) + longest;
+        let (span, until) = if partitioned {
+            (settings.outbox.partition.days(), " (until the last day of its partition is as old)")
+        } else {
+            (0, "")
+        };
+        let needed = u64::from(settings.outbox.retention_days) + span + longest;
         if u64::from(settings.inbox.retention_days) >= needed {
             return Ok(());
         }
         let text = format!(
-            "must be at least {needed}: outbox.retention_days{of} can bring an event again for so long, and an inbox that forgot \
-             it would apply it twice"
+            "must be at least {needed}: outbox.retention_days{until}{of} can bring an event again for so long, and an inbox that \
+             forgot it would apply it twice"
         );
         Err(("inbox.retention_days", text))
     }
@@ -273,10 +290,33 @@ fn consumers(settings: &Settings, layout: &Layout) -> Result<Vec<(ConsumerName, 
         all.push((consumer.name.clone(), queue));
     }
     let mut names = BTreeSet::new();
-    match all.iter().find(|(name, _)| !names.insert(name)) {
-        Some((name, _)) => Err(wrong(format!("{name} is there twice; a consumer's name is its own"))),
-        None => Ok(all),
+    if let Some((name, _)) = all.iter().find(|(name, _)| !names.insert(name)) {
+        return Err(wrong(format!("{name} is there twice; a consumer's name is its own")));
     }
+    apart_in_redis(settings)?;
+    Ok(all)
+}
+
+/// What the keys of the HTTP API begin with.
+const API_KEYS: &str = "http";
+
+/// Keys in Redis are for one inbox: two that share them would take each other's for their own, and neither is ever spared a look.
+fn apart_in_redis(settings: &Settings) -> Result<(), Wrong> {
+    let mut inboxes = BTreeMap::from([(API_KEYS, API_KEYS)]);
+    for consumer in &settings.consumer {
+        let inbox = consumer.inbox.as_ref().unwrap_or(&consumer.name).as_str();
+        let prefix = consumer.key_prefix.as_deref().unwrap_or(inbox);
+        let of = *inboxes.entry(prefix).or_insert(inbox);
+        if of != inbox || prefix == API_KEYS {
+            let whose = if prefix == API_KEYS { "the HTTP API" } else { of };
+            let problem = format!(
+                "{} has its keys in Redis under {prefix:?}, as {whose} has; give it another key_prefix",
+                consumer.name
+            );
+            return Err(("consumer", problem));
+        }
+    }
+    Ok(())
 }
 
 /// Every name once, and nothing that leads nowhere.

@@ -54,7 +54,13 @@ pub fn registrations() -> Result<Vec<Registration>> {
     }
     let registration = |(consumer, key): (&str, &str)| {
         let (name, service) = (ConsumerName::new(consumer)?, service(consumer, key)?);
-        Ok(Registration { name, service, topology: topology.clone(), exchange: exchange.clone() })
+        Ok(Registration {
+            name,
+            inbox: None,
+            service,
+            topology: topology.clone(),
+            exchange: exchange.clone(),
+        })
     };
     CONSUMERS.into_iter().map(registration).collect()
 }

@@ -31,6 +31,7 @@ fn topology() -> Topology {
 pub(super) fn scope() -> AuditScope {
     AuditScope {
         consumer: ConsumerName::new("order-consumer").unwrap(),
+        inbox: ConsumerName::new("order-consumer").unwrap(),
         queue: queue("orders"),
         topology: topology(),
         exchange: exchange("shop"),

@@ -79,7 +79,13 @@ fn consumer() -> Registration {
     let retry = RetryPolicy::ladder(3, [Duration::from_millis(300)]);
     let service = ServiceQueue::new("orders", retry).unwrap().bind(&shop, "shop.order.#").unwrap();
     let topology = Topology::default().exchange(shop.clone(), ExchangeKind::Topic).service(&service);
-    Registration { name: ConsumerName::new("order-consumer").unwrap(), service, topology, exchange: shop }
+    Registration {
+        name: ConsumerName::new("order-consumer").unwrap(),
+        inbox: None,
+        service,
+        topology,
+        exchange: shop,
+    }
 }
 
 /// In their order, and once: what is sent again is no event of its own.

@@ -76,6 +76,21 @@ pub async fn another_payload_is_a_conflict<F: StoreFixture>(fixture: &F) {
     }
 }
 
+/// Two tenants that number their events alike: whoever comes second is seen. No tenant says nothing.
+pub async fn another_tenant_is_a_conflict<F: StoreFixture>(fixture: &F) {
+    const DUPLICATE: Admission = Admission::Duplicate(None);
+    let store = fixture.store().await;
+    let of = |tenant: &str| Arrival { tenant: Some(TenantId::new(tenant).unwrap()), ..arrival("one") };
+    let batch = [of("acme"), of("umbrella"), of("acme")];
+    let told = admit(&store, &mail(), &batch).await.unwrap();
+    assert_eq!(told, [Admission::New, Admission::Conflict, DUPLICATE]);
+    let asked = [of("umbrella"), of("acme"), arrival("one")];
+    let wanted = [Admission::Conflict, DUPLICATE, DUPLICATE];
+    assert_eq!(store.look(&mail(), &asked).await.unwrap(), wanted);
+    assert_eq!(admit(&store, &mail(), &asked).await.unwrap(), wanted);
+    assert_eq!(admit(&store, &mail(), &asked[..1]).await.unwrap(), wanted[..1]);
+}
+
 /// What one has applied is new to another.
 pub async fn consumers_are_apart<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;

@@ -17,7 +17,7 @@ fn registration(name: &str, queue: &str) -> Registration {
     let service = service.kind(QueueKind::Classic);
     let mut topology = Topology::default().exchange(shop.clone(), ExchangeKind::Topic).service(&service);
     topology.exchanges[0].alternate = Some(exchange("größe"));
-    Registration { name: ConsumerName::new(name).unwrap(), service, topology, exchange: shop }
+    Registration { name: ConsumerName::new(name).unwrap(), inbox: None, service, topology, exchange: shop }
 }
 
 /// To the last delay of the ladder.

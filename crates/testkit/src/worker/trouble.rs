@@ -69,7 +69,13 @@ pub fn registrations() -> Result<Vec<Registration>> {
     }
     let registration = |consumer: &&str| {
         let (name, exchange) = (ConsumerName::new(consumer)?, exchange()?);
-        Ok(Registration { name, service: service(consumer)?, topology: topology.clone(), exchange })
+        Ok(Registration {
+            name,
+            inbox: None,
+            service: service(consumer)?,
+            topology: topology.clone(),
+            exchange,
+        })
     };
     TROUBLED.iter().map(registration).collect()
 }

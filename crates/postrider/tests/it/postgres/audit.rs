@@ -25,6 +25,7 @@ fn scope(list: usize) -> AuditScope {
         .bind(other, orders.clone(), BindingKey::new("direct").unwrap());
     AuditScope {
         consumer: ConsumerName::new("orders").unwrap(),
+        inbox: ConsumerName::new("orders").unwrap(),
         queue: orders,
         topology,
         exchange: shop,

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use postrider::dedup::{Accelerator, AcceleratorConfig, Record, Status};
 use postrider::envelope::{Payload, wire};
+use postrider::handler::{BatchLimits, OutsideHandler, batch_handler_fn};
 use postrider::redis::{RedisCache, RedisConfig};
+use postrider::registry::Registry;
 use postrider::runtime::Running;
-use postrider::{Envelope, Event, Failure, WireFormat};
+use postrider::{Envelope, Event, Failure, Incoming, WireFormat};
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::Redis;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::stage::{CONSUMER, Stage};
 
@@ -250,4 +253,53 @@ pub(super) async fn a_handlers_answer_is_kept<S: Effects>(mut stage: Stage<S>) {
     let answer = bytes::Bytes::from_static(br#"{"entry":4711}"#);
     assert_eq!(told, [postrider::store::Admission::Duplicate(Some(answer))]);
     stage.store.rollback(tx).await.unwrap();
+}
+
+/// The second of two in one batch is noted with what the first was answered.
+pub(super) async fn a_repeat_in_a_batch_does_not_take_the_answer_away<S: Effects>(mut stage: Stage<S>) {
+    let redis = in_front(&mut stage).await;
+    let answering = batch_handler_fn::<S, _>(|_, events| {
+        Box::pin(async move {
+            events.iter().for_each(|event| event.answer(r#"{"entry":4711}"#));
+            Ok(())
+        })
+    });
+    // Nobody is called before both are there.
+    let limits = BatchLimits { max_size: 2, max_wait: Duration::from_mins(1) };
+    let running = stage.start_with(Registry::new().on_batch("#", limits, answering)).await;
+    let event = paid(&stage, "evt_1", "1.00");
+    deliver(&stage, &event).await;
+    deliver(&stage, &event).await;
+    until_duplicates(&stage, &running, 1).await;
+    until_key(&stage, &redis, "evt_1", "COMPLETED").await;
+    // Notes are written in their order: when this one is, so are both.
+    for id in ["evt_2", "evt_3"] {
+        deliver(&stage, &paid(&stage, id, "1.00")).await;
+    }
+    until_key(&stage, &redis, "evt_3", "COMPLETED").await;
+    assert_eq!(key(&redis, "evt_1").await["responseBody"], r#"{"entry":4711}"#);
+}
+
+/// Answers every event, outside of the database.
+struct Answering;
+
+impl OutsideHandler for Answering {
+    async fn handle(&self, event: &Incoming, _: &CancellationToken) -> Option<Result<(), Failure>> {
+        event.answer(r#"{"entry":4711}"#);
+        Some(Ok(()))
+    }
+}
+
+/// Of a handler that works outside: in Redis, and in the inbox when Redis has forgotten.
+pub(super) async fn what_answers_outside_is_kept_too<S: Effects>(mut stage: Stage<S>) {
+    let redis = in_front(&mut stage).await;
+    let running = stage.start_with(Registry::new().on_outside("#", Answering)).await;
+    let event = paid(&stage, "evt_1", "1.00");
+    for round in 0..2 {
+        deliver(&stage, &event).await;
+        until_key(&stage, &redis, "evt_1", "COMPLETED").await;
+        assert_eq!(key(&redis, "evt_1").await["responseBody"], r#"{"entry":4711}"#, "round {round}");
+        redis.cli(&["FLUSHALL"]).await.unwrap();
+    }
+    until_duplicates(&stage, &running, 1).await;
 }

@@ -78,6 +78,18 @@ fn asked(request: &Request, before: usize) -> Reply {
     }
 }
 
+/// 425 without a time, for ever, on an ordered queue: the shortest wait lies between two calls.
+pub(super) async fn who_only_says_later_is_not_asked_at_once<S: Effects>(stage: Stage<S>) {
+    let wait = Duration::from_millis(300);
+    let stage = Stage { retry: RetryPolicy::fixed(2, wait), order: Some(OnDead::Park), ..stage };
+    let pushing = Pushing::start(stage, |_| (), |_, _| Reply::status(425)).await;
+    let begun = pushing.stage.clock.monotonic();
+    let id = pushing.order("later").await;
+    pushing.stage.until(async || pushing.calls(&id).len() >= 4).await;
+    let took = pushing.stage.clock.since(begun);
+    assert!(took >= wait * 3, "four calls in {took:?}");
+}
+
 async fn play<S: Effects>(stage: Stage<S>, strict: bool, rows: &[(u16, usize, &str)]) {
     let stage = Stage { retry: RetryPolicy::fixed(2, STEP), ..stage };
     let table = StatusTable::new(&[].into(), strict).unwrap();

@@ -35,7 +35,7 @@ async fn an_event_handled_by_the_old_queue_is_not_handled_again_by_the_new_one()
     let mut runtime = Runtime::new(store.clone(), broker.clone(), clock.clone())
         .exchange(events, ExchangeKind::Topic)
         .topology(Topology::default().exchange(legacy.clone(), ExchangeKind::Fanout));
-    for (name, service) in [("mail", new), ("mail-old", old)] {
+    for (name, service) in [("mail-new", new), ("mail-old", old)] {
         let effects = store.clone();
         let send = handler_fn::<Sqlite, _>(move |tx, event| {
             let effects = effects.clone();
@@ -87,7 +87,10 @@ async fn an_event_handled_by_the_old_queue_is_not_handled_again_by_the_new_one()
     let mut effects = store.effects().await.unwrap();
     effects.sort();
     let effects: Vec<_> = effects.iter().map(|(consumer, id)| (consumer.as_str(), id.as_str())).collect();
-    assert_eq!(effects, [("mail", "two"), ("mail-old", "one")]);
+    assert_eq!(effects, [("mail-new", "two"), ("mail-old", "one")]);
+    // The account knows under which name the marks are.
+    let account = running.accounts().await.unwrap().remove(0);
+    assert_eq!((account.committed, account.applied, account.unaccounted), (2, 2, 0), "{account:?}");
     assert!(store.dead_letters(10).await.unwrap().is_empty(), "another body is no conflict here");
     running.stop(Duration::from_secs(10)).await;
 }

@@ -183,7 +183,8 @@ impl<S: WholeStore> Pushing<S> {
                 service,
                 Registry::new().on_outside("#", push),
                 self.config.push_consumer(&subscription),
-            );
+            )
+            .leave_inbox();
         // The queues of the configuration have their policies and their collector; one of its own has none but these.
         match subscription.source {
             Source::Queue(_) => runtime = runtime.leave_dead_letters(),
