@@ -1,7 +1,10 @@
 //! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
 
 mod operations;
+mod running;
 mod supervise;
+
+pub use running::{Running, RunningConsumer};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +14,14 @@ use tokio_util::task::TaskTracker;
 
 use self::operations::{run_operations, run_replays};
 use self::supervise::supervise;
-use crate::audit::{self, Account, AuditError};
 use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
-use crate::consumer::{Consumer, ConsumerConfig, ConsumerStatus};
+use crate::consumer::{Consumer, ConsumerConfig};
 use crate::dead_letter::Collector;
 use crate::dedup::{Accelerator, InboxKeeper};
 use crate::migration::{Errands, Source};
 use crate::registry::Registry;
-use crate::relay::{Housekeeper, Relay, RelayConfig, RelayStatus};
+use crate::relay::{Housekeeper, Relay, RelayConfig};
 use crate::store::{Backend, HouseRules, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use crate::triage::Rule;
@@ -341,72 +343,4 @@ pub enum StartError {
     /// The broker failed.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-}
-
-/// What runs.
-pub struct Running<S> {
-    store: S,
-    broker: Arc<dyn Broker>,
-    clock: Clock,
-    relay: Option<Arc<RelayStatus>>,
-    consumers: Vec<RunningConsumer>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-}
-
-/// A consumer that runs.
-#[derive(Debug, Clone)]
-pub struct RunningConsumer {
-    /// Its name, its queue, and how events reach it.
-    pub registration: Registration,
-    /// What it is doing.
-    pub status: Arc<ConsumerStatus>,
-}
-
-impl<S: Backend> Running<S> {
-    /// What the relay is doing, if one runs here.
-    pub fn relay(&self) -> Option<&Arc<RelayStatus>> {
-        self.relay.as_ref()
-    }
-
-    /// The consumers that run here.
-    pub fn consumers(&self) -> &[RunningConsumer] {
-        &self.consumers
-    }
-
-    /// Every consumer's account.
-    pub async fn accounts(&self) -> Result<Vec<Account>, AuditError> {
-        let mut accounts = Vec::new();
-        for consumer in &self.consumers {
-            accounts.push(audit::account(&self.store, &self.broker, &consumer.registration).await?);
-        }
-        Ok(accounts)
-    }
-
-    /// Stops: attempts in progress finish and are settled, for at most this long. What was not finished by then is
-    /// delivered again elsewhere. Says whether everything finished.
-    pub async fn stop(self, limit: Duration) -> bool {
-        let drained = self.finish(limit).await;
-        self.broker.close().await;
-        drained
-    }
-
-    /// The same, but leaves the broker open for others.
-    pub async fn finish(&self, limit: Duration) -> bool {
-        self.stop.cancel();
-        tokio::select! {
-            () = self.tasks.wait() => true,
-            () = self.clock.sleep(limit) => {
-                tracing::warn!("not everything finished within {limit:?}; the rest is delivered again");
-                false
-            }
-        }
-    }
-}
-
-/// What was started ends with its handle, without waiting.
-impl<S> Drop for Running<S> {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
 }

@@ -15,6 +15,7 @@ use super::ledger::Ledger;
 use super::migration::Migration;
 use super::observing::{Log, Telemetry};
 use super::outboxes::OutboxTable;
+use super::partition::PartitionChoice;
 use super::push::PushForm;
 use super::secret::Secret;
 use super::topology::{ExchangeForm, QueueForm, TopologySection};
@@ -167,29 +168,6 @@ pub(crate) enum ArchiveChoice {
     Table,
     /// Into files.
     Files,
-}
-
-/// How much time a partition of the outbox spans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PartitionChoice {
-    /// A day.
-    Day,
-    /// A week.
-    Week,
-    /// A month.
-    Month,
-}
-
-impl PartitionChoice {
-    /// At most so many days.
-    pub(crate) fn days(self) -> u64 {
-        match self {
-            Self::Day => 1,
-            Self::Week => 7,
-            Self::Month => 31,
-        }
-    }
 }
 
 /// Outbox to broker.
