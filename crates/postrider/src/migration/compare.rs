@@ -21,6 +21,8 @@ use crate::topology::{Argument, Binding, BindingKey, ExchangeName, Queue, QueueK
 
 /// Deliveries that are fetched at a time.
 const BATCH: usize = 500;
+/// What is heard is marked as published a moment later, and expected from then on: for so long such marks are waited for.
+const MARKED: Duration = Duration::from_secs(2);
 /// How long to listen between two looks at the outbox.
 const BREATH: Duration = Duration::from_millis(250);
 /// A tap that nobody uses is dropped by RabbitMQ after this long, in milliseconds.
@@ -166,9 +168,11 @@ async fn listen<S: Outbox + OutboxDesk>(
         // What is committed may wait for a relay that takes over from another.
         let published =
             windows.iter().any(|window| !window.expected.is_empty()) || windows.iter().all(Window::is_empty);
-        let all_there =
-            windows.iter().flat_map(|window| &window.expected).all(|event| ears.arrivals.has(event));
-        if (published && all_there) || clock.since(waiting) >= how.patience {
+        let expected: Vec<_> = windows.iter().flat_map(|window| &window.expected).collect();
+        let all_there = expected.iter().all(|event| ears.arrivals.has(event));
+        let waited = clock.since(waiting);
+        let unmarked = waited < MARKED && !ears.arrivals.unexpected(&expected).is_empty();
+        if (published && all_there && !unmarked) || waited >= how.patience {
             break;
         }
         ears.hear(BREATH).await?;

@@ -79,12 +79,12 @@ impl Route {
     const fn shows(self, secret: &'static str) -> Self {
         Self { secret: Some(secret), ..self }
     }
-    /// What the router writes to the audit log for it, `ledger.entries.reversals`: changes of the books are written there by nobody
-    /// else. Why they are made may stand in the query, as `reason`.
+    /// What the router writes to the audit log for a change of the books, which nobody else does. Why may stand in the query.
     pub(crate) fn logged(&self) -> Option<String> {
-        let words = self.path.split('/').filter(|part| !part.is_empty() && !part.starts_with('{'));
-        let of_books = self.changes && self.path.starts_with("/ledger/");
-        of_books.then(|| words.collect::<Vec<_>>().join("."))
+        let path = self.path.strip_prefix("/ledger/{tenant}").filter(|_| self.changes)?;
+        let words = path.split('/').filter(|part| !part.is_empty() && !part.starts_with('{'));
+        let words: Vec<_> = if path.is_empty() { vec!["book"] } else { words.collect() };
+        Some(format!("ledger.{}", words.join(".")))
     }
     const fn asks(self, query: &'static [&'static str]) -> Self {
         Self { query, ..self }

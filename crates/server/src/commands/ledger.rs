@@ -15,11 +15,15 @@ mod transfer;
 mod verify;
 
 use clap::{Args, Subcommand};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use postrider::envelope::TenantId;
+use postrider::store::{LogEntry, StoreError};
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
 
 use super::Context;
+use crate::desk::write_down;
 use crate::exit::{Exit, usage};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
 
@@ -100,7 +104,13 @@ impl OnStore for Keep<'_> {
         wired.store.check().await?;
         let context = self.context;
         let ledger = wiring::ledger(&wired.store, &context.config, &context.clock)?;
-        let desk = Desk { ledger, tenant: self.args.tenant.map(TenantId::new).transpose()?, context };
+        let tenant = self.args.tenant.map(TenantId::new).transpose()?;
+        let store = wired.store.clone();
+        let trail: Trail = Box::new(move |entry| {
+            let store = store.clone();
+            async move { write_down(&store, entry).await }.boxed()
+        });
+        let desk = Desk { ledger, tenant, context, trail };
         match self.args.what {
             What::Book(args) => book::run(args, &desk).await,
             What::Accounts(args) => accounts::run(args, &desk).await,
@@ -133,9 +143,21 @@ struct Desk<'a, B> {
     ledger: Ledger<B>,
     tenant: Option<TenantId>,
     context: &'a Context,
+    trail: Trail,
 }
 
+/// Writes to the audit log.
+type Trail = Box<dyn Fn(LogEntry) -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync>;
+
 impl<B: Books> Desk<'_, B> {
+    /// Writes down what is about to be done to the books, as the API does: a crash leaves an entry about what was not done, and never a
+    /// change that nobody wrote down.
+    async fn changes(&self, tenant: &TenantId, what: &str, about: &str) -> anyhow::Result<()> {
+        let (action, subject) = (format!("ledger.{what}"), format!("ledger/{tenant}/{about}"));
+        (self.trail)(self.context.log_entry(&action, subject, "")).await?;
+        Ok(())
+    }
+
     /// The tenant that was named, or the only one.
     async fn tenant(&self) -> anyhow::Result<TenantId> {
         if let Some(tenant) = &self.tenant {

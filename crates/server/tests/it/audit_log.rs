@@ -92,6 +92,11 @@ fn what_is_done_at_the_keyboard_names_the_person() {
         .run(&["token", "revoke", made["id"].as_str().unwrap(), "--reason", "lost", "--yes"])
         .assert(0, "revoked");
     folder.run(&["outbox", "unpark", "--id", "evt_1", "--reason", "mended"]);
+    let ledger = |words: &[&str]| folder.run(&[&["ledger", "--tenant", "acme"], words].concat());
+    ledger(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
+    ledger(&["book", "set", "--max-entries", "9"]).assert(0, "");
+    ledger(&["rates", "add", "USD", "0.9", "--on", "2026-03-01"]).assert(0, "");
+    ledger(&["periods", "close", "2025", "--dry-run"]).assert(0, "nothing was changed");
     let serving = folder.serve(&["--roles", "api"]);
     let log = entries(&serving);
     for (action, reason) in [
@@ -103,6 +108,9 @@ fn what_is_done_at_the_keyboard_names_the_person() {
         ("token.created", Value::Null),
         ("token.revoked", json!("lost")),
         ("outbox.unparked", json!("mended")),
+        ("ledger.accounts.init", Value::Null),
+        ("ledger.book", Value::Null),
+        ("ledger.rates", Value::Null),
     ] {
         let found = log
             .iter()
@@ -110,6 +118,7 @@ fn what_is_done_at_the_keyboard_names_the_person() {
             .unwrap_or_else(|| panic!("{action}: {log:#?}"));
         assert_eq!((&found["actor"], &found["reason"]), (&json!("cli:ada"), &reason), "{found}");
     }
+    assert!(log.iter().all(|entry| entry["action"] != "ledger.periods"), "a dry run changes nothing");
 }
 
 #[test]

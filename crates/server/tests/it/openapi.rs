@@ -136,7 +136,7 @@ fn every_answer_is_what_the_document_says() {
     assert_eq!(differs(&document, &json!({ "$ref": "#/components/schemas/Asked" }), asked, "asked"), [""; 0]);
     assert_eq!(correct(&json!({ "patch": [{ "op": "explode", "path": "/a" }] })).0, 400);
     let without = json!({ "kind": "edit_letters", "filter": filter });
-    assert_eq!(post(&serving, "/v1/plans", &without).0, 400, "nothing is corrected");
+    assert_eq!(post(&serving, "/v1/plans", &without).0, 422, "nothing is corrected");
     let inexact = r#"{"kind":"edit_letters","all":true,"edit":{"merge":{"total":12345678901234567890.12}}}"#;
     assert_eq!(serving.http("POST", "/v1/plans", &[], inexact).0, 400, "a number would be another");
     let mut asked = planned["operation"].clone();
@@ -235,7 +235,8 @@ fn every_body_has_the_members_that_the_document_says() {
             let word = &schema["properties"][required]["enum"][0];
             body[required] = if word.is_null() { json!("shop.order.placed") } else { word.clone() };
         }
-        if path.ends_with(":batch") {
+        // Each of their events or lines is judged for itself.
+        if path.ends_with(":batch") || path.ends_with("/import") {
             continue;
         }
         let path = path.replace("{tenant}", "acme").replace("{entry}", "1").replace("{queue}", "billing");

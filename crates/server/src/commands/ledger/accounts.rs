@@ -168,6 +168,7 @@ async fn open<B: Books>(init: Init, desk: &Desk<'_, B>) -> anyhow::Result<Exit> 
         desk.context.output.note(&text);
         return Ok(Exit::Ok);
     }
+    desk.changes(&tenant, "accounts.init", "accounts").await?;
     if !desk.ledger.open_books(&book, &chart.account, &rules).await? {
         desk.context.output.note(&format!("{tenant} keeps books here already; they were left as they are"));
         return Ok(Exit::Ok);
@@ -213,6 +214,7 @@ async fn save<B: Books>(account: Account, dry_run: bool, desk: &Desk<'_, B>) -> 
         desk.context.output.note(&format!("would make {} {state}; nothing was changed", account.code));
         return Ok(Exit::Ok);
     }
+    desk.changes(&tenant, "accounts", &format!("accounts/{}", account.code)).await?;
     desk.ledger.set_accounts(&tenant, std::slice::from_ref(&account)).await?;
     desk.context.output.note(&format!("{} is {state}", account.code));
     Ok(Exit::Ok)

@@ -100,7 +100,10 @@ pub(super) async fn run<B: Books>(args: BookArgs, desk: &Desk<'_, B>) -> anyhow:
             desk.context.output.note("it would be this; nothing was changed");
             set.on(book)
         }
-        What::Set(set) => desk.ledger.change_book(&tenant, |book| set.on(book)).await?,
+        What::Set(set) => {
+            desk.changes(&tenant, "book", "book").await?;
+            desk.ledger.change_book(&tenant, |book| set.on(book)).await?
+        }
     };
     desk.context.output.one(&book, &for_people(&book))?;
     Ok(Exit::Ok)

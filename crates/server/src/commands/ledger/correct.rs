@@ -73,6 +73,7 @@ pub(super) async fn run<B: Books>(args: CorrectArgs, desk: &Desk<'_, B>) -> anyh
         return Ok(Exit::Ok);
     }
     let remark = Remark { key, on: args.on, description: args.description, ..Remark::default() };
+    desk.changes(&tenant, "entries.corrections", &format!("entries/{}", args.entry)).await?;
     let (reversal, entry) = desk.ledger.correct(&tenant, args.entry, &remark, right).await?;
     let text = format!("entry {} reverses it, entry {} is the right one", reversal.entry, entry.entry);
     desk.context.output.one(&Corrected { reversal, entry }, &text)?;
@@ -91,6 +92,7 @@ pub(super) async fn add<B: Books>(args: &AddArgs, desk: &Desk<'_, B>) -> anyhow:
         desk.context.output.note(&format!("would post {lines} lines; nothing was posted"));
         return Ok(Exit::Ok);
     }
+    desk.changes(&tenant, "entries", "entries").await?;
     let receipt = desk.ledger.post_draft(&tenant, draft).await?;
     desk.context.output.one(&receipt, &receipt.entry.to_string())?;
     Ok(Exit::Ok)

@@ -129,6 +129,12 @@ pub(super) async fn about<B: Books>(
         desk.context.output.note(&text);
         return Ok(Exit::Ok);
     }
+    let kind = match what {
+        About::Reverse => "reversals",
+        About::Settle => "settlements",
+        About::Void => "voids",
+    };
+    desk.changes(&tenant, &format!("entries.{kind}"), &format!("entries/{}", args.entry)).await?;
     let receipt = match what {
         About::Reverse => desk.ledger.reverse(&tenant, args.entry, &remark).await?,
         About::Settle => desk.ledger.settle(&tenant, args.entry, &remark).await?,

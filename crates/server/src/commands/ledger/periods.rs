@@ -79,6 +79,7 @@ pub(super) async fn run<B: Books>(args: PeriodsArgs, desk: &Desk<'_, B>) -> anyh
     if state == PeriodState::Locked {
         desk.context.output.confirm(&format!("lock {} of {tenant} for ever?", period.name))?;
     }
+    desk.changes(&tenant, "periods", &format!("periods/{}/{}", period.name, state.as_str())).await?;
     let sealed = desk.ledger.set_period(&tenant, &period).await?;
     desk.context.output.note(&format!("{} of {tenant} is {}", period.name, state.as_str()));
     if let Some(receipt) = sealed {
@@ -106,6 +107,7 @@ pub(super) async fn close<B: Books>(args: &CloseArgs, desk: &Desk<'_, B>) -> any
     desk.context
         .output
         .confirm(&format!("carry the result of {} of {tenant} to retained earnings?", args.year))?;
+    desk.changes(&tenant, "years.close", &format!("years/{}", args.year)).await?;
     let receipts = desk.ledger.close_year(&tenant, last_day).await?;
     if receipts.is_empty() {
         desk.context.output.note("income and expenses are zero already; nothing was posted");

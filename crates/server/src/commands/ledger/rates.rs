@@ -61,6 +61,7 @@ pub(super) async fn run<B: Books>(args: RatesArgs, desk: &Desk<'_, B>) -> anyhow
         return Ok(Exit::Ok);
     }
     let rate = DayRate { source, base, quote: currency, day: on, rate: number };
+    desk.changes(&tenant, "rates", &format!("rates/{currency}/{on}")).await?;
     desk.ledger.set_rates(&tenant, &[rate]).await?;
     desk.context.output.note(&format!("1 {currency} = {number} {base} on {on}"));
     Ok(Exit::Ok)

@@ -72,6 +72,7 @@ pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow
         }
         What::Set { .. } => {
             let tenant = desk.tenant().await?;
+            desk.changes(&tenant, "rules", "rules").await?;
             let version = desk.ledger.set_rules(&tenant, &document).await?;
             desk.context.output.note(&format!("these are version {version} of {tenant}'s rules from now on"));
             Ok(Exit::Ok)

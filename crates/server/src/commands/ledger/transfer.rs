@@ -97,6 +97,8 @@ async fn history<B: Books>(args: &ImportArgs, desk: &Desk<'_, B>) -> anyhow::Res
     let mut import = desk.ledger.import(&tenant).await?;
     if args.dry_run {
         import = import.rehearsed();
+    } else {
+        desk.changes(&tenant, "import", "entries").await?;
     }
     for (line, entry) in import::entries(input)? {
         import.take(line, entry).await?;
@@ -166,6 +168,7 @@ async fn opening<B: Books>(args: &ImportArgs, on: Date, desk: &Desk<'_, B>) -> a
         refers_to: None,
         lines,
     };
+    desk.changes(&tenant, "import", "opening").await?;
     let receipt = desk.ledger.post_draft(&tenant, draft).await?;
     desk.context.output.one(&receipt, &receipt.entry.to_string())?;
     Ok(Exit::Ok)
