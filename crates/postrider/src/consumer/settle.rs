@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
 use super::arrived::{Arrived, Errand};
+use super::crash::Turn;
 use crate::broker::{Delivery, Message, Outgoing, Published};
 use crate::dead_letter::{self, Death, FailedAttempt};
 use crate::envelope::wire::header;
@@ -39,12 +40,13 @@ impl<S: ConsumerStore> Consumer<S> {
     /// broker takes the delivery back.
     pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
         let span = self.span(arrived);
-        let outcome = self.outcome(arrived, stop).await?;
+        let (outcome, turn) = self.outcome(arrived, stop).await?;
         self.end_span(span, arrived, &outcome);
         let fate = self.carry_out(arrived, &outcome, stop).await?;
         if !matches!(outcome, Outcome::Crashed { .. }) {
             self.over(arrived).await;
         }
+        drop(turn);
         Some(fate)
     }
 
@@ -68,15 +70,24 @@ impl<S: ConsumerStore> Consumer<S> {
         span.end(Operation::Process, self.service.name().as_str(), id.as_str(), error, &self.clock);
     }
 
-    async fn outcome(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Outcome> {
+    /// What comes of it. A delivery that is marked keeps its turn until its mark is taken away: whoever is alone next may take the process
+    /// down, and the mark would count against this one.
+    async fn outcome(
+        &self,
+        arrived: &Arrived,
+        stop: &CancellationToken,
+    ) -> Option<(Outcome, Option<Turn<'_>>)> {
         let number = match self.errand(arrived) {
-            Errand::Known(outcome) => return Some(outcome),
+            Errand::Known(outcome) => return Some((outcome, None)),
             Errand::Handle(number) => number,
         };
         let (entry, incoming) = (self.registry.entry(number)?, arrived.read.as_ref().ok()?);
         match self.turn(arrived, stop).await? {
-            Err(outcome) => Some(outcome),
-            Ok(_turn) => self.attempt(entry, incoming, arrived.held, stop).await,
+            Err(outcome) => Some((outcome, None)),
+            Ok(turn) => {
+                let outcome = self.attempt(entry, incoming, arrived.held, stop).await?;
+                Some((outcome, Some(turn).filter(|_| self.is_marked(arrived))))
+            }
         }
     }
 

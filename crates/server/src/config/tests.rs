@@ -356,7 +356,8 @@ fn an_inbox_that_forgets_too_soon_is_refused() {
             "{told}"
         );
     }
-    let servers = "[store]\nurl = 'postgres://app@localhost/app'\n[broker]\nurl = 'amqp://app@localhost'\n";
+    let servers =
+        "[store]\nurl = 'postgres://app:x@localhost/app'\n[broker]\nurl = 'amqp://app:x@localhost'\n";
     for (file, days) in [
         ("[inbox]\nretention_days = 36\n", 37),
         ("[outbox]\npartition = 'month'\n", 61),

@@ -138,7 +138,7 @@ fn every_answer_is_what_the_document_says() {
     let without = json!({ "kind": "edit_letters", "filter": filter });
     assert_eq!(post(&serving, "/v1/plans", &without).0, 422, "nothing is corrected");
     let inexact = r#"{"kind":"edit_letters","all":true,"edit":{"merge":{"total":12345678901234567890.12}}}"#;
-    assert_eq!(serving.http("POST", "/v1/plans", &[], inexact).0, 400, "a number would be another");
+    assert_eq!(serving.http("POST", "/v1/plans", &[], inexact).0, 422, "a number would be another");
     let mut asked = planned["operation"].clone();
     assert_eq!(post(&serving, "/v1/operations", &asked).0, 400, "an operation needs a reason");
     asked["reason"] = json!("test data");
