@@ -35,6 +35,9 @@ use config::Environment;
 use exit::Exit;
 
 /// Runs the command that the command line names.
+///
+/// Not async, so that all of it is compiled here, side by side, and not in the one piece of whoever waits for it.
+#[tokio::main]
 pub async fn run() -> ExitCode {
     // The HTTP client takes the process's TLS provider. An error means that one is there already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
