@@ -55,6 +55,29 @@ pub(crate) struct Beat {
     pub(crate) running_operations: usize,
 }
 
+impl Beat {
+    /// Nothing moves, and nothing waits.
+    pub(crate) fn still(at: Timestamp, health: BTreeMap<&'static str, &'static str>) -> Self {
+        Self {
+            at,
+            health,
+            relay: "poll",
+            committed_per_second: 0.0,
+            published_per_second: 0.0,
+            applied_per_second: 0.0,
+            retried_per_second: 0.0,
+            due: 0,
+            later: 0,
+            dead_in_outbox: 0,
+            parked_keys: 0,
+            oldest_due: None,
+            failure_groups: 0,
+            open_dead_letters: 0,
+            running_operations: 0,
+        }
+    }
+}
+
 /// Everything that is known now, and what was seen before.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Moment {
@@ -218,23 +241,8 @@ impl Look {
         let outbox = tokio::time::timeout(PATIENCE, self.backend.outbox()).await;
         let (backlog, streamed) =
             outbox.ok().and_then(Result::ok).map(|found| (found.together, found.streamed)).unzip();
-        let beat = Beat {
-            at,
-            health,
-            relay: if streamed == Some(true) { "cdc" } else { "poll" },
-            committed_per_second: 0.0,
-            published_per_second: 0.0,
-            applied_per_second: 0.0,
-            retried_per_second: 0.0,
-            due: 0,
-            later: 0,
-            dead_in_outbox: 0,
-            parked_keys: 0,
-            oldest_due: None,
-            failure_groups: 0,
-            open_dead_letters: 0,
-            running_operations: 0,
-        };
+        let relay = if streamed == Some(true) { "cdc" } else { "poll" };
+        let beat = Beat { relay, ..Beat::still(at, health) };
         (beat, backlog)
     }
 

@@ -244,23 +244,7 @@ mod tests {
     use crate::desk::consumers::ConsumerRow;
 
     fn beat() -> Beat {
-        Beat {
-            at: "2026-01-01T00:02:00Z".parse().unwrap(),
-            health: [("store", "ok"), ("broker", "ok")].into(),
-            relay: "poll",
-            committed_per_second: 0.0,
-            published_per_second: 0.0,
-            applied_per_second: 0.0,
-            retried_per_second: 0.0,
-            due: 0,
-            later: 0,
-            dead_in_outbox: 0,
-            parked_keys: 0,
-            oldest_due: None,
-            failure_groups: 0,
-            open_dead_letters: 0,
-            running_operations: 0,
-        }
+        Beat::still("2026-01-01T00:02:00Z".parse().unwrap(), [("store", "ok"), ("broker", "ok")].into())
     }
 
     fn consumer(state: &'static str) -> ConsumerRow {
