@@ -235,7 +235,6 @@ pub(crate) fn house(config: &Config) -> HouseRules {
 
 #[cfg(test)]
 mod tests {
-    use postrider::dedup::AcceleratorConfig;
 
     use super::*;
     use crate::config::{Environment, Flags};
@@ -248,7 +247,5 @@ mod tests {
         assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
         assert_eq!(house(&config), HouseRules::default());
         assert_eq!(config.settings.inbox.keep(), postrider::runtime::INBOX_KEEPS);
-        assert_eq!(wiring::accelerator_config(&config), AcceleratorConfig::default());
-        assert_eq!(config.settings.redis.idempotency_ttl(), postrider::redis::RedisCache::TTL);
     }
 }

@@ -1,16 +1,20 @@
 //! Which backends are in use: chosen here, in one `match`, and nothing else knows.
 
+mod cache;
+
+#[cfg(test)]
+pub(crate) use cache::state_redis;
+pub(crate) use cache::{JobView, RedisFacts, accelerator, job_view, jobs_in_redis, redis_facts};
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::broker::{Broker, BrokerError, BrokerLimits};
-use postrider::dedup::{Accelerator, AcceleratorConfig};
 use postrider::embedded::{EmbeddedBroker, EmbeddedView};
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::rabbitmq::management::ManagementConfig;
 use postrider::rabbitmq::{Operator, RabbitMq, RabbitMqConfig, RabbitMqTls};
-use postrider::redis::{JobKeys, Redis, RedisCache, RedisConfig, RedisTls, RedisView};
 use postrider::sqlite::{ServeLock, Sqlite, SqliteConfig};
 use postrider::store::{
     Backend, Erasure, Jobs, Outboxes, PullWords, StoreError, Subscriptions, Tokens, Upkeep,
@@ -182,29 +186,6 @@ pub(crate) fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
     RabbitMqConfig { url: broker.url.to_secret_string(), limits, tls, ..RabbitMqConfig::new("") }
 }
 
-pub(crate) fn redis(config: &Config, server: &Server) -> RedisConfig {
-    let files = &config.settings.redis.tls;
-    let tls = RedisTls {
-        ca_file: files.ca_file(),
-        client_cert_file: files.client_cert_file(),
-        client_key_file: files.client_key_file(),
-    };
-    RedisConfig { url: server.url.to_secret_string(), tls, limit: Duration::from_secs(5) }
-}
-
-/// Redis in front of the inbox, where there is one and it is wanted. It may be away, then or at any time.
-pub(crate) async fn accelerator(context: &Context) -> Option<Accelerator> {
-    let config = &context.config;
-    let server = config.redis.as_ref().filter(|_| config.settings.redis.idempotency)?;
-    let cache = RedisCache::new(redis(config, server), config.settings.redis.idempotency_ttl());
-    Some(Accelerator::start(Arc::new(cache), context.clock.clone(), accelerator_config(config)).await)
-}
-
-pub(crate) fn accelerator_config(config: &Config) -> AcceleratorConfig {
-    let limit = Duration::from_millis(config.settings.redis.idempotency_limit_ms);
-    AcceleratorConfig { limit, ..AcceleratorConfig::default() }
-}
-
 /// The ledger on a store, which tells of its entries through the outbox that the configuration names.
 pub(crate) fn ledger<S: Books + Outboxes>(
     store: &S,
@@ -222,25 +203,6 @@ pub(crate) fn ledger<S: Books + Outboxes>(
         "" => ledger,
         exchange => ledger.announcing(ExchangeName::new(exchange)?),
     })
-}
-
-/// Where others see jobs, if a Redis is set. Connects when it is used.
-pub(crate) fn job_view(config: &Config) -> anyhow::Result<Option<RedisView>> {
-    let Some(server) = &config.redis else { return Ok(None) };
-    let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
-    Ok(Some(RedisView::new(Redis::lazy(state_redis(config, server))?, keys)))
-}
-
-/// The same server, at the database for progress.
-pub(crate) fn state_redis(config: &Config, server: &Server) -> RedisConfig {
-    let number = config.settings.redis.state_db;
-    let with_path = server.url.get().and_then(|text| url::Url::parse(text).ok()).map(|mut url| {
-        url.set_path(&number.to_string());
-        url
-    });
-    // A url that cannot be read was refused when the configuration was.
-    let url = with_path.map_or_else(|| server.url.to_secret_string(), |url| String::from(url).into());
-    RedisConfig { url, ..redis(config, server) }
 }
 
 fn limits(settings: &Settings) -> BrokerLimits {

@@ -13,7 +13,6 @@ use postrider::progress::{
     Change, ItemId, Job, JobFilter, JobId, Mark, NewJob, Progress, ProgressError, ProgressErrorKind,
     ProgressStore as _, Status, Total, view,
 };
-use postrider::redis::RedisView;
 use postrider::store::Jobs;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +20,7 @@ use super::Api;
 use super::access::Caller;
 use super::problem::{Code, Problem};
 use super::subscriptions::read;
+use crate::wiring::JobView;
 
 /// The most rows of a list.
 const MOST: u32 = 200;
@@ -32,13 +32,13 @@ struct Desk<S> {
     /// The event that tells that a job is done, where the job names no other.
     completed: String,
     /// Where others see jobs, if they do.
-    view: Option<RedisView>,
+    view: Option<JobView>,
 }
 
 type OnDesk<S> = State<Arc<Desk<S>>>;
 
 /// The routes. Every POST may be repeated: what was done before changes nothing.
-pub(crate) fn routes<S: Jobs>(store: S, completed: String, view: Option<RedisView>) -> Router<Api> {
+pub(crate) fn routes<S: Jobs>(store: S, completed: String, view: Option<JobView>) -> Router<Api> {
     let desk = Arc::new(Desk { progress: Progress::new(store.clone()), store, completed, view });
     Router::new()
         .route("/progress", get(list::<S>).post(init::<S>))

@@ -9,7 +9,6 @@ use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::consumer::ConsumerConfig;
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
-use postrider::redis::RedisFacts;
 use postrider::store::{StoreError, StoreErrorKind};
 use postrider::topology::{ConsumerName, QueueName};
 use serde::Serialize;
@@ -17,7 +16,7 @@ use serde::Serialize;
 use super::Context;
 use crate::exit::Exit;
 use crate::outboxes;
-use crate::wiring::{self, BrokerDoor, OnStore, WholeStore, Wired};
+use crate::wiring::{self, BrokerDoor, OnStore, RedisFacts, WholeStore, Wired};
 
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
@@ -270,7 +269,7 @@ async fn examine_drift(operator: &Operator, context: &Context, report: &mut Repo
 /// Redis may be lost at any moment, so nothing about it is a failure.
 async fn examine_redis(context: &Context, report: &mut Report) {
     let Some(server) = &context.config.redis else { return };
-    match postrider::redis::facts(wiring::redis(&context.config, server)).await {
+    match wiring::redis_facts(&context.config, server).await {
         Ok(facts) => {
             report.ok("redis", format!("Redis {} at {} answers", facts.version, server.shown));
             let (harmless, settings) = redis_settings(&facts);

@@ -16,8 +16,8 @@ use postrider_testkit::worker::fault::Step;
 use postrider_testkit::worker::trouble::{self, TROUBLED, Trouble};
 use postrider_testkit::worker::{self, WorkerProcess};
 
-/// A generous limit for everything to end: longer than the three minutes after which RabbitMQ 3.10 sends a dead letter again that it lost sight of.
-const LIMIT: Duration = Duration::from_mins(5);
+/// A generous limit for everything to end.
+const LIMIT: Duration = Duration::from_mins(3);
 
 const WORKER: &str = env!("CARGO_BIN_EXE_postrider-worker");
 

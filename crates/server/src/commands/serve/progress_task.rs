@@ -1,12 +1,8 @@
 //! Job progress as a task of `serve`: the view in Redis is kept, and items that nobody needs are forgotten.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::Clock;
-use postrider::progress::OutboxAnnouncer;
 use postrider::progress::view::{self, ViewConfig};
-use postrider::redis::{JobKeys, Redis, RedisProgress};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
@@ -26,15 +22,21 @@ pub(super) fn start<S: WholeStore>(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let (config, clock) = (&context.config, context.clock.clone());
-    if let Some(server) = &config.redis {
-        if let Some(view) = wiring::job_view(config)? {
-            tokio::spawn(view::keep(store.clone(), view, clock.clone(), view_config(config), stop.clone()));
-        }
-        let keys = JobKeys::new(&config.settings.progress.key_prefix, config.settings.progress.ttl())?;
-        let redis = Redis::lazy(wiring::state_redis(config, server))?;
-        let announcer = Arc::new(OutboxAnnouncer(store.clone()));
-        let progress = RedisProgress::new(redis, keys, announcer, clock.clone());
-        tokio::spawn(stop.clone().run_until_cancelled_owned(announce_late(progress, clock.clone())));
+    if let Some(view) = wiring::job_view(config)? {
+        tokio::spawn(view::keep(store.clone(), view, clock.clone(), view_config(config), stop.clone()));
+    }
+    if let Some(progress) = wiring::jobs_in_redis(store, context)? {
+        let clock = clock.clone();
+        // Such a job is announced by whoever crosses the finish line. If he dies before he can, this does it, under the same id.
+        let announcing = async move {
+            loop {
+                clock.sleep(ANNOUNCE_EVERY).await;
+                if let Err(error) = progress.announce_late().await {
+                    tracing::debug!(%error, "jobs that are done could not be looked at; trying again");
+                }
+            }
+        };
+        tokio::spawn(stop.clone().run_until_cancelled_owned(announcing));
     }
     let (store, keep) = (store.clone(), config.settings.progress.keep_items());
     let forgetting = async move {
@@ -51,17 +53,6 @@ pub(super) fn start<S: WholeStore>(
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(forgetting));
     Ok(())
-}
-
-/// Jobs that Redis alone decides on are announced by whoever crosses the finish line. If he dies before he can, this does it, through the
-/// outbox, under the same id.
-async fn announce_late(progress: RedisProgress, clock: Clock) {
-    loop {
-        clock.sleep(ANNOUNCE_EVERY).await;
-        if let Err(error) = progress.announce_late().await {
-            tracing::debug!(%error, "jobs that are done could not be looked at; trying again");
-        }
-    }
 }
 
 fn view_config(config: &Config) -> ViewConfig {
@@ -86,8 +77,6 @@ mod tests {
     fn the_binary_and_the_library_have_the_same_defaults() {
         let config = Config::load(&Flags::default(), &Environment::default()).unwrap();
         assert_eq!(view_config(&config), ViewConfig::default());
-        let progress = &config.settings.progress;
-        assert_eq!(JobKeys::new(&progress.key_prefix, progress.ttl()).unwrap(), JobKeys::default());
-        assert_eq!(progress.completed, postrider::progress::JOB_COMPLETED);
+        assert_eq!(config.settings.progress.completed, postrider::progress::JOB_COMPLETED);
     }
 }
