@@ -18,6 +18,16 @@ use crate::broker::{Receipt, Settler, Verdict};
 use crate::settlement::Outcome;
 use crate::store::ConsumerStore;
 
+/// How long what waits for nobody gathers behind other batches of its handler, at most.
+const BEHIND_OTHERS: Duration = Duration::from_millis(20);
+
+/// What a batch handler has in hand, and what gathers meanwhile.
+#[derive(Default)]
+struct Batches {
+    gathering: Vec<Arrived>,
+    in_hand: usize,
+}
+
 /// The desk of one session.
 pub(super) struct Desk<S: ConsumerStore> {
     pub(super) consumer: Arc<Consumer<S>>,
@@ -26,8 +36,8 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) left: CancellationToken,
     /// What waits behind the delivery in hand, lane by lane.
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
-    /// The batches that are still being gathered, by the number of their handler.
-    gathering: Mutex<HashMap<usize, Vec<Arrived>>>,
+    /// The batches of each handler, by its number.
+    batches: Mutex<HashMap<usize, Batches>>,
     settled: Mutex<Option<mpsc::Sender<(Receipt, Verdict)>>>,
     settling: Mutex<Option<JoinHandle<()>>>,
     tasks: TaskTracker,
@@ -48,7 +58,7 @@ impl<S: ConsumerStore> Desk<S> {
             stop,
             left: CancellationToken::new(),
             lanes: Mutex::default(),
-            gathering: Mutex::default(),
+            batches: Mutex::default(),
             settled: Mutex::new(Some(settled)),
             settling: Mutex::new(Some(settling)),
             tasks: TaskTracker::new(),
@@ -58,7 +68,7 @@ impl<S: ConsumerStore> Desk<S> {
 
     /// Waits until everything that was begun is settled.
     pub(super) async fn close(&self) {
-        lock(&self.gathering).clear();
+        lock(&self.batches).values_mut().for_each(|batches| batches.gathering.clear());
         self.tasks.close();
         self.tasks.wait().await;
         lock(&self.settled).take();
@@ -105,12 +115,23 @@ impl<S: ConsumerStore> Desk<S> {
 
     /// Begins the batches that wait for nobody, or all of them.
     pub(super) async fn flush(self: &Arc<Self>, all: bool) {
-        let ready = |number: &usize| all || self.wait_of(*number).is_zero();
-        let numbers: Vec<_> = lock(&self.gathering).keys().copied().filter(ready).collect();
+        let ready = |(number, batches): (&usize, &Batches)| {
+            (all || self.may_begin(*number, batches)).then_some(*number)
+        };
+        let numbers: Vec<_> = lock(&self.batches).iter().filter_map(ready).collect();
         for number in numbers {
             self.room(None).await;
             self.begin_batch(number);
         }
+    }
+
+    /// While a handler has a batch in hand, the next gathers until that ends, or it is half full, or a moment has passed: little load
+    /// goes at once, and much load in large batches, which cost less.
+    fn may_begin(&self, number: usize, batches: &Batches) -> bool {
+        let Some(limits) = self.consumer.registry.entry(number).and_then(|entry| entry.batch) else {
+            return true;
+        };
+        limits.max_wait.is_zero() && (batches.in_hand == 0 || batches.gathering.len() * 2 >= limits.max_size)
     }
 
     /// The handler's number and the most it takes, if the delivery may share a batch: it is due, somebody's, and nothing
@@ -170,25 +191,38 @@ impl<S: ConsumerStore> Desk<S> {
     }
 
     fn gather(&self, number: usize, arrived: Arrived) -> usize {
-        let mut gathering = lock(&self.gathering);
-        let batch = gathering.entry(number).or_default();
-        batch.push(arrived);
-        batch.len()
+        let mut batches = lock(&self.batches);
+        let gathering = &mut batches.entry(number).or_default().gathering;
+        gathering.push(arrived);
+        gathering.len()
     }
 
+    /// Begins what was gathered, if anything was.
     fn begin_batch(self: &Arc<Self>, number: usize) {
-        let batch = lock(&self.gathering).remove(&number);
-        if let Some(batch) = batch {
-            self.begin(self.clone().run_batch(number, batch));
-        }
+        let batch = {
+            let mut batches = lock(&self.batches);
+            let Some(batches) = batches.get_mut(&number).filter(|batches| !batches.gathering.is_empty())
+            else {
+                return;
+            };
+            batches.in_hand += 1;
+            std::mem::take(&mut batches.gathering)
+        };
+        let place = Place { desk: self.clone(), number };
+        self.begin(async move {
+            let desk = place.desk.clone();
+            desk.run_batch(number, batch).await;
+            drop(place);
+        });
     }
 
     /// Whatever was gathered by then goes; if the batch was full before, that is the beginning of the next one.
     fn flush_later(self: &Arc<Self>, number: usize) {
-        let wait = self.wait_of(number);
-        if wait.is_zero() {
-            return;
-        }
+        let wait = match self.wait_of(number) {
+            Duration::ZERO if self.has_batches(number) => BEHIND_OTHERS,
+            Duration::ZERO => return,
+            wait => wait,
+        };
         let desk = self.clone();
         self.tasks.spawn(async move {
             tokio::select! {
@@ -197,6 +231,10 @@ impl<S: ConsumerStore> Desk<S> {
                 () = desk.consumer.clock.sleep(wait) => desk.begin_batch(number),
             }
         });
+    }
+
+    fn has_batches(&self, number: usize) -> bool {
+        lock(&self.batches).get(&number).is_some_and(|batches| batches.in_hand > 0)
     }
 
     fn wait_of(&self, number: usize) -> Duration {
@@ -248,6 +286,27 @@ impl<S: ConsumerStore> Drop for Slot<S> {
     }
 }
 
+/// A place among the batches of a handler. Given back, it goes to what has gathered, unless that waits for its time.
+struct Place<S: ConsumerStore> {
+    desk: Arc<Desk<S>>,
+    number: usize,
+}
+
+impl<S: ConsumerStore> Drop for Place<S> {
+    fn drop(&mut self) {
+        let desk = &self.desk;
+        if let Some(batches) = lock(&desk.batches).get_mut(&self.number) {
+            batches.in_hand -= 1;
+        }
+        if desk.stop.is_cancelled() || desk.consumer.status.is_held_up() {
+            // Even if the consumer goes on in the next moment: what has gathered comes back with another session.
+            desk.left.cancel();
+        } else if desk.wait_of(self.number).is_zero() {
+            desk.begin_batch(self.number);
+        }
+    }
+}
+
 /// Settles whatever is ready in one go. A lost connection needs nothing: the broker delivers again.
 async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<(Receipt, Verdict)>) {
     const MOST: usize = 512;
@@ -258,3 +317,6 @@ async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
