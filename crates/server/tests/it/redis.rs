@@ -37,13 +37,6 @@ impl Stage {
         Self { folder, redis, receiver, _servers: (database, vhost) }
     }
 
-    fn post(&self, serving: &Serving, id: &str) {
-        let event = json!({ "type": "shop.order.placed", "data": {}, "id": id }).to_string();
-        let headers = [("content-type", "application/json"), ("idempotency-key", id)];
-        let (status, _, body) = serving.http("POST", "/v1/events", &headers, &event);
-        assert_eq!(status, 202, "{body}");
-    }
-
     /// How often an event was pushed.
     fn pushed(&self, id: &str) -> usize {
         self.receiver.requests().iter().filter(|request| request.header("webhook-id") == id).count()
@@ -67,6 +60,13 @@ impl Stage {
     }
 }
 
+fn post(serving: &Serving, id: &str) {
+    let event = json!({ "type": "shop.order.placed", "data": {}, "id": id }).to_string();
+    let headers = [("content-type", "application/json"), ("idempotency-key", id)];
+    let (status, _, body) = serving.http("POST", "/v1/events", &headers, &event);
+    assert_eq!(status, 202, "{body}");
+}
+
 fn health(serving: &Serving) -> (u16, Value) {
     ask(serving, "GET", "/v1/health", &Value::Null)
 }
@@ -81,7 +81,7 @@ async fn keys_stay_as_long_as_the_configuration_says() {
     let stage = Stage::new().await;
     let mut serving = stage.folder.serve(&[]);
     serving.wait_for("serving");
-    stage.post(&serving, "evt_1");
+    post(&serving, "evt_1");
     // One of the consumer, one of the request.
     let keys = stage.until_done(2).await;
     for key in &keys {
@@ -97,7 +97,7 @@ async fn while_redis_is_away_serve_says_so_and_goes_on() {
     let stage = Stage::new().await;
     let mut serving = stage.folder.serve(&[]);
     serving.wait_for("serving");
-    stage.post(&serving, "evt_before");
+    post(&serving, "evt_before");
     until(|| stage.pushed("evt_before") == 1).await;
     let (status, body) = health(&serving);
     assert_eq!((status, &body["status"], &body["redis"]), (200, &json!("ok"), &json!("ok")), "{body}");
@@ -107,7 +107,7 @@ async fn while_redis_is_away_serve_says_so_and_goes_on() {
     let mut events = Vec::new();
     until(|| {
         let id = format!("evt_{}", events.len());
-        stage.post(&serving, &id);
+        post(&serving, &id);
         events.push(id);
         health(&serving).1["redis"] == "degraded"
     })
@@ -118,8 +118,8 @@ async fn while_redis_is_away_serve_says_so_and_goes_on() {
     // Consumers and the API go on meanwhile, a repeated request included.
     for _ in 0..10 {
         let id = format!("evt_{}", events.len());
-        stage.post(&serving, &id);
-        stage.post(&serving, &id);
+        post(&serving, &id);
+        post(&serving, &id);
         events.push(id);
     }
     until(|| events.iter().all(|id| stage.pushed(id) == 1)).await;
@@ -130,7 +130,7 @@ async fn while_redis_is_away_serve_says_so_and_goes_on() {
     assert_eq!(health(&serving).1["status"], "ok");
     serving.wait_for_metric("postrider_dedup_degraded 0");
     stage.redis.cli(&["FLUSHALL"]).await.unwrap();
-    stage.post(&serving, "evt_after");
+    post(&serving, "evt_after");
     assert_eq!(stage.until_done(2).await.len(), 2, "it is told again");
     let calls = stage.receiver.requests().len();
     assert_eq!((calls, stage.pushed("evt_after")), (events.len() + 2, 1), "each was pushed once");
