@@ -13,9 +13,11 @@ mod pace;
 mod runner;
 
 pub use edits::{EditWork, Example, Trial, Unfit};
-pub use events::{EventPlan, EventSurvey, EventWork, Forgetful, plan_events, shelf, start_events};
+pub use events::{
+    EventPlan, EventSurvey, EventWork, Forgetful, plan_events, shelf, start_events, start_events_as,
+};
 pub(crate) use letters::start_in;
-pub use letters::{LetterPlan, LetterWork, Plan, plan, start};
+pub use letters::{LetterPlan, LetterWork, Plan, plan, start, start_as};
 pub use runner::{Ended, Runner, RunnerConfig};
 
 use futures_util::future::BoxFuture;

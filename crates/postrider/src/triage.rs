@@ -76,7 +76,7 @@ impl Rule {
         let filter = LetterFilter { max_replays, ..self.plan.filter.clone() };
         let plan = LetterPlan { filter, ..self.plan.clone() };
         let kind = OperationKind::ReplayLetters;
-        let started = start_in(store, &mut tx, clock, kind, &plan, self.rate, &name, None).await?;
+        let started = start_in(store, &mut tx, clock.new_id(), kind, &plan, self.rate, &name, None).await?;
         if let Some(id) = started {
             store.commit(tx).await?;
             tracing::info!(rule = self.name, operation = %id, "a rule replays dead letters");

@@ -150,7 +150,7 @@ macro_rules! store_conformance {
         ]);
         $crate::conformance_cases!($fixture, claims: [
             the_first_answer_is_everybodys, an_empty_answer_is_kept, what_is_released_is_free,
-            a_claim_that_ran_out_is_claimed_anew, of_many_one_has_it, a_claim_is_kept_while_it_is_renewed, old_claims_are_forgotten,
+            a_claim_that_ran_out_is_claimed_anew, of_many_one_has_it, claims_hold_in_any_order, a_claim_is_kept_while_it_is_renewed, old_claims_are_forgotten,
         ]);
         $crate::conformance_cases!($fixture, dead_letters: [
             every_field_of_a_dead_letter_comes_back, absent_fields_of_a_dead_letter_stay_absent,

@@ -21,7 +21,7 @@ mod operation;
 mod player;
 mod process;
 mod queues;
-mod random;
+pub(crate) mod random;
 mod shape;
 mod slots;
 mod store;

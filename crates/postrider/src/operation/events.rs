@@ -139,9 +139,22 @@ pub async fn start_events<S: Backend>(
     by: &str,
     reason: Option<&str>,
 ) -> Result<Option<Uuid>, StoreError> {
+    start_events_as(store, clock.new_id(), plan, files, rate, by, reason).await
+}
+
+/// The same under an id that the caller gives it. Of two with the same id there is one: the second is refused as a duplicate.
+pub async fn start_events_as<S: Backend>(
+    store: &S,
+    id: Uuid,
+    plan: &EventPlan,
+    files: Option<&Shelf>,
+    rate: Option<f64>,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<Option<Uuid>, StoreError> {
     let store = &outbox_of(store, plan)?;
     let operation = NewOperation {
-        id: clock.new_id(),
+        id,
         kind: OperationKind::ReplayOutbox,
         plan: serde_json::to_value(plan).map_err(unwritable)?,
         rate,

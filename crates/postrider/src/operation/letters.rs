@@ -102,13 +102,26 @@ pub async fn start<S: Backend>(
     by: &str,
     reason: Option<&str>,
 ) -> Result<Option<Uuid>, StoreError> {
+    start_as(store, clock.new_id(), kind, plan, rate, by, reason).await
+}
+
+/// The same under an id that the caller gives it. Of two with the same id there is one: the second is refused as a duplicate.
+pub async fn start_as<S: Backend>(
+    store: &S,
+    id: Uuid,
+    kind: OperationKind,
+    plan: &LetterPlan,
+    rate: Option<f64>,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<Option<Uuid>, StoreError> {
     if (kind == OperationKind::EditLetters) != plan.edit.is_some() {
         let told = "letters are edited by a correction, and by nothing else; nothing was changed";
         return Err(StoreError::new(StoreErrorKind::Invalid, told));
     }
     let plan = &edits::with_identities(store, plan).await?;
     let mut tx = store.begin().await?;
-    match start_in(store, &mut tx, clock, kind, plan, rate, by, reason).await {
+    match start_in(store, &mut tx, id, kind, plan, rate, by, reason).await {
         Ok(Some(id)) => {
             store.commit(tx).await?;
             Ok(Some(id))
@@ -125,7 +138,7 @@ pub async fn start<S: Backend>(
 pub(crate) async fn start_in<S: Backend>(
     store: &S,
     tx: &mut S::Tx,
-    clock: &Clock,
+    id: Uuid,
     kind: OperationKind,
     plan: &LetterPlan,
     rate: Option<f64>,
@@ -134,7 +147,7 @@ pub(crate) async fn start_in<S: Backend>(
 ) -> Result<Option<Uuid>, StoreError> {
     let plan = LetterPlan { filter: open(&plan.filter), ..plan.clone() };
     let operation = NewOperation {
-        id: clock.new_id(),
+        id,
         kind,
         plan: serde_json::to_value(&plan).map_err(unwritable)?,
         rate,

@@ -31,10 +31,12 @@ const ANSWER: &str = "UPDATE postrider.event_inbox SET response = ($3::bytea[])[
              WHERE i.consumer_name = $1 AND i.event_id = asked.event_id OFFSET 0) mark))";
 
 /// The server's history changes its number with every failover and every restore to a point in time; a restored dump is another
-/// database.
+/// database. A disk that is put back as it was, and commits that a crash undid where nobody waits for the disk, keep the number:
+/// but the server was started anew. So every start begins another history, and costs the duplicates of older events a look.
 const LINEAGE: &str = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' \
      || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' \
-     || (SELECT oid FROM pg_database WHERE datname = current_database())::text";
+     || (SELECT oid FROM pg_database WHERE datname = current_database())::text || '/' \
+     || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text";
 
 /// What was marked before, by id.
 type Known = HashMap<String, Mark>;

@@ -30,7 +30,7 @@ pub trait Inbox: Store {
         answers: &[(EventId, Bytes)],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Which history of which database this is. Another one after a failover, after a restore to a point in time, and in
+    /// Which history of which database this is. Another one after a failover, after a restore, and in
     /// every other database; so what was noted elsewhere under this name is known to be about what this inbox has.
     fn lineage(&self) -> impl Future<Output = Result<String, StoreError>> + Send;
 

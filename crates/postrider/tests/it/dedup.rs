@@ -1,28 +1,25 @@
 //! Redis in front of PostgreSQL: what it spares, what it costs when it is slow, and what happens when either is away.
 
+mod eviction;
+mod failover;
+mod mail;
+mod outage;
 mod proxy;
+mod statements;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use postrider::broker::Outgoing;
-use postrider::consumer::{Consumer, ConsumerStatus};
 use postrider::dedup::{Accelerator, AcceleratorConfig, Seen, Sighting, Standing};
-use postrider::embedded::EmbeddedBroker;
-use postrider::envelope::wire;
-use postrider::handler::handler_fn;
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::redis::{RedisCache, RedisConfig};
-use postrider::registry::Registry;
-use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::{Inbox as _, InboxMemory as _};
-use postrider::topology::{ConsumerName, ServiceQueue, Topology};
-use postrider::{Broker, Clock, Deduplicator, Envelope, Event, Failure, Payload, WireFormat};
+use postrider::{Clock, Deduplicator, Payload};
 use postrider_testkit::effects::Effects as _;
 use postrider_testkit::servers::{self, Redis, shared};
-use tokio_util::sync::CancellationToken;
 
+use self::mail::Mail;
 use self::proxy::Proxy;
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -55,58 +52,6 @@ async fn accelerator(url: &str, config: AcceleratorConfig) -> Accelerator {
 
 fn sighting(accelerator: &Accelerator, id: &str) -> Sighting {
     accelerator.sighting(None, id, Payload::new("text/plain", "same").hash(), &accelerator.stamp("history"))
-}
-
-/// A consumer on PostgreSQL whose queue is in a file, so that the database can be taken away alone.
-struct Mail {
-    store: Postgres,
-    broker: Arc<EmbeddedBroker>,
-    status: Arc<ConsumerStatus>,
-    service: ServiceQueue,
-    stop: CancellationToken,
-    _folder: tempfile::TempDir,
-}
-
-impl Mail {
-    async fn start(store: Postgres, accelerator: &Accelerator) -> Self {
-        let (clock, folder) = (Clock::system(), tempfile::tempdir().unwrap());
-        let file =
-            Sqlite::open(SqliteConfig::new(folder.path().join("queues.db")), clock.clone()).await.unwrap();
-        let broker = Arc::new(EmbeddedBroker::open(file, clock.clone()).await.unwrap());
-        let service = ServiceQueue::new("mail", postrider::settlement::RetryPolicy::default()).unwrap();
-        broker.declare(&Topology::default().service(&service)).await.unwrap();
-        store.create_effects().await.unwrap();
-        let effects = store.clone();
-        let handler = handler_fn::<Postgres, _>(move |tx, event| {
-            let effects = effects.clone();
-            Box::pin(async move {
-                effects.insert_effect(tx, "mail", &event.envelope.id).await?;
-                Ok::<(), Failure>(())
-            })
-        });
-        let registry = Registry::new().on("#", handler);
-        let name = ConsumerName::new("mail").unwrap();
-        let consumer = Consumer::new(store.clone(), broker.clone(), clock, name, service.clone(), registry)
-            .accelerated(accelerator);
-        let (status, stop) = (consumer.status(), CancellationToken::new());
-        tokio::spawn(Arc::new(consumer).run(stop.clone()));
-        Self { store, broker, status, service, stop, _folder: folder }
-    }
-
-    fn event(id: &str) -> Envelope {
-        Event::new("order.placed").unwrap().id(id).unwrap().into_envelope(&Clock::system())
-    }
-
-    async fn deliver(&self, envelope: &Envelope) {
-        let message = wire::encode(envelope, WireFormat::Envelope, 0);
-        self.broker.publish(vec![Outgoing::to_queue(self.service.name(), message)]).await;
-    }
-}
-
-impl Drop for Mail {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

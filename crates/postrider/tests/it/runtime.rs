@@ -5,6 +5,7 @@ mod controls;
 mod corrections;
 mod given_up;
 mod idempotency;
+mod keys;
 mod migrating;
 mod ordering;
 mod pulling;
@@ -114,6 +115,7 @@ scenarios!(
         a_repeat_in_a_batch_does_not_take_the_answer_away,
         what_answers_outside_is_kept_too,
     ]
+    keys: [what_a_plain_client_reads_at_every_step]
     pushing: [
         every_status_is_settled_as_the_table_says,
         the_seeds_own_table_tries_every_4xx_again,

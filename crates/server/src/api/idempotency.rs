@@ -4,8 +4,8 @@
 //! answer; until then its claim is renewed, and it keeps its place among the requests that are worked on.
 //!
 //! A crash in the middle, or a commit of which nobody knows whether it happened, leaves the request to be done again once its claim
-//! has run out or was given up. Events and journal entries happen once even so: where the body names no id, the key does
-//! ([`Names`]), and what is there under it is the first success.
+//! has run out or was given up. Events, journal entries, operations and tokens are made once even so: where the body names no id, the
+//! key does ([`Names`]), and what is there under it is the first success.
 
 mod asked;
 mod kept;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::front::{Front, Path, Query, Why, limit, place};
 use super::subscriptions::{read, read_or_default};
-use super::{Caller, Code, Problem};
+use super::{Caller, Code, Names, Problem};
 use crate::desk::operations::{Asked, Planned, no_operation};
 
 pub(super) fn routes() -> Router<Front> {
@@ -58,13 +58,14 @@ struct Wanted {
 async fn start(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
+    names: Names,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Operation>), Problem> {
     let Wanted { reason, asked } = read(&body)?;
     let mut asked: Asked = read(serde_json::Value::from(asked).to_string().as_bytes())?;
     asked.keep_to(caller.tenant.as_ref())?;
     is_kept_exactly(&asked, &body)?;
-    let operation = front.desk.start(&asked, &caller.name(), &reason).await?;
+    let operation = front.desk.start(&asked, names.id(0), &caller.name(), &reason).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 

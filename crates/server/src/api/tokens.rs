@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::front::{Front, Path, Query, Why};
 use super::subscriptions::read;
-use super::{Caller, Code, Problem};
+use super::{Caller, Code, Names, Problem};
 use crate::desk::tokens::{NewToken, TokenRow, expiry};
 
 pub(super) fn routes() -> Router<Front> {
@@ -42,6 +42,7 @@ struct New {
 async fn make(
     State(front): State<Front>,
     Extension(caller): Extension<Caller>,
+    names: Names,
     body: Bytes,
 ) -> Result<(StatusCode, Json<TokenRow>), Problem> {
     let New { role, name, tenant, expires } = read(&body)?;
@@ -49,7 +50,8 @@ async fn make(
     let role = TokenRole::from_name(&role)
         .ok_or_else(|| wrong("role is metrics, viewer, operator or admin".to_owned()))?;
     let expires_at = expires.map(|text| expiry(&text, front.clock.now())).transpose().map_err(wrong)?;
-    let made = front.desk.make_token(NewToken { name, role, tenant, expires_at }, &caller.name()).await?;
+    let new = NewToken { id: names.id(0), name, role, tenant, expires_at };
+    let made = front.desk.make_token(new, &caller.name()).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 

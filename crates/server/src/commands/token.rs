@@ -89,6 +89,7 @@ async fn make<S: WholeStore>(create: Create, store: &S, context: &Context) -> an
     let now = context.clock.now();
     let expires = create.expires.map(|text| expiry(&text, now));
     let new = NewToken {
+        id: None,
         name: create.name,
         role: create.role,
         tenant: create.tenant.map(TenantId::new).transpose()?,

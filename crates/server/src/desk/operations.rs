@@ -11,7 +11,7 @@ use postrider::dead_letter::Correction;
 use postrider::envelope::TenantId;
 use postrider::envelope::wire::Identity;
 use postrider::operation::{
-    EventPlan, EventSurvey, LetterPlan, Plan, plan, plan_events, start, start_events,
+    EventPlan, EventSurvey, LetterPlan, Plan, plan, plan_events, start_as, start_events_as,
 };
 use postrider::store::{EventFilter, LetterFilter, LetterStatus, Operation, OperationKind};
 use postrider::topology::QueueName;
@@ -114,8 +114,9 @@ impl Drawn {
 pub(crate) trait Operations {
     /// Draws up a plan and changes nothing.
     async fn plan(&self, asked: &Asked) -> Answer<Planned>;
-    /// Freezes what is asked as an operation, which whoever collects dead letters carries out.
-    async fn start(&self, asked: &Asked, by: &str, reason: &str) -> Answer<Operation>;
+    /// Freezes what is asked as an operation, which whoever collects dead letters carries out. One that is there under this id is
+    /// what was asked for before, and nothing else is done.
+    async fn start(&self, asked: &Asked, id: Option<Uuid>, by: &str, reason: &str) -> Answer<Operation>;
     /// The newest first, or those before one.
     async fn operations(&self, before: Option<Uuid>, limit: usize) -> Answer<Vec<Operation>>;
     /// One of them.
@@ -223,7 +224,12 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
         Ok(Planned { operation, plan: drawn })
     }
 
-    async fn start(&self, asked: &Asked, by: &str, reason: &str) -> Answer<Operation> {
+    async fn start(&self, asked: &Asked, id: Option<Uuid>, by: &str, reason: &str) -> Answer<Operation> {
+        if let Some(id) = id
+            && let Some(before) = self.operation(id).await?
+        {
+            return Ok(before);
+        }
         let drawn = self.plan(asked).await?;
         if let (Some(expected), total) = (asked.expects, drawn.plan.total())
             && total > expected
@@ -239,10 +245,10 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
             let told = format!("there is no queue {queue}; nothing was changed. Declare it, or name another");
             return Err(Problem::new(Code::InvalidRequest, told));
         }
-        let (clock, rate) = (&self.clock, asked.rate);
+        let (id, rate) = (id.unwrap_or_else(|| self.clock.new_id()), asked.rate);
         let started = if let Some(events) = self.events_of(asked)? {
             let (outbox, files) = self.archive_of(asked, &events)?;
-            start_events(&outbox.store, clock, &events, files.as_ref(), rate, by, Some(reason)).await?
+            start_events_as(&outbox.store, id, &events, files.as_ref(), rate, by, Some(reason)).await?
         } else {
             let kind = match asked.kind {
                 AskedKind::DiscardLetters => OperationKind::DiscardLetters,
@@ -250,7 +256,7 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
                 AskedKind::ReplayLetters | AskedKind::ReplayOutbox => OperationKind::ReplayLetters,
             };
             let letters = self.letters_of(&drawn.operation);
-            start(&self.store, clock, kind, &letters, rate, by, Some(reason)).await?
+            start_as(&self.store, id, kind, &letters, rate, by, Some(reason)).await?
         };
         let Some(id) = started else {
             return Err(Problem::new(Code::Conflict, "nothing matches any more; nothing was changed"));

@@ -14,6 +14,8 @@ use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
 use crate::wiring::WholeStore;
 
+/// A secret is known to whoever got the first answer, and to nobody else. Another one would end a token that may be in use.
+const SHOWN_BEFORE: &str = "with the first answer alone; if that did not arrive, revoke this token and make another under another key";
 /// Programs and people recognise a leaked token by its beginning.
 const PREFIX: &str = "prt_";
 
@@ -30,11 +32,16 @@ pub(crate) struct TokenRow {
     /// The secret itself, when it has just been made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
+    /// In its place, where the same token was made before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) secret_shown: Option<&'static str>,
 }
 
 /// A token to be made.
 #[derive(Debug, Clone)]
 pub(crate) struct NewToken {
+    /// Given where the same request may come again: it is the same token then.
+    pub(crate) id: Option<Uuid>,
     pub(crate) name: String,
     pub(crate) role: TokenRole,
     pub(crate) tenant: Option<TenantId>,
@@ -46,7 +53,7 @@ impl NewToken {
     pub(crate) fn make(self, clock: &Clock) -> (Token, String) {
         let secret = fresh_secret(clock.secret());
         let token = Token {
-            id: clock.new_id(),
+            id: self.id.unwrap_or_else(|| clock.new_id()),
             name: self.name,
             role: self.role,
             tenant: self.tenant,
@@ -76,6 +83,7 @@ impl TokenRow {
             created_at: token.created_at,
             expires_at: token.expires_at,
             token: None,
+            secret_shown: None,
         }
     }
 }
@@ -84,7 +92,7 @@ impl TokenRow {
 pub(crate) trait TokenList {
     /// All of them, the newest first.
     async fn tokens(&self) -> Answer<Vec<TokenRow>>;
-    /// Makes one. Its secret is in the answer and nowhere else.
+    /// Makes one. Its secret is in the answer and nowhere else: one that is there under its id is told of without it.
     async fn make_token(&self, new: NewToken, by: &str) -> Answer<TokenRow>;
     /// Takes one back.
     async fn revoke_token(&self, id: Uuid, by: &str, reason: Option<&str>) -> Answer<()>;
@@ -98,6 +106,12 @@ impl<S: WholeStore> TokenList for StoreDesk<S> {
     }
 
     async fn make_token(&self, new: NewToken, by: &str) -> Answer<TokenRow> {
+        if let Some(id) = new.id
+            && let Some(before) = self.store.tokens().await?.iter().find(|token| token.id == id)
+        {
+            let row = TokenRow::of(before, self.clock.now());
+            return Ok(TokenRow { secret_shown: Some(SHOWN_BEFORE), ..row });
+        }
         let (token, secret) = new.make(&self.clock);
         self.record(by, "token.created", format!("token/{}", token.id), None).await?;
         self.store.create_token(&token).await?;

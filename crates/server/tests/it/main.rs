@@ -30,6 +30,7 @@ mod process;
 mod progress;
 mod pulling;
 mod push;
+mod redis;
 mod reloading;
 mod topology;
 mod topology_live;

@@ -1,5 +1,9 @@
 //! What every store of claims must do: one claimant at a time, the first answer for everybody else.
 
+mod any_order;
+
+pub use any_order::claims_hold_in_any_order;
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -1,7 +1,8 @@
 //! A PostgreSQL of one's own, set up as production is: fsync on, logical decoding possible.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -55,9 +56,25 @@ impl Postgres {
     }
 
     pub(crate) async fn start_in(home: Home, tls: bool) -> Result<Self> {
-        let port = Port::claim()?;
         let certificates = if tls { Some(Certificates::make(home.path()).await?) } else { None };
         let data = initialise(&home, certificates.as_ref()).await?;
+        Self::start_on(home, data, certificates).await
+    }
+
+    /// A private server that follows this one, as a hot standby; ready when this returns. `pg_promote()` makes it a primary.
+    pub async fn start_replica(&self) -> Result<Self> {
+        let home = Home::private()?;
+        let data = home.folder("data")?;
+        fs::set_permissions(&data, Permissions::from_mode(0o700))?;
+        let mut command = as_server("pg_basebackup", &data)?;
+        command.args(["-h", "127.0.0.1", "-p", &self.port.number().to_string(), "-U", "postgres"]);
+        command.args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-D"]).arg(&data);
+        process::run(command).await?;
+        Self::start_on(home, data, None).await
+    }
+
+    async fn start_on(home: Home, data: PathBuf, certificates: Option<Certificates>) -> Result<Self> {
+        let port = Port::claim()?;
         let process = Process::start(launch(&home, &data, &port, certificates.as_ref()))?;
         let server = Self { process, data, port, certificates, disk: None, home };
         server.wait_ready().await?;
@@ -177,16 +194,9 @@ impl Drop for Postgres {
 
 async fn initialise(home: &Home, certificates: Option<&Certificates>) -> Result<PathBuf> {
     let data = home.folder("data")?;
-    let mut command = if let Some(user) = user() {
-        home::give_to(user, &data)?;
-        let mut command = Command::new("setpriv");
-        command.args(process::as_user(user)).arg(program("initdb"));
-        command
-    } else {
-        Command::new(program("initdb"))
-    };
+    let mut command = as_server("initdb", &data)?;
     command.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync", "-D"]);
-    command.arg(&data).current_dir(&data);
+    command.arg(&data);
     process::run(command).await?;
     if let Some(certificates) = certificates {
         // The server takes its key only from a file of its own; and a plain connection is refused.
@@ -200,6 +210,20 @@ async fn initialise(home: &Home, certificates: Option<&Certificates>) -> Result<
         }
     }
     Ok(data)
+}
+
+/// A program of PostgreSQL that works in this folder, as the user whose it is then.
+fn as_server(name: &str, data: &Path) -> Result<Command> {
+    let mut command = if let Some(user) = user() {
+        home::give_to(user, data)?;
+        let mut command = Command::new("setpriv");
+        command.args(process::as_user(user)).arg(program(name));
+        command
+    } else {
+        Command::new(program(name))
+    };
+    command.current_dir(data);
+    Ok(command)
 }
 
 fn launch(home: &Home, data: &Path, port: &Port, certificates: Option<&Certificates>) -> Launch {

@@ -26,6 +26,8 @@ struct State {
     asked: Notify,
     /// How often something was asked.
     questions: AtomicUsize,
+    /// How often somebody connected.
+    connections: AtomicUsize,
 }
 
 /// The host and the port.
@@ -45,6 +47,7 @@ impl Proxy {
         let shared = proxy.state.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                shared.connections.fetch_add(1, Ordering::SeqCst);
                 let server = shared.server.lock().unwrap().clone();
                 let Ok(server) = TcpStream::connect(server).await else { continue };
                 let ((from_client, to_client), (from_server, to_server)) =
@@ -64,6 +67,11 @@ impl Proxy {
     /// How often something was asked so far.
     pub(super) fn questions(&self) -> usize {
         self.state.questions.load(Ordering::SeqCst)
+    }
+
+    /// How often somebody connected so far, in vain or not.
+    pub(super) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::SeqCst)
     }
 
     pub(super) fn slow_down(&self, delay: Duration) {

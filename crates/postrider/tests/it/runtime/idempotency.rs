@@ -32,22 +32,22 @@ pub(super) async fn in_front<S: Effects>(stage: &mut Stage<S>) -> Redis {
     redis
 }
 
-fn paid<S>(stage: &Stage<S>, id: &str, amount: &str) -> Envelope {
+pub(super) fn paid<S>(stage: &Stage<S>, id: &str, amount: &str) -> Envelope {
     let event = Event::new("order.placed").unwrap().id(id).unwrap().tenant("acme").unwrap();
     event.json(&json!({ "amount": amount })).unwrap().into_envelope(&stage.clock)
 }
 
-async fn deliver<S: Effects>(stage: &Stage<S>, envelope: &Envelope) {
+pub(super) async fn deliver<S: Effects>(stage: &Stage<S>, envelope: &Envelope) {
     stage.deliver(wire::encode(envelope, WireFormat::Envelope, 0)).await;
 }
 
 /// What Redis has of an event.
-async fn key(redis: &Redis, id: &str) -> Value {
+pub(super) async fn key(redis: &Redis, id: &str) -> Value {
     let text = redis.cli(&["GET", &format!("fis:ik:acme:{id}")]).await.unwrap();
     serde_json::from_str(&text).unwrap_or(Value::Null)
 }
 
-async fn until_key<S: Effects>(stage: &Stage<S>, redis: &Redis, id: &str, status: &str) {
+pub(super) async fn until_key<S: Effects>(stage: &Stage<S>, redis: &Redis, id: &str, status: &str) {
     stage.until(async || key(redis, id).await["status"] == status).await;
 }
 

@@ -199,6 +199,6 @@ pub(in crate::dashboard) async fn start(State(dashboard): Here, Extension(visit)
         asked.rate =
             Some(rate.parse().map_err(|_| Problem::new(Code::InvalidRequest, "the rate is a number"))?);
     }
-    let operation = dashboard.front.desk.start(&asked, &visit.actor(), visit.reason()?).await?;
+    let operation = dashboard.front.desk.start(&asked, None, &visit.actor(), visit.reason()?).await?;
     Ok(Redirect::to(&format!("/dashboard/operations/{}", operation.id)))
 }

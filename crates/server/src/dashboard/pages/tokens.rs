@@ -76,6 +76,7 @@ pub(in crate::dashboard) async fn make(State(dashboard): Here, Extension(visit):
     let wrong = |told: String| Problem::new(Code::InvalidRequest, told);
     let role = visit.field("role").and_then(TokenRole::from_name);
     let new = NewToken {
+        id: None,
         name: visit.field("name").unwrap_or_default().to_owned(),
         role: role.ok_or_else(|| wrong("choose a role".to_owned()))?,
         tenant: visit
