@@ -53,8 +53,8 @@ pub trait OutsideHandler: Send + Sync + 'static {
 pub struct BatchLimits {
     /// At most so many events.
     pub max_size: usize,
-    /// How long the first event of a batch waits for more. Without it a batch is what has arrived by then: one event
-    /// when little comes, many when the queue is backed up.
+    /// How long the first event of a batch waits for more. Without it a batch is what has arrived while the one before it was handled,
+    /// for 20 ms at most: one event, at once, when little comes, and many when the queue is backed up.
     pub max_wait: Duration,
 }
 
