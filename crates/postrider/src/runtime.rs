@@ -22,7 +22,7 @@ use crate::dedup::{Accelerator, InboxKeeper};
 use crate::migration::{Errands, Source};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig};
-use crate::store::{Backend, HouseRules, Registration, StoreError};
+use crate::store::{Backend, HouseRules, MadeIn, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use crate::triage::Rule;
 
@@ -65,6 +65,7 @@ pub struct Runtime<S: Backend> {
     accelerator: Option<Accelerator>,
     collects: bool,
     origin: ExchangeName,
+    push: Option<MadeIn>,
 }
 
 /// An outbox beside the first: another table, in the same database or in one of its own.
@@ -106,6 +107,7 @@ impl<S: Backend> Runtime<S> {
             accelerator: None,
             collects: true,
             origin: ExchangeName::default_exchange(),
+            push: None,
         }
     }
 
@@ -207,6 +209,13 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// Its consumers are push subscriptions, which were made there.
+    #[must_use]
+    pub fn pushes(mut self, made: MadeIn) -> Self {
+        self.push = Some(made);
+        self
+    }
+
     /// Leaves dead letters to others to collect.
     #[must_use]
     pub fn leave_dead_letters(mut self) -> Self {
@@ -245,6 +254,7 @@ impl<S: Backend> Runtime<S> {
                 service: service.clone(),
                 topology: topology.clone(),
                 exchange: exchange.clone(),
+                push: self.push,
             };
         let consumers = self.consumers.iter();
         consumers.map(|(name, service, _, config)| registration(name, service, config)).collect()

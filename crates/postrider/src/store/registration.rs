@@ -30,11 +30,33 @@ pub struct Registration {
     pub topology: Topology,
     /// The exchange of outbox rows that name none.
     pub exchange: ExchangeName,
+    /// For a push subscription: where it was made. Who finds it gone from there takes its queue's bindings away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<MadeIn>,
+}
+
+/// Where a push subscription was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeIn {
+    /// In the table of subscriptions: once it is not there, it is nowhere.
+    Store,
+    /// In the configuration of a process, which others need not have.
+    Configuration,
 }
 
 impl Registration {
     /// The name that its marks in the inbox are made under.
     pub fn inbox(&self) -> &ConsumerName {
         self.inbox.as_ref().unwrap_or(&self.name)
+    }
+
+    /// The same with nothing bound to its queue: from now on no event is meant for it.
+    #[must_use]
+    pub fn unbound(mut self) -> Self {
+        let queue = self.service.name().clone();
+        self.service.bindings.clear();
+        self.topology.bindings.retain(|binding| binding.queue != queue);
+        self
     }
 }

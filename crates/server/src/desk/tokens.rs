@@ -85,7 +85,7 @@ pub(crate) trait TokenList {
     /// All of them, the newest first.
     async fn tokens(&self) -> Answer<Vec<TokenRow>>;
     /// Makes one. Its secret is in the answer and nowhere else.
-    async fn make_token(&self, new: NewToken, by: &str) -> Answer<TokenRow>;
+    async fn make_token(&self, new: NewToken, by: &str, reason: Option<&str>) -> Answer<TokenRow>;
     /// Takes one back.
     async fn revoke_token(&self, id: Uuid, by: &str, reason: Option<&str>) -> Answer<()>;
 }
@@ -97,9 +97,9 @@ impl<S: WholeStore> TokenList for StoreDesk<S> {
         Ok(self.store.tokens().await?.iter().map(|token| TokenRow::of(token, now)).collect())
     }
 
-    async fn make_token(&self, new: NewToken, by: &str) -> Answer<TokenRow> {
+    async fn make_token(&self, new: NewToken, by: &str, reason: Option<&str>) -> Answer<TokenRow> {
         let (token, secret) = new.make(&self.clock);
-        self.record(by, "token.created", format!("token/{}", token.id), None).await?;
+        self.record(by, "token.created", format!("token/{}", token.id), reason).await?;
         self.store.create_token(&token).await?;
         Ok(TokenRow { token: Some(secret), ..TokenRow::of(&token, self.clock.now()) })
     }

@@ -60,6 +60,7 @@ pub fn registrations() -> Result<Vec<Registration>> {
             service,
             topology: topology.clone(),
             exchange: exchange.clone(),
+            push: None,
         })
     };
     CONSUMERS.into_iter().map(registration).collect()
