@@ -1,5 +1,6 @@
 //! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
 
+mod birth;
 mod operations;
 mod running;
 mod supervise;
@@ -254,6 +255,7 @@ impl<S: Backend> Runtime<S> {
                 service: service.clone(),
                 topology: topology.clone(),
                 exchange: exchange.clone(),
+                since: None,
                 push: self.push,
             };
         let consumers = self.consumers.iter();
@@ -267,8 +269,10 @@ impl<S: Backend> Runtime<S> {
         if !self.collects {
             self.collected.clear();
         }
-        self.store.register(self.registrations()).await?;
-        self.broker.declare(&self.whole_topology()).await?;
+        birth::register(&self.store, self.registrations(), &self.clock, async || {
+            self.broker.declare(&self.whole_topology()).await
+        })
+        .await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let registrations = self.registrations();

@@ -215,6 +215,7 @@ mod tests {
             service,
             topology,
             exchange,
+            since: None,
             push: None,
         }
     }

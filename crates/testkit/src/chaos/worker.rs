@@ -60,6 +60,7 @@ pub fn registrations() -> Result<Vec<Registration>> {
             service,
             topology: topology.clone(),
             exchange: exchange.clone(),
+            since: None,
             push: None,
         })
     };

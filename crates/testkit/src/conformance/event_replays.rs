@@ -85,6 +85,7 @@ fn consumer() -> Registration {
         service,
         topology,
         exchange: shop,
+        since: None,
         push: None,
     }
 }

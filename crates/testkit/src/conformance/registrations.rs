@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postrider::settlement::RetryPolicy;
 use postrider::store::{MadeIn, Registration, Registrations};
 use postrider::topology::{ConsumerName, ExchangeKind, QueueKind, ServiceQueue, Topology};
@@ -18,7 +19,15 @@ fn registration(name: &str, queue: &str) -> Registration {
     let mut topology = Topology::default().exchange(shop.clone(), ExchangeKind::Topic).service(&service);
     topology.exchanges[0].alternate = Some(exchange("größe"));
     let name = ConsumerName::new(name).unwrap();
-    Registration { name, inbox: None, service, topology, exchange: shop, push: Some(MadeIn::Store) }
+    Registration {
+        name,
+        inbox: None,
+        service,
+        topology,
+        exchange: shop,
+        since: Some(Timestamp::UNIX_EPOCH),
+        push: Some(MadeIn::Store),
+    }
 }
 
 /// To the last delay of the ladder.
