@@ -57,6 +57,36 @@ fn ask_everything(serving: &Serving, bearer: &str) {
     assert!(asked > 40, "{asked}");
 }
 
+/// What the command line says of it, which goes into tickets.
+fn say_everything(folder: &Folder) {
+    for words in [
+        &["dlq", "groups"][..],
+        &["dlq", "ls", "--json"],
+        &["outbox", "status"],
+        &["outbox", "ls", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["audit"],
+        &["db", "status"],
+        &["db", "grants"],
+        &["consumers", "ls", "--json"],
+        &["push", "ls", "--json"],
+        &["token", "ls", "--json"],
+        &["ops", "ls", "--json"],
+        &["topology", "render"],
+        &["topology", "export"],
+        &["topology", "drift"],
+        &["topology", "diagram"],
+        &["generate", "asyncapi"],
+        &["generate", "grafana"],
+        &["generate", "alerts"],
+    ] {
+        let ran = folder.run(words);
+        silent(&words.join(" "), &ran.out);
+        silent(&words.join(" "), &ran.err);
+    }
+}
+
 /// Every page, as an admin.
 fn visit_everything(serving: &Serving, bearer: &str) {
     let form = [("content-type", "application/x-www-form-urlencoded")];
@@ -198,32 +228,7 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
         silent(path, &head);
         silent(path, &body);
     }
-    for words in [
-        &["dlq", "groups"][..],
-        &["dlq", "ls", "--json"],
-        &["outbox", "status"],
-        &["outbox", "ls", "--json"],
-        &["doctor"],
-        &["doctor", "--json"],
-        &["audit"],
-        &["db", "status"],
-        &["db", "grants"],
-        &["consumers", "ls", "--json"],
-        &["push", "ls", "--json"],
-        &["token", "ls", "--json"],
-        &["ops", "ls", "--json"],
-        &["topology", "render"],
-        &["topology", "export"],
-        &["topology", "drift"],
-        &["topology", "diagram"],
-        &["generate", "asyncapi"],
-        &["generate", "grafana"],
-        &["generate", "alerts"],
-    ] {
-        let ran = folder.run(words);
-        silent(&words.join(" "), &ran.out);
-        silent(&words.join(" "), &ran.err);
-    }
+    say_everything(&folder);
     let admin = folder.run(&["token", "create", "--role", "admin"]).assert(0, "prt_").out;
     let admin = format!("Bearer {}", admin.trim());
     ask_everything(&serving, &admin);

@@ -70,7 +70,7 @@ impl Bound {
     ) -> anyhow::Result<()> {
         if let Some((seen, looks)) = &mut self.seen {
             *looks += 1;
-            if seen == names && *looks % LOOKS != 0 {
+            if seen == names && !looks.is_multiple_of(LOOKS) {
                 return Ok(());
             }
         }
