@@ -107,6 +107,7 @@ pub async fn account_of<S: Audit>(
             topology: topology.clone(),
             exchange: source.exchange.as_ref().unwrap_or(exchange).clone(),
             routing_key: source.routing_key.clone(),
+            since: consumer.since,
             list: LISTED.saturating_sub(count.elsewhere_ids.len()),
         };
         let of_one = if source.elsewhere {
@@ -119,10 +120,13 @@ pub async fn account_of<S: Audit>(
     // A queue may hold more than is elsewhere: duplicates of applied events. They count as applied.
     let dead = dead_in_queue.min(count.elsewhere);
     let waiting = in_queues.min(count.elsewhere - dead);
-    let unaccounted = count.elsewhere - dead - waiting;
+    let nowhere = count.elsewhere - dead - waiting;
+    // Some of these never were for it: they were committed, and published, before its queue was bound.
+    let unmeant = nowhere.min(count.early);
+    let unaccounted = nowhere - unmeant;
     Ok(Account {
         name: name.to_string(),
-        committed: count.committed,
+        committed: count.committed - unmeant,
         applied: count.applied,
         waiting: count.unpublished + count.held + waiting,
         dead: count.dead + dead,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::topology::{ExchangeName, QueueName, RoutingKey, Topology};
+use crate::topology::{Binding, ExchangeName, QueueName, RoutingKey, Topology};
 
 /// A broker. Lost connections are its own business: a call waits for the connection to come back, within the broker's
 /// time limit, and says [`BrokerErrorKind::Unavailable`] when it did not.
@@ -37,6 +37,11 @@ pub trait Broker: Send + Sync + 'static {
     /// [`BrokerErrorKind::InUse`], and nothing is removed. Messages of other queues are not touched.
     async fn remove(&self, _removal: &Removal) -> Result<(), BrokerError> {
         Err(BrokerError::new(BrokerErrorKind::Denied, "this broker removes nothing"))
+    }
+
+    /// Takes bindings away: from then on their keys lead nowhere by them. What is not there is fine, and what is in the queues stays.
+    async fn unbind(&self, _bindings: &[Binding]) -> Result<(), BrokerError> {
+        Err(BrokerError::new(BrokerErrorKind::Denied, "this broker unbinds nothing"))
     }
 
     /// Whether the broker can be reached now.

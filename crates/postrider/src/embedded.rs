@@ -42,7 +42,7 @@ use async_trait::async_trait;
 use crate::broker::{Broker, BrokerError, Outgoing, Published, Removal, Subscription};
 use crate::clock::Clock;
 use crate::sqlite::Sqlite;
-use crate::topology::{QueueName, Topology};
+use crate::topology::{Binding, QueueName, Topology};
 use catalog::{Catalog, Lacking, QueueId, no_queue};
 use queue::QueueState;
 use state::{Shared, State, from_store, try_stranded};
@@ -121,6 +121,10 @@ impl Broker for EmbeddedBroker {
 
     async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
         self.shared.run(removal::remove(self.shared.clone(), removal.clone())).await
+    }
+
+    async fn unbind(&self, bindings: &[Binding]) -> Result<(), BrokerError> {
+        self.shared.run(removal::unbind(self.shared.clone(), bindings.to_vec())).await
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

@@ -36,6 +36,7 @@ use crate::topology::ConsumerName;
 
 /// What most endpoints answer.
 const USUAL: u16 = 200;
+const USUAL_LABEL: &str = "200";
 
 /// An endpoint as a handler.
 pub struct Push {
@@ -112,13 +113,13 @@ impl Push {
 
     fn count(&self, consumer: &ConsumerName, sent: &Result<Answer, SendError>, took: Duration) {
         let consumer = || consumer.to_string();
-        let attempts = |status: String| metrics::counter!("postrider_push_attempts_total", "consumer" => consumer(), "status" => status);
+        let attempts = |status: &'static str| metrics::counter!("postrider_push_attempts_total", "consumer" => consumer(), "status" => status);
         match sent {
             Ok(answer) if answer.status == USUAL => {
-                self.taken.get_or_init(|| attempts(USUAL.to_string())).increment(1);
+                self.taken.get_or_init(|| attempts(USUAL_LABEL)).increment(1);
             }
-            Ok(answer) => attempts(answer.status.to_string()).increment(1),
-            Err(error) => attempts(error.class().to_owned()).increment(1),
+            Ok(answer) => attempts(answer.label()).increment(1),
+            Err(error) => attempts(error.class()).increment(1),
         }
         let seconds = || metrics::histogram!("postrider_push_seconds", "consumer" => consumer());
         self.seconds.get_or_init(seconds).record(took.as_secs_f64());

@@ -42,7 +42,7 @@ use self::publish::Publisher;
 use self::subscription::RabbitSubscription;
 use crate::broker::{Broker, BrokerError, Outgoing, Published, Removal, Subscription};
 use crate::clock::Clock;
-use crate::topology::{QueueName, Topology};
+use crate::topology::{Binding, QueueName, Topology};
 
 /// The log target of the AMQP driver. Turn it off: it repeats what is logged here, and it logs bodies of messages.
 pub const DRIVER_LOG_TARGET: &str = "lapin";
@@ -108,6 +108,11 @@ impl Broker for RabbitMq {
     async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
         let line = self.consuming.line().await?;
         declare::remove(&line, removal, self.consuming.settings().limits().call).await
+    }
+
+    async fn unbind(&self, bindings: &[Binding]) -> Result<(), BrokerError> {
+        let line = self.consuming.line().await?;
+        declare::unbind(&line, bindings, self.consuming.settings().limits().call).await
     }
 
     async fn ping(&self) -> Result<(), BrokerError> {

@@ -1,5 +1,6 @@
 //! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
 
+mod birth;
 mod operations;
 mod running;
 mod supervise;
@@ -22,7 +23,7 @@ use crate::dedup::{Accelerator, InboxKeeper};
 use crate::migration::{Errands, Source};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig};
-use crate::store::{Backend, HouseRules, Registration, StoreError};
+use crate::store::{Backend, HouseRules, MadeIn, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use crate::triage::Rule;
 
@@ -65,6 +66,7 @@ pub struct Runtime<S: Backend> {
     accelerator: Option<Accelerator>,
     collects: bool,
     origin: ExchangeName,
+    push: Option<MadeIn>,
 }
 
 /// An outbox beside the first: another table, in the same database or in one of its own.
@@ -106,6 +108,7 @@ impl<S: Backend> Runtime<S> {
             accelerator: None,
             collects: true,
             origin: ExchangeName::default_exchange(),
+            push: None,
         }
     }
 
@@ -207,6 +210,13 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// Its consumers are push subscriptions, which were made there.
+    #[must_use]
+    pub fn pushes(mut self, made: MadeIn) -> Self {
+        self.push = Some(made);
+        self
+    }
+
     /// Leaves dead letters to others to collect.
     #[must_use]
     pub fn leave_dead_letters(mut self) -> Self {
@@ -245,6 +255,8 @@ impl<S: Backend> Runtime<S> {
                 service: service.clone(),
                 topology: topology.clone(),
                 exchange: exchange.clone(),
+                since: None,
+                push: self.push,
             };
         let consumers = self.consumers.iter();
         consumers.map(|(name, service, _, config)| registration(name, service, config)).collect()
@@ -257,8 +269,10 @@ impl<S: Backend> Runtime<S> {
         if !self.collects {
             self.collected.clear();
         }
-        self.store.register(self.registrations()).await?;
-        self.broker.declare(&self.whole_topology()).await?;
+        birth::register(&self.store, self.registrations(), &self.clock, async || {
+            self.broker.declare(&self.whole_topology()).await
+        })
+        .await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let registrations = self.registrations();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider::push::{Answer, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
-use postrider::store::{LogEntry, Pause, Registration, StoreError, StoredSubscription};
+use postrider::store::{LogEntry, MadeIn, Pause, Registration, StoreError, StoredSubscription};
 use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, Incoming};
 use serde::{Deserialize, Serialize};
@@ -181,7 +181,8 @@ impl<S: WholeStore> PushDesk<S> {
         let (config, mut others) = (self.config.now(), Vec::new());
         for consumer in self.store.registrations().await? {
             let name = &consumer.name;
-            let pushed = config.push.iter().any(|pushed| pushed.subscription.name == *name)
+            let pushed = consumer.push.is_some()
+                || config.push.iter().any(|pushed| pushed.subscription.name == *name)
                 || stored.iter().any(|stored| stored.subscription.name == *name)
                 || !self.store.attempts(name, None, 1).await?.is_empty()
                 || self
@@ -198,21 +199,50 @@ impl<S: WholeStore> PushDesk<S> {
     }
 
     /// Makes one. Its secret is shown here and nowhere else.
-    pub(crate) async fn add(&self, form: &PushForm, signing: Signing, by: &str) -> Result<Shown, DeskError> {
+    pub(crate) async fn add(
+        &self,
+        form: &PushForm,
+        signing: Signing,
+        by: &str,
+        reason: &str,
+    ) -> Result<Shown, DeskError> {
         let pushed = self.check(form).await?;
         let secret = pushed.secrets.into_iter().next().or_else(|| self.fresh(signing));
         let name = pushed.subscription.name.clone();
-        if !self.store.create_subscription(&pushed.subscription, secret.as_ref(), by).await? {
+        if !self.store.create_subscription(&pushed.subscription, secret.as_ref(), by, reason).await? {
             return Err(DeskError::Taken(name));
         }
         Ok(shown(&name, secret.as_ref(), None))
     }
 
-    /// Removes one. Its queue stays, and what is in it.
+    /// Removes one. Its queue stays, and what is in it; `serve` unbinds it, so that it gets no more.
     pub(crate) async fn remove(&self, name: &ConsumerName, by: &str, reason: &str) -> Result<(), DeskError> {
         self.refuse_configured(name)?;
-        let removed = self.store.remove_subscription(name, by, reason).await?;
-        if removed { Ok(()) } else { Err(DeskError::Unknown(name.clone())) }
+        if self.store.remove_subscription(name, by, reason).await? {
+            return Ok(());
+        }
+        let left = self.left(name).await?.ok_or_else(|| DeskError::Unknown(name.clone()))?;
+        let entry = LogEntry {
+            at: self.clock.now(),
+            actor: by.to_owned(),
+            action: "push.remove".to_owned(),
+            subject: name.to_string(),
+            reason: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
+            detail: None,
+        };
+        write_down(&self.store, entry).await?;
+        self.store.register(vec![Registration { push: Some(MadeIn::Store), ..left }]).await?;
+        Ok(())
+    }
+
+    /// What is left of one that was in a configuration: a queue that is bound still.
+    pub(crate) async fn left(&self, name: &ConsumerName) -> Result<Option<Registration>, DeskError> {
+        let all = self.store.registrations().await?;
+        Ok(all.into_iter().find(|left| {
+            left.name == *name
+                && left.push == Some(MadeIn::Configuration)
+                && !left.service.bindings.is_empty()
+        }))
     }
 
     /// A new secret beside the old one, which signs for this long still.

@@ -58,7 +58,7 @@ macro_rules! broker_conformance {
             // declaring
             declaring_again_is_fine, a_queue_with_other_settings_is_a_mismatch,
             an_exchange_with_other_settings_is_a_mismatch, a_mismatch_leaves_what_is_there,
-            declaring_adds_to_what_is_there, depth_counts_what_waits, a_missing_queue_is_not_found,
+            declaring_adds_to_what_is_there, unbinding_ends_a_key_and_leaves_the_rest, depth_counts_what_waits, a_missing_queue_is_not_found,
             a_closed_broker_says_so_and_returns_what_was_unsettled,
             // routing
             topic_patterns_match_words, fanout_reaches_every_queue, direct_wants_the_equal_key,
@@ -192,7 +192,8 @@ macro_rules! store_conformance {
             registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
         ]);
         $crate::conformance_cases!($fixture, audit: [
-            an_empty_outbox_counts_nothing, each_term_is_counted, routing_decides_what_is_committed,
+            an_empty_outbox_counts_nothing, what_was_committed_before_the_queue_was_bound_is_early,
+            each_term_is_counted, routing_decides_what_is_committed,
             applied_goes_before_dead_before_waiting, what_is_elsewhere_is_listed_oldest_first,
             alternate_exchanges_count_as_routes, the_account_always_balances, held_events_are_counted,
         ]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::broker::{BrokerError, BrokerErrorKind};
 use crate::topology::{
-    Exchange, ExchangeName, ExchangePolicy, Queue, QueueName, QueuePolicy, RoutingKey, Topology,
+    Binding, Exchange, ExchangeName, ExchangePolicy, Queue, QueueName, QueuePolicy, RoutingKey, Topology,
 };
 
 /// The number of a queue, in the tables and in memory.
@@ -83,6 +83,12 @@ impl Catalog {
             .bindings
             .retain(|binding| !queues.contains(&binding.queue) && !exchanges.contains(&binding.exchange));
         self.ids.retain(|name, _| !queues.contains(name));
+        self.routes.clear();
+    }
+
+    /// Forgets bindings.
+    pub(super) fn unbind<'a>(&mut self, bindings: impl Iterator<Item = &'a Binding> + Clone) {
+        self.topology.bindings.retain(|binding| !bindings.clone().any(|gone| gone == binding));
         self.routes.clear();
     }
 

@@ -1,4 +1,4 @@
-//! Removing queues and exchanges.
+//! Removing queues, exchanges and bindings.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::state::{Shared, from_store};
 use crate::broker::{BrokerError, BrokerErrorKind, Removal};
 use crate::sqlite::from_sqlite;
 use crate::store::StoreError;
-use crate::topology::QueueName;
+use crate::topology::{Binding, QueueName};
 
 /// Removes what is there, in one transaction. What was routed to a queue and not stored by then is not stored any more.
 pub(super) async fn remove(shared: Arc<Shared>, removal: Removal) -> Result<(), BrokerError> {
@@ -57,6 +57,38 @@ pub(super) async fn remove(shared: Arc<Shared>, removal: Removal) -> Result<(), 
         })
     });
     removed.await.map_err(from_store)?
+}
+
+/// Takes bindings away, in one transaction.
+pub(super) async fn unbind(shared: Arc<Shared>, bindings: Vec<Binding>) -> Result<(), BrokerError> {
+    let _one_at_a_time = shared.declaring.lock().await;
+    let found: Vec<(Binding, QueueId)> = {
+        let state = shared.open()?;
+        bindings
+            .into_iter()
+            .filter_map(|binding| Some((binding.clone(), state.catalog.id(&binding.queue)?)))
+            .collect()
+    };
+    let place = shared.clone();
+    let unbound = shared.store.writer().run(move |conn| {
+        Box::pin(async move {
+            for (binding, queue) in &found {
+                let delete =
+                    sqlx::query("DELETE FROM broker_binding WHERE exchange = ? AND queue = ? AND key = ?");
+                let (exchange, key) = (binding.exchange.as_str(), binding.key.as_str());
+                delete
+                    .bind(exchange)
+                    .bind(queue.0)
+                    .bind(key)
+                    .execute(&mut *conn)
+                    .await
+                    .map_err(from_sqlite)?;
+            }
+            place.lock().catalog.unbind(found.iter().map(|(binding, _)| binding));
+            Ok(())
+        })
+    });
+    unbound.await.map_err(from_store)
 }
 
 async fn messages(conn: &mut SqliteConnection, queue: QueueId) -> Result<u64, StoreError> {

@@ -20,7 +20,7 @@ const REACHING: &str = "FROM {outbox} o \
          (COALESCE(o.exchange, $2), COALESCE(o.routing_key, {key})) IN (SELECT * FROM UNNEST($3::text[], $4::text[]))))";
 
 /// Each by the first of the places where it shows. A row that sends a message again is a place where its event waits, in whatever
-/// outbox of the database; dead letters go through the default one. `$5` consumer, `$6` its inbox.
+/// outbox of the database; dead letters go through the default one. `$5` consumer, `$6` its inbox, `$7` since when its queue is bound.
 const PLACED: &str = "WITH placed AS ( \
          SELECT o.id::text AS id, o.position, CASE \
              WHEN EXISTS (SELECT FROM postrider.event_inbox i \
@@ -30,7 +30,7 @@ const PLACED: &str = "WITH placed AS ( \
              WHEN o.status <> 'published' {again} THEN 'unpublished' \
              WHEN EXISTS (SELECT FROM postrider.held_event h \
                           WHERE h.consumer_name = $5 AND h.event_id = o.id::text) THEN 'held' \
-             ELSE 'elsewhere' END AS place \
+             WHEN o.created_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END AS place \
          {reaching} \
      ) ";
 
@@ -38,11 +38,12 @@ const AGAIN: &str = "OR EXISTS (SELECT FROM {again_in} again WHERE again.event_i
          AND (again.target_queue = $1 OR again.target_queue IS NULL) AND again.status IN ('pending', 'failed'))";
 
 const COUNT: &str = "{placed} SELECT place, count(*) FROM placed GROUP BY place";
-const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $7";
+const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $8";
 
 /// What the outbox alone says, a page at a time.
 const COMMITTED: &str = "SELECT o.id::text, o.position, CASE \
-         WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' ELSE 'elsewhere' END \
+         WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' \
+         WHEN o.created_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END \
      {reaching} AND o.position > $5 ORDER BY o.position LIMIT $6";
 
 /// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events, `$4` its inbox. OFFSET 0 makes each a probe of its own: all that
@@ -86,6 +87,7 @@ impl Audit for Postgres {
                 .bind(keys)
                 .bind(after)
                 .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+                .bind(scope.since.map(jiff_sqlx::ToSqlx::to_sqlx))
                 .fetch_all(&mut *connection)
                 .await?;
             let event = |(id, position, place): (String, i64, String)| {
@@ -155,6 +157,7 @@ impl Postgres {
             .bind(&keys)
             .bind(scope.consumer.as_str())
             .bind(scope.inbox.as_str())
+            .bind(scope.since.map(jiff_sqlx::ToSqlx::to_sqlx))
             .fetch_all(&mut *connection)
             .await?;
         let mut count = ConsumerCount::default();
@@ -169,6 +172,7 @@ impl Postgres {
                 .bind(&keys)
                 .bind(scope.consumer.as_str())
                 .bind(scope.inbox.as_str())
+                .bind(scope.since.map(jiff_sqlx::ToSqlx::to_sqlx))
                 .bind(i64::try_from(scope.list).unwrap_or(i64::MAX))
                 .fetch_all(connection)
                 .await?;

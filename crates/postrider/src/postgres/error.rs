@@ -126,7 +126,9 @@ fn of_answer(doing: &str, place: &str, answer: &dyn DatabaseError) -> StoreError
             format!("another transaction was in the way while {doing} ({said}); try again")
         }
         StoreErrorKind::Denied => {
-            format!("PostgreSQL at {place} refused {doing}: {said}; grant the right or fix the user")
+            format!(
+                "PostgreSQL at {place} refused {doing}: {said}; give this user a role that may (`postrider db grants` prints them)"
+            )
         }
         StoreErrorKind::Schema => {
             format!("the schema of PostgreSQL at {place} does not fit ({said}); run `postrider db migrate`")

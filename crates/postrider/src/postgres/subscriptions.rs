@@ -15,7 +15,8 @@ const CREATE: &str = "WITH made AS ( \
          INSERT INTO postrider.push_subscription (name, settings, created_by) VALUES ($1, $2::jsonb, $3) \
          ON CONFLICT DO NOTHING RETURNING name), \
      signed AS (INSERT INTO postrider.push_secret (subscription, secret) SELECT name, $4 FROM made WHERE $4 IS NOT NULL) \
-     INSERT INTO postrider.audit_log (actor, action, subject) SELECT $3, 'push.add', name FROM made";
+     INSERT INTO postrider.audit_log (actor, action, subject, reason) \
+     SELECT $3, 'push.add', name, NULLIF($5, '') FROM made";
 
 const REMOVE: &str = "WITH gone AS (DELETE FROM postrider.push_subscription WHERE name = $1 RETURNING name) \
      INSERT INTO postrider.audit_log (actor, action, subject, reason) \
@@ -53,6 +54,7 @@ impl Subscriptions for Postgres {
         subscription: &Subscription,
         secret: Option<&SigningSecret>,
         by: &str,
+        reason: &str,
     ) -> Result<bool, StoreError> {
         let settings = serde_json::to_string(subscription).map_err(|error| {
             StoreError::new(StoreErrorKind::Other, format!("the subscription cannot be written: {error}"))
@@ -61,7 +63,8 @@ impl Subscriptions for Postgres {
             .bind(subscription.name.as_str())
             .bind(settings)
             .bind(by)
-            .bind(secret.map(SigningSecret::reveal));
+            .bind(secret.map(SigningSecret::reveal))
+            .bind(reason);
         let done = self.limited("storing a push subscription", write.execute(self.pool())).await?;
         Ok(done.rows_affected() > 0)
     }

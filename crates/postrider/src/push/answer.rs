@@ -20,6 +20,31 @@ pub struct Answer {
     pub body: Bytes,
 }
 
+/// Statuses that a metric tells apart. Receivers choose what they answer, so every other counts under its class: they must not be able
+/// to make as many series as there are numbers.
+const TOLD_APART: [&str; 30] = [
+    "200", "201", "202", "204", "301", "302", "303", "307", "308", "400", "401", "402", "403", "404", "405",
+    "408", "409", "410", "411", "413", "415", "422", "425", "429", "431", "500", "501", "502", "503", "504",
+];
+
+impl Answer {
+    /// The status as the label of a metric.
+    pub(super) fn label(&self) -> &'static str {
+        let text = self.status.to_string();
+        match TOLD_APART.iter().find(|known| **known == text) {
+            Some(known) => known,
+            None => match self.status / 100 {
+                1 => "1xx",
+                2 => "2xx",
+                3 => "3xx",
+                4 => "4xx",
+                5 => "5xx",
+                _ => "other",
+            },
+        }
+    }
+}
+
 /// What is done about an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -191,6 +216,15 @@ mod tests {
             Said::Done => None,
             Said::Failed(failure) | Said::Gone(failure) => Some(failure.kind),
         }
+    }
+
+    #[test]
+    fn a_receiver_cannot_make_more_labels_than_are_known() {
+        let label = |status| Answer { status, retry_after: None, body: Bytes::new() }.label();
+        let told: Vec<_> = [200, 206, 429, 418, 599, 503, 999, 100].map(label).to_vec();
+        assert_eq!(told, ["200", "2xx", "429", "4xx", "5xx", "503", "other", "1xx"]);
+        let labels: std::collections::BTreeSet<_> = (100..=999).map(label).collect();
+        assert_eq!(labels.len(), TOLD_APART.len() + 6);
     }
 
     #[test]

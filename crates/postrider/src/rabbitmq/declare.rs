@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::desk::Desk;
 use super::line::Line;
 use crate::broker::{BrokerError, BrokerErrorKind, Removal};
-use crate::topology::{QueueName, Topology};
+use crate::topology::{Binding, QueueName, Topology};
 
 /// Declares exchanges and queues, then binds. All that cannot be declared is reported together, and then nothing is bound.
 pub(super) async fn declare(line: &Line, topology: &Topology, limit: Duration) -> Result<(), BrokerError> {
@@ -40,6 +40,20 @@ pub(super) async fn depth(line: &Line, queue: &QueueName, limit: Duration) -> Re
     let seen = desk.look(queue.as_str()).await?;
     desk.close().await;
     Ok(seen.ready)
+}
+
+/// Takes bindings away. RabbitMQ has nothing against unbinding what is not bound; older ones want both ends to be there.
+pub(super) async fn unbind(line: &Line, bindings: &[Binding], limit: Duration) -> Result<(), BrokerError> {
+    let mut desk = Desk::new(line, limit);
+    let mut refused = Vec::new();
+    for binding in bindings {
+        match desk.unbind(binding).await {
+            Err(error) if error.kind != BrokerErrorKind::NotFound => refused.push(error),
+            _ => {}
+        }
+    }
+    desk.close().await;
+    together(refused)
 }
 
 /// Removes queues, then exchanges. AMQP's own "only if unused" is not known to quorum queues, so each queue is looked at first; a

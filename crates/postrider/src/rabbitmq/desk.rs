@@ -81,6 +81,16 @@ impl<'a> Desk<'a> {
         .await
     }
 
+    pub(super) async fn unbind(&mut self, binding: &Binding) -> Result<(), BrokerError> {
+        let (queue, exchange, key) =
+            (binding.queue.as_str(), binding.exchange.as_str(), binding.key.as_str());
+        let what = format!("queue {queue} from exchange {exchange} for {key:?}");
+        self.ask("unbind", &what, async |channel| {
+            channel.queue_unbind(queue.into(), exchange.into(), key.into(), FieldTable::default()).await
+        })
+        .await
+    }
+
     /// Counts what waits in a queue, exactly and now.
     pub(super) async fn look(&mut self, queue: &str) -> Result<Seen, BrokerError> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };

@@ -1,5 +1,6 @@
 //! The store's part of the account: what was committed for a consumer, and where it is.
 
+use jiff::Timestamp;
 use serde_json::json;
 use sqlx::SqliteConnection;
 
@@ -60,7 +61,8 @@ WITH committed AS (
         status = 'dead' OR EXISTS (
             SELECT 1 FROM dead_letter
             WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead,
-        EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held
+        EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held,
+        coalesce(created_at < ?5, 0) AS early
     FROM event_outbox
     WHERE (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
            coalesce(target_queue, x'00'))
@@ -78,15 +80,17 @@ async fn count(
             count(*) FILTER (WHERE NOT applied AND dead),
             count(*) FILTER (WHERE NOT applied AND NOT dead AND status <> 'published'),
             count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND held),
-            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held)
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held),
+            count(*) FILTER (WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held AND early)
          FROM committed",
     );
     let query = sqlx::query_as(sqlx::AssertSqlSafe(sql))
         .bind(routed)
         .bind(scope.consumer.as_str())
         .bind(scope.queue.as_str())
-        .bind(scope.inbox.as_str());
-    let counted: (i64, i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
+        .bind(scope.inbox.as_str())
+        .bind(scope.since.map(Timestamp::as_microsecond));
+    let counted: (i64, i64, i64, i64, i64, i64, i64) = query.fetch_one(reader).await.map_err(from_sqlite)?;
     let number = |count: i64| u64::try_from(count).unwrap_or(0);
     Ok(ConsumerCount {
         committed: number(counted.0),
@@ -95,6 +99,7 @@ async fn count(
         unpublished: number(counted.3),
         held: number(counted.4),
         elsewhere: number(counted.5),
+        early: number(counted.6),
         elsewhere_ids: Vec::new(),
     })
 }
@@ -105,14 +110,15 @@ async fn elsewhere(
     routed: &str,
 ) -> Result<Vec<EventId>, StoreError> {
     let sql = from_committed(
-        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held
-         ORDER BY position LIMIT ?5",
+        "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held AND NOT early
+         ORDER BY position LIMIT ?6",
     );
     let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(routed)
         .bind(scope.consumer.as_str())
         .bind(scope.queue.as_str())
         .bind(scope.inbox.as_str())
+        .bind(scope.since.map(Timestamp::as_microsecond))
         .bind(i64::try_from(scope.list).unwrap_or(i64::MAX));
     let ids: Vec<String> = query.fetch_all(reader).await.map_err(from_sqlite)?;
     ids.into_iter().map(EventId::new).collect::<Result<_, _>>().map_err(|error| {

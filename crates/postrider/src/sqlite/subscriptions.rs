@@ -19,13 +19,14 @@ impl Subscriptions for Sqlite {
         subscription: &Subscription,
         secret: Option<&SigningSecret>,
         by: &str,
+        reason: &str,
     ) -> Result<bool, StoreError> {
         let settings = serde_json::to_string(subscription).map_err(|error| {
             StoreError::new(StoreErrorKind::Other, format!("the subscription cannot be written: {error}"))
         })?;
         let change = self.change(&subscription.name, by);
-        let secret = secret.cloned();
-        self.writer().run(|connection| create(connection, change, settings, secret).boxed()).await
+        let (secret, reason) = (secret.cloned(), reason.to_owned());
+        self.writer().run(|connection| create(connection, change, settings, secret, reason).boxed()).await
     }
 
     async fn remove_subscription(
@@ -133,6 +134,7 @@ async fn create(
     change: Change,
     settings: String,
     secret: Option<SigningSecret>,
+    reason: String,
 ) -> Result<bool, StoreError> {
     let Change { name, by, now } = change;
     let insert = "INSERT INTO push_subscription (name, settings, created_by, created_at, updated_at) \
@@ -144,7 +146,7 @@ async fn create(
     if let Some(secret) = secret {
         keep_secret(connection, &name, &secret, now).await?;
     }
-    log(connection, now, &by, "push.add", &name, None).await?;
+    log(connection, now, &by, "push.add", &name, said(&reason)).await?;
     Ok(true)
 }
 

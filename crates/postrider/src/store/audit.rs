@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use jiff::Timestamp;
+
 use super::{Store, StoreError};
 use crate::envelope::EventId;
 use crate::topology::{ConsumerName, ExchangeName, KeyTemplate, QueueName, Topology};
@@ -54,6 +56,8 @@ pub enum Place {
     Unpublished,
     /// Held behind an earlier event of its key.
     Held,
+    /// Published, and committed before the consumer's queue was bound: if it is found nowhere, it was never meant for it.
+    Early,
     /// Published: at the broker, one hopes.
     Elsewhere,
 }
@@ -66,6 +70,7 @@ impl Place {
             "dead" => Self::Dead,
             "unpublished" => Self::Unpublished,
             "held" => Self::Held,
+            "early" => Self::Early,
             _ => Self::Elsewhere,
         }
     }
@@ -86,6 +91,8 @@ pub struct AuditScope {
     pub exchange: ExchangeName,
     /// How rows are routed that name no key; by their type, without it.
     pub routing_key: Option<KeyTemplate>,
+    /// Since when its queue is bound as it is, if that is known.
+    pub since: Option<Timestamp>,
     /// List at most so many ids.
     pub list: usize,
 }
@@ -105,7 +112,9 @@ pub struct ConsumerCount {
     pub held: u64,
     /// Of the rest, all published: at the broker, one hopes. How many.
     pub elsewhere: u64,
-    /// Their ids, the oldest first, as many as were asked for.
+    /// Of these, committed before its queue was bound.
+    pub early: u64,
+    /// The ids of the others, the oldest first, as many as were asked for.
     pub elsewhere_ids: Vec<EventId>,
 }
 
@@ -113,24 +122,28 @@ impl ConsumerCount {
     /// Counts so many events at a place.
     pub(crate) fn add(&mut self, place: Place, events: u64) {
         self.committed += events;
+        if place == Place::Early {
+            self.early += events;
+        }
         *match place {
             Place::Applied => &mut self.applied,
             Place::Dead => &mut self.dead,
             Place::Unpublished => &mut self.unpublished,
             Place::Held => &mut self.held,
-            Place::Elsewhere => &mut self.elsewhere,
+            Place::Early | Place::Elsewhere => &mut self.elsewhere,
         } += events;
     }
 
     /// Both together.
     pub(crate) fn plus(mut self, other: Self) -> Self {
-        let Self { committed: _, applied, dead, unpublished, held, elsewhere, elsewhere_ids } = other;
+        let Self { committed: _, applied, dead, unpublished, held, elsewhere, early, elsewhere_ids } = other;
         for (place, events) in [
             (Place::Applied, applied),
             (Place::Dead, dead),
             (Place::Unpublished, unpublished),
             (Place::Held, held),
-            (Place::Elsewhere, elsewhere),
+            (Place::Early, early),
+            (Place::Elsewhere, elsewhere - early),
         ] {
             self.add(place, events);
         }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Store, StoreError};
@@ -30,11 +31,43 @@ pub struct Registration {
     pub topology: Topology,
     /// The exchange of outbox rows that name none.
     pub exchange: ExchangeName,
+    /// Since when its queue is bound as it is: what was published before was not meant for it. Absent: from the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// For a push subscription: where it was made. Who finds it gone from there takes its queue's bindings away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<MadeIn>,
+}
+
+/// Where a push subscription was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeIn {
+    /// In the table of subscriptions: once it is not there, it is nowhere.
+    Store,
+    /// In the configuration of a process, which others need not have.
+    Configuration,
 }
 
 impl Registration {
     /// The name that its marks in the inbox are made under.
     pub fn inbox(&self) -> &ConsumerName {
         self.inbox.as_ref().unwrap_or(&self.name)
+    }
+
+    /// Whether its queue is bound by no more than it was for another one, the one before it.
+    pub fn is_bound_like(&self, before: &Self) -> bool {
+        let queue = self.service.name();
+        let mut own = self.topology.bindings.iter().filter(|binding| binding.queue == *queue);
+        before.service.name() == queue && own.all(|binding| before.topology.bindings.contains(binding))
+    }
+
+    /// The same with nothing bound to its queue: from now on no event is meant for it.
+    #[must_use]
+    pub fn unbound(mut self) -> Self {
+        let queue = self.service.name().clone();
+        self.service.bindings.clear();
+        self.topology.bindings.retain(|binding| binding.queue != queue);
+        self
     }
 }

@@ -11,12 +11,14 @@ use crate::topology::ConsumerName;
 
 /// The table of subscriptions. Each change is in the audit log, in the same transaction.
 pub trait Subscriptions: Store {
-    /// Stores a new one, with what signs its requests. False if one of this name is there: then nothing is changed.
+    /// Stores a new one, with what signs its requests. False if one of this name is there: then nothing is changed. The reason, if
+    /// there is one, is for the audit log.
     fn create_subscription(
         &self,
         subscription: &Subscription,
         secret: Option<&SigningSecret>,
         by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Removes one with its secrets. Its queue, and what is in it, stays. False if there is none of this name. The reason, if there is

@@ -140,7 +140,7 @@ pub(super) async fn require_metrics(
     Ok(next.run(request).await)
 }
 
-/// Who is calling. Without any valid token in the store, callers on this machine may do everything.
+/// Who is calling. Where there is no token, or all were revoked, callers on this machine may do everything.
 pub(super) async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Problem> {
     if let Some(secret) = bearer(headers) {
         let (hash, now) = (TokenHash::of(secret), api.clock.monotonic());

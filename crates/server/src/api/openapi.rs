@@ -32,7 +32,9 @@ pub(crate) fn document() -> Value {
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             "description": "Every event a service commits reaches every service that wants it, and takes effect once. \
                 Errors are application/problem+json (RFC 9457) with a stable code. Lists have an opaque cursor: send `next` \
-                back as `cursor`. An Idempotency-Key on a POST makes a repeat get the first answer.",
+                back as `cursor`. An Idempotency-Key on a POST makes a repeat get the first answer. What is no HTTP request (400), and a \
+                request whose line and headers are too long (431; 64 KiB always fit), is answered below all of this: with the \
+                status alone, no body, and the end of the connection.",
         },
         "servers": [{ "url": "/" }],
         "security": [{ "token": [] }],

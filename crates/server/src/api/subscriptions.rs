@@ -81,6 +81,9 @@ async fn attempts<S: WholeStore>(
 struct New {
     #[serde(default)]
     signing: Signing,
+    /// Why, for the audit log.
+    #[serde(default)]
+    reason: String,
     #[serde(flatten)]
     form: serde_json::Map<String, serde_json::Value>,
 }
@@ -90,9 +93,9 @@ async fn add<S: WholeStore>(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Shown>), Problem> {
-    let New { signing, form } = read(&body)?;
+    let New { signing, reason, form } = read(&body)?;
     let form: PushForm = serde_json::from_value(form.into()).map_err(|error| unreadable(&error))?;
-    let shown = desk.add(&form, signing, &caller.name()).await?;
+    let shown = desk.add(&form, signing, &caller.name(), &reason).await?;
     Ok((StatusCode::CREATED, Json(shown)))
 }
 

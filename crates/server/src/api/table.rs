@@ -234,7 +234,7 @@ pub(crate) const ROUTES: &[Route] = &[
         .takes("NewSubscription")
         .gives("Secret")
         .shows("secret"),
-    delete("/subscriptions/{name}", Admin, "Remove a push subscription").asks(&["reason"]),
+    delete("/subscriptions/{name}", Admin, "Remove a push subscription; unbind its queue").asks(&["reason"]),
     post("/subscriptions/{name}/rotate-secret", Admin, "A new secret; the old one signs for a while still")
         .takes("Rotate")
         .gives("Secret")

@@ -37,6 +37,9 @@ struct New {
     tenant: Option<TenantId>,
     /// A time, or a span from now on, such as `90d`.
     expires: Option<String>,
+    /// Why, for the audit log.
+    #[serde(default)]
+    reason: String,
 }
 
 async fn make(
@@ -45,13 +48,14 @@ async fn make(
     names: Names,
     body: Bytes,
 ) -> Result<(StatusCode, Json<TokenRow>), Problem> {
-    let New { role, name, tenant, expires } = read(&body)?;
+    let New { role, name, tenant, expires, reason } = read(&body)?;
     let wrong = |told: String| Problem::new(Code::InvalidRequest, told);
     let role = TokenRole::from_name(&role)
         .ok_or_else(|| wrong("role is metrics, viewer, operator or admin".to_owned()))?;
     let expires_at = expires.map(|text| expiry(&text, front.clock.now())).transpose().map_err(wrong)?;
     let new = NewToken { id: names.id(0), name, role, tenant, expires_at };
-    let made = front.desk.make_token(new, &caller.name()).await?;
+    let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
+    let made = front.desk.make_token(new, &caller.name(), reason).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 

@@ -228,12 +228,7 @@ async fn serve_api<S: Backend + Tokens + Upkeep>(
     let settings = Config::load(&Flags::default(), &Environment::default())?.settings;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let backend = Arc::new(Erased {
-        store: store.clone(),
-        further: Vec::new(),
-        broker: broker.clone(),
-        clock: clock.clone(),
-    });
+    let backend = Arc::new(Erased { store: store.clone(), further: Vec::new(), broker: broker.clone() });
     let once = Arc::new(Deduplicator::new(store.clone(), clock.clone(), "http"));
     let metrics = crate::api::metrics::install()?;
     let api = Api::new(backend, once, clock.clone(), settings.http, settings.limits, metrics, address);

@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use postrider::envelope::EventId;
-use postrider::topology::ConsumerName;
+use postrider::push::Source;
+use postrider::topology::{ConsumerName, QueueName};
 
 use super::Context;
 use crate::config::{OLD_SECRET_STAYS, PushForm};
 use crate::exit::{Exit, usage};
 use crate::push_desk::{DeskError, PushDesk, Shown, Signing};
-use crate::wiring::{OnStore, WholeStore, Wired};
+use crate::wiring::{BrokerDoor, OnStore, WholeStore, Wired};
 
 /// What to do with push subscriptions.
 #[derive(Debug, Args)]
@@ -86,7 +87,12 @@ enum What {
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
-    /// Remove a subscription; its queue stays, and what is in it
+    /// Remove a subscription; its queue gets no more, and keeps what is in it
+    #[command(
+        after_help = "`postrider serve` unbinds a queue of the subscription's own within seconds. What waits there is kept: add a subscription of \
+        the same name\nagain and it is sent, or look at it first. Events that come meanwhile are not kept for it. A queue of the \
+        configuration (--queue) stays bound.\nA queue left by a [[push]] that is in no configuration any more is removed in the same way."
+    )]
     Rm {
         /// The subscription
         name: ConsumerName,
@@ -136,6 +142,9 @@ struct Add {
     /// What signs its requests
     #[arg(long, value_enum, default_value_t)]
     signing: Signing,
+    /// Why, for the audit log
+    #[arg(long, default_value = "")]
+    reason: String,
     /// Check everything, and make nothing
     #[arg(long)]
     dry_run: bool,
@@ -183,19 +192,52 @@ impl OnStore for ToEndpoints<'_> {
                 attempts(&desk, &name, event.as_ref(), limit, context).await
             }
             What::Rm { name, reason, dry_run } => {
-                known(&desk, &name).await?;
+                let kept = left_behind(&desk, &name, &wired.broker).await?;
                 if !dry_run {
-                    context.output.confirm(&format!("remove the push subscription {name}?"))?;
+                    context.output.confirm(&format!("remove the push subscription {name}? {kept}"))?;
                 }
                 let doing = async || match desk.remove(&name, &by, &reason).await {
                     Ok(()) => Ok(true),
                     Err(DeskError::Unknown(_)) => Ok(false),
                     Err(error) => Err(error),
                 };
+                context.output.note(&kept);
                 change(context, dry_run, &format!("remove {name}"), "it is gone already", doing).await
             }
         }
     }
+}
+
+/// What becomes of a subscription's queue when it is removed, in a sentence.
+async fn left_behind<S: WholeStore>(
+    desk: &PushDesk<S>,
+    name: &ConsumerName,
+    broker: &BrokerDoor,
+) -> anyhow::Result<String> {
+    let own = match desk.left(name).await.map_err(told)? {
+        Some(left) => left.service.name().clone(),
+        None => match desk.find(name).await.map_err(told)?.subscription.source {
+            Source::Queue(queue) => {
+                return Ok(format!(
+                    "its queue {queue} is one of the configuration: it stays bound, and keeps what comes"
+                ));
+            }
+            Source::Keys { .. } => QueueName::new(name.as_str())?,
+        },
+    };
+    let waiting = match broker.look().await {
+        Ok(broker) => {
+            let waiting = broker.depth(&own).await.ok();
+            broker.close().await;
+            waiting
+        }
+        Err(_) => None,
+    };
+    let waiting = waiting.map_or_else(|| "what waits".to_owned(), |waiting| format!("{waiting} that wait"));
+    Ok(format!(
+        "its queue {own} gets no more events once `postrider serve` has unbound it; {waiting} there stay, and are sent if a \
+         subscription of this name is added again"
+    ))
 }
 
 async fn known<S: WholeStore>(desk: &PushDesk<S>, name: &ConsumerName) -> anyhow::Result<()> {
@@ -250,7 +292,8 @@ async fn add<S: WholeStore>(desk: &PushDesk<S>, given: Add, context: &Context) -
         context.output.note(&format!("would make the push subscription {}; nothing was made", given.name));
         return Ok(Exit::Ok);
     }
-    let shown = desk.add(&form, given.signing, &context.environment.actor()).await.map_err(told)?;
+    let shown =
+        desk.add(&form, given.signing, &context.environment.actor(), &given.reason).await.map_err(told)?;
     show_secret(&shown, context)
 }
 

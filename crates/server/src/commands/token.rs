@@ -25,7 +25,7 @@ enum What {
     #[command(after_help = "Examples:\n  \
         postrider token create --role viewer --name dashboard\n  \
         postrider token create --role operator --tenant acme --expires 90d\n\n\
-        Once a token exists, the API asks for one on this machine too.")]
+        Once a token exists, the API asks for one on this machine too, until every token is revoked: one that ends opens nothing.")]
     Create(Create),
     /// List the tokens, without the secrets
     Ls,

@@ -209,6 +209,14 @@ mod tests {
     fn registration(queue: &str) -> Registration {
         let service = ServiceQueue::new(queue, postrider::settlement::RetryPolicy::default()).unwrap();
         let (topology, exchange) = (Topology::default(), "events".parse().unwrap());
-        Registration { name: service.consumer_name().unwrap(), inbox: None, service, topology, exchange }
+        Registration {
+            name: service.consumer_name().unwrap(),
+            inbox: None,
+            service,
+            topology,
+            exchange,
+            since: None,
+            push: None,
+        }
     }
 }

@@ -98,7 +98,7 @@ impl OwnTopology {
             let service = layout.services.iter().find(|service| *service.name() == queue)?.clone();
             let (topology, exchange) = (layout.topology.clone(), layout.exchange.clone());
             let inbox = settings.consumer.iter().find(|consumer| consumer.name == name)?.inbox.clone();
-            Some(Registration { name, inbox, service, topology, exchange })
+            Some(Registration { name, inbox, service, topology, exchange, since: None, push: None })
         };
         let consumers = consumers(settings, &layout)?.into_iter().filter_map(registration).collect();
         Ok(Self { layout, consumers })

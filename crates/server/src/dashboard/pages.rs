@@ -2,6 +2,7 @@
 
 pub(super) mod audit_log;
 pub(super) mod consumers;
+pub(super) mod correction;
 pub(super) mod event;
 pub(super) mod events;
 pub(super) mod failures;

@@ -93,7 +93,7 @@ pub(crate) trait TokenList {
     /// All of them, the newest first.
     async fn tokens(&self) -> Answer<Vec<TokenRow>>;
     /// Makes one. Its secret is in the answer and nowhere else: one that is there under its id is told of without it.
-    async fn make_token(&self, new: NewToken, by: &str) -> Answer<TokenRow>;
+    async fn make_token(&self, new: NewToken, by: &str, reason: Option<&str>) -> Answer<TokenRow>;
     /// Takes one back.
     async fn revoke_token(&self, id: Uuid, by: &str, reason: Option<&str>) -> Answer<()>;
 }
@@ -105,7 +105,7 @@ impl<S: WholeStore> TokenList for StoreDesk<S> {
         Ok(self.store.tokens().await?.iter().map(|token| TokenRow::of(token, now)).collect())
     }
 
-    async fn make_token(&self, new: NewToken, by: &str) -> Answer<TokenRow> {
+    async fn make_token(&self, new: NewToken, by: &str, reason: Option<&str>) -> Answer<TokenRow> {
         if let Some(id) = new.id
             && let Some(before) = self.store.tokens().await?.iter().find(|token| token.id == id)
         {
@@ -113,7 +113,7 @@ impl<S: WholeStore> TokenList for StoreDesk<S> {
             return Ok(TokenRow { secret_shown: Some(SHOWN_BEFORE), ..row });
         }
         let (token, secret) = new.make(&self.clock);
-        self.record(by, "token.created", format!("token/{}", token.id), None).await?;
+        self.record(by, "token.created", format!("token/{}", token.id), reason).await?;
         self.store.create_token(&token).await?;
         Ok(TokenRow { token: Some(secret), ..TokenRow::of(&token, self.clock.now()) })
     }

@@ -29,7 +29,8 @@ fn every_change_over_http_is_written_down() {
     let account = json!({ "accounts": [{ "code": "petty-cash", "name": "Petty cash", "type": "asset", "currency": "EUR", "active": true }] });
     let rate = json!({ "rates": [{ "currency": "USD", "rate": "0.9", "on": "2026-03-01" }] });
     let why = json!({ "reason": "a test" });
-    let endpoint = json!({ "name": "erp", "url": "http://127.0.0.1:1/", "keys": ["c.d"] });
+    let endpoint =
+        json!({ "name": "erp", "url": "http://127.0.0.1:1/", "keys": ["c.d"], "reason": "a test" });
     let mut seen = entries(&serving).len();
     for (method, path, body, action) in [
         ("POST", "/v1/consumers/mail/pause", why.clone(), "consumer.pause"),
@@ -64,12 +65,21 @@ fn every_change_over_http_is_written_down() {
         assert!(log.len() > seen && found.is_some(), "{method} {path} is not in the audit log: {log:#?}");
         let found = &log[0];
         assert_eq!(found["actor"], "api", "{found}");
-        assert!(found["reason"] == "a test" || ["push.add", "push.test"].contains(&action), "{found}");
+        assert!(found["reason"] == "a test" || action == "push.test", "{found}");
         seen = log.len();
     }
     // What was refused is there too, and that it was.
     let (status, _) = ask(&serving, "POST", "/v1/ledger/acme/entries/99/voids", &Value::Null);
     assert_eq!((status, &entries(&serving)[0]["action"]), (404, &json!("ledger.entries.voids.refused")));
+    // From here on a token is asked for.
+    let token = json!({ "role": "admin", "reason": "a test" });
+    let (status, made) = ask(&serving, "POST", "/v1/tokens", &token);
+    assert_eq!(status, 201, "{made}");
+    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let (_, _, log) = serving.http("GET", "/v1/audit-log?limit=1", &[("authorization", &bearer)], "");
+    let log: Value = serde_json::from_str(&log).unwrap();
+    let newest = &log["entries"][0];
+    assert_eq!((&newest["action"], &newest["reason"]), (&json!("token.created"), &json!("a test")), "{log}");
 }
 
 #[test]
@@ -81,7 +91,9 @@ fn what_is_done_at_the_keyboard_names_the_person() {
     folder
         .run(&["push", "add", "mail.dlq", "--url", url, "--keys", "c.d"])
         .assert(2, "there is a queue mail.dlq already");
-    folder.run(&["push", "add", "erp", "--url", url, "--keys", "c.d"]).assert(0, "whsec_");
+    folder
+        .run(&["push", "add", "erp", "--url", url, "--keys", "c.d", "--reason", "wanted"])
+        .assert(0, "whsec_");
     folder.run(&["push", "rotate-secret", "erp", "--reason", "leaked"]).assert(0, "whsec_");
     folder.run(&["push", "test", "erp"]).assert(3, "did not take it");
     folder.run(&["push", "rm", "erp", "--reason", "moved", "--yes"]).assert(0, "done");
@@ -100,7 +112,7 @@ fn what_is_done_at_the_keyboard_names_the_person() {
     let serving = folder.serve(&["--roles", "api"]);
     let log = entries(&serving);
     for (action, reason) in [
-        ("push.add", Value::Null),
+        ("push.add", json!("wanted")),
         ("push.rotate-secret", json!("leaked")),
         ("push.test", Value::Null),
         ("push.remove", json!("moved")),

@@ -1,5 +1,6 @@
 //! The dashboard in a real browser, on the embedded default and on real servers; and its doors, without one.
 
+mod correcting;
 mod doors;
 mod markup;
 mod migrating;

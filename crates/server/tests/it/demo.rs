@@ -78,6 +78,29 @@ fn an_interrupted_demo_tells_what_waits_and_ends_with_130() {
     folder.run(&["audit"]).assert(0, "holds");
 }
 
+/// With what the shop does, for as long as it goes on.
+#[test]
+fn the_demo_serves_its_dashboard() {
+    let folder = Folder::new().with("POSTRIDER_HTTP__LISTEN", "127.0.0.1:0");
+    let mut demo = folder.start(&["demo", "--events", "100000", "--rate", "100"]);
+    let line = demo.wait_for("see it in a browser: http://");
+    demo.address = line.rsplit("http://").next().unwrap().trim_end_matches("/dashboard").to_owned();
+    demo.wait_for("orders");
+    for (path, shows) in [
+        ("/dashboard", "Overview"),
+        ("/dashboard/consumers", "warehouse"),
+        ("/dashboard/topology.svg", "billing"),
+        ("/dashboard/failures", "Failures"),
+        ("/dashboard/style.css", "body"),
+        ("/v1/consumers", "analytics"),
+    ] {
+        let (status, _, page) = demo.http("GET", path, &[], "");
+        assert!(status == 200 && page.contains(shows), "{path}: {status} {page}");
+    }
+    demo.signal(Signal::INT);
+    assert_eq!(demo.ended().0, 130);
+}
+
 #[test]
 fn the_benchmark_gives_ratios_and_a_picture() {
     let folder = Folder::new();

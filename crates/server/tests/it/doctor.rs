@@ -1,11 +1,18 @@
-//! What doctor finds: a PgBouncer in front of PostgreSQL, on a real one, and handlers that RabbitMQ does not wait for.
+//! What doctor finds on real servers: a PgBouncer in front of PostgreSQL, handlers that RabbitMQ does not wait for, clocks that differ,
+//! policies that overrule ours, slots that nobody reads, and users without rights.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use postrider::Clock;
+use postrider::rabbitmq::RabbitMqTls;
+use postrider::rabbitmq::management::{Management, ManagementConfig};
+use postrider::topology::observed::Policy;
 use postrider_testkit::servers::TestDatabase;
+use serde_json::{Value, json};
 
+use super::grants::psql;
 use super::networked::servers;
 use super::process::Folder;
 
@@ -97,4 +104,100 @@ async fn doctor_says_when_handlers_may_take_longer_than_rabbitmq_waits() {
     folder.run(&["doctor"]).assert(0, "RabbitMQ takes it back after 1800 s");
     folder.write("postrider.toml", &consumer("1m"));
     folder.run(&["doctor"]).assert(0, "RabbitMQ waits longer for each than it may take");
+}
+
+/// The line of a report about one thing.
+fn line(ran: &super::process::Ran, check: &str, about: &str) -> Value {
+    let lines = ran.json();
+    let fits = |line: &&Value| line["check"] == check && line["detail"].to_string().contains(about);
+    let found = lines.as_array().unwrap().iter().find(fits);
+    found.unwrap_or_else(|| panic!("nothing of {about:?} under {check}: {lines:#}")).clone()
+}
+
+fn library(name: &str) -> String {
+    let folders = std::fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok);
+    let found = folders.map(|folder| folder.path().join("faketime").join(name)).find(|path| path.exists());
+    found.expect("libfaketime is not installed; scripts/install-servers installs it").display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_tells_how_far_this_machines_clock_is_from_the_databases() {
+    let faketime = library("libfaketimeMT.so.1");
+    for (offset, status, code) in
+        [("+0", "ok", 0), ("+20", "warn", 0), ("-20", "warn", 0), ("+300", "fail", 3)]
+    {
+        let (folder, _database, _vhost) = servers().await;
+        folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+        // A machine whose clock is wrong, and goes on as others do.
+        let folder = folder
+            .with("LD_PRELOAD", &faketime)
+            .with("FAKETIME", offset)
+            .with("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        let ran = folder.run(&["doctor", "--json"]).assert(code, "");
+        let told = line(&ran, "clock", "ms apart");
+        assert_eq!(told["status"], status, "{offset}: {told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_a_policy_that_overrules_ours() {
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    folder.run(&["topology", "apply", "--yes"]).assert(0, "applied");
+    let before = folder.run(&["doctor", "--json"]).assert(0, "");
+    assert_eq!(line(&before, "drift", "as it is configured")["status"], "ok");
+    let management = ManagementConfig {
+        url: vhost.management_url.clone().into(),
+        tls: RabbitMqTls::default(),
+        limit: Duration::from_secs(30),
+    };
+    // Of all policies that fit RabbitMQ applies the one with the highest priority, and no other.
+    let stronger = Policy {
+        name: "everything".to_owned(),
+        pattern: ".*".to_owned(),
+        apply_to: "queues".to_owned(),
+        definition: json!({ "delivery-limit": 3 }).as_object().unwrap().clone().into_iter().collect(),
+        priority: 1000,
+    };
+    Management::new(&management).unwrap().set_policy(&vhost.name, &stronger).await.unwrap();
+    let after = folder.run(&["doctor", "--json"]).assert(0, "");
+    assert_eq!(line(&after, "drift", "to change")["status"], "warn");
+    folder.run(&["topology", "plan"]).assert(3, "everything");
+    folder.run(&["topology", "apply", "--yes"]).assert(0, "applied");
+    assert_eq!(line(&folder.run(&["doctor", "--json"]), "drift", "as it is configured")["status"], "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_a_replication_slot_that_nobody_reads() {
+    let (folder, database, _vhost) = servers().await;
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let slot = format!("forgotten_{}", &Clock::system().new_id().simple().to_string()[16..]);
+    let make = format!("SELECT pg_create_physical_replication_slot('{slot}', true)");
+    let (done, said) = psql(&database.url, &["-c", &make]);
+    assert!(done, "{said}");
+    let ran = folder.run(&["doctor", "--json"]);
+    let (done, said) = psql(&database.url, &["-c", &format!("SELECT pg_drop_replication_slot('{slot}')")]);
+    assert!(done, "{said}");
+    let told = line(&ran, "store setup", &slot);
+    let detail = told["detail"].as_str().unwrap();
+    assert!(told["status"] == "warn" && detail.contains("until the disk is full"), "{told}");
+    let after = folder.run(&["doctor"]);
+    assert!(!after.out.contains(&slot), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_says_what_a_user_without_rights_lacks() {
+    let (folder, database, vhost) = servers().await;
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let user = format!("stranger_{}", &Clock::system().new_id().simple().to_string()[16..]);
+    let (done, said) = psql(&database.url, &["-c", &format!("CREATE ROLE {user} LOGIN")]);
+    assert!(done, "{said}");
+    let url = database.url.replace("postgres@", &format!("{user}@"));
+    let stranger = Folder::new().with("DATABASE_URL", &url).with("RABBITMQ_URL", &vhost.amqp_url);
+    let ran = stranger.run(&["doctor", "--json"]).assert(3, "");
+    let told = line(&ran, "schema", "db grants");
+    assert_eq!(told["status"], "fail", "{told}");
+    let (done, said) = psql(&database.url, &["-c", &format!("DROP OWNED BY {user}; DROP ROLE {user}")]);
+    assert!(done, "{said}");
 }

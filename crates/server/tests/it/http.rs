@@ -212,3 +212,24 @@ fn every_request_is_a_line_of_the_log_without_its_query() {
     let line = serving.wait_for("answered");
     assert!(line.contains("mine") && line.contains("404") && !line.contains("hunter2"), "{line}");
 }
+
+/// What no route ever sees: answered with a status alone, as the document says, and the next client is served.
+#[test]
+fn what_is_no_request_is_answered_with_a_status_alone() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let long = format!("GET /v1/health/live HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "x".repeat(300_000));
+    for (request, status) in [(long, "431"), ("nonsense\r\n\r\n".to_owned(), "400")] {
+        let mut stream = TcpStream::connect(&serving.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        let _cut_off = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _reset = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer:?}");
+        assert_eq!(answer.split_once("\r\n\r\n").map(|(_, body)| body), Some(""), "{answer:?}");
+    }
+    assert_eq!(serving.http("GET", "/v1/health/live", &[], "").0, 200);
+    let document = serving.http("GET", "/v1/openapi.json", &[], "").2;
+    assert!(document.contains("(431;"), "{document}");
+}

@@ -252,7 +252,7 @@ fn every_body_has_the_members_that_the_document_says() {
         let mut known = quoted(known);
         // What is read before the rest, or by one of several forms alone.
         match name.rsplit('/').next().unwrap() {
-            "NewSubscription" => known.push("signing".to_owned()),
+            "NewSubscription" => known.extend(["signing", "reason"].map(str::to_owned)),
             "Asked" => known.push("reason".to_owned()),
             "JobStep" => known.extend(["step", "page", "found"].map(str::to_owned)),
             _ => {}

@@ -60,6 +60,8 @@ pub fn registrations() -> Result<Vec<Registration>> {
             service,
             topology: topology.clone(),
             exchange: exchange.clone(),
+            since: None,
+            push: None,
         })
     };
     CONSUMERS.into_iter().map(registration).collect()

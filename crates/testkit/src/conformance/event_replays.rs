@@ -85,6 +85,8 @@ fn consumer() -> Registration {
         service,
         topology,
         exchange: shop,
+        since: None,
+        push: None,
     }
 }
 

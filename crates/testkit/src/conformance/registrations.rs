@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postrider::settlement::RetryPolicy;
-use postrider::store::{Registration, Registrations};
+use postrider::store::{MadeIn, Registration, Registrations};
 use postrider::topology::{ConsumerName, ExchangeKind, QueueKind, ServiceQueue, Topology};
 
 use super::broker::exchange;
@@ -17,7 +18,16 @@ fn registration(name: &str, queue: &str) -> Registration {
     let service = service.kind(QueueKind::Classic);
     let mut topology = Topology::default().exchange(shop.clone(), ExchangeKind::Topic).service(&service);
     topology.exchanges[0].alternate = Some(exchange("größe"));
-    Registration { name: ConsumerName::new(name).unwrap(), inbox: None, service, topology, exchange: shop }
+    let name = ConsumerName::new(name).unwrap();
+    Registration {
+        name,
+        inbox: None,
+        service,
+        topology,
+        exchange: shop,
+        since: Some(Timestamp::UNIX_EPOCH),
+        push: Some(MadeIn::Store),
+    }
 }
 
 /// To the last delay of the ladder.

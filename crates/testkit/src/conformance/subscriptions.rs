@@ -47,8 +47,13 @@ where
         Source::Queue(QueueName::new("mail").unwrap()),
         "https://example.com/".parse().unwrap(),
     );
-    assert!(store.create_subscription(&second, None, "bob").await.unwrap());
-    assert!(store.create_subscription(&subscription("a"), Some(&secret(1)), "ann").await.unwrap());
+    assert!(store.create_subscription(&second, None, "bob", "").await.unwrap());
+    assert!(
+        store
+            .create_subscription(&subscription("a"), Some(&secret(1)), "ann", "the ERP moves")
+            .await
+            .unwrap()
+    );
     let found = store.subscriptions().await.unwrap();
     let told: Vec<_> = found.iter().map(|one| (one.secrets, one.created_by.as_str())).collect();
     assert_eq!(told, [(1, "ann"), (0, "bob")]);
@@ -62,8 +67,13 @@ where
     F::Store: Subscriptions,
 {
     let store = fixture.store().await;
-    assert!(store.create_subscription(&subscription("a"), Some(&secret(1)), "ann").await.unwrap());
-    assert!(!store.create_subscription(&subscription("a"), Some(&secret(2)), "bob").await.unwrap());
+    assert!(
+        store
+            .create_subscription(&subscription("a"), Some(&secret(1)), "ann", "the ERP moves")
+            .await
+            .unwrap()
+    );
+    assert!(!store.create_subscription(&subscription("a"), Some(&secret(2)), "bob", "").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [secret(1).reveal()]);
     assert!(store.remove_subscription(&name("a"), "ann", "moved").await.unwrap());
     assert!(!store.remove_subscription(&name("a"), "ann", "moved").await.unwrap());
@@ -79,7 +89,7 @@ where
     let now = Clock::system().now();
     let later = now.checked_add(Duration::from_hours(1)).unwrap();
     assert!(!store.rotate_secret(&name("a"), &secret(1), later, "ann", "").await.unwrap());
-    store.create_subscription(&subscription("a"), Some(&secret(1)), "ann").await.unwrap();
+    store.create_subscription(&subscription("a"), Some(&secret(1)), "ann", "the ERP moves").await.unwrap();
     let before = store.subscriptions().await.unwrap().remove(0);
     assert!(store.rotate_secret(&name("a"), &secret(2), later, "ann", "").await.unwrap());
     assert_eq!(secrets(&store, "a").await, [2, 1].map(|number| secret(number).reveal().to_owned()));

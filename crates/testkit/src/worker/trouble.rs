@@ -75,6 +75,8 @@ pub fn registrations() -> Result<Vec<Registration>> {
             service: service(consumer)?,
             topology: topology.clone(),
             exchange,
+            since: None,
+            push: None,
         })
     };
     TROUBLED.iter().map(registration).collect()

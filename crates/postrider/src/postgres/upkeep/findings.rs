@@ -13,6 +13,14 @@ const TRIES: u32 = 5;
 const STANDBYS: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
      (SELECT count(*) FROM pg_stat_replication WHERE application_name IS DISTINCT FROM current_setting('application_name'))";
 
+/// Slots that outlive their connection, whether somebody reads from them, and how much log each keeps.
+const SLOTS: &str = "SELECT slot_name::text, active, coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() \
+     THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint, wal_status IS NOT DISTINCT FROM 'lost' \
+     FROM pg_replication_slots WHERE NOT temporary ORDER BY 1";
+
+/// A slot that keeps more log than this is far behind.
+const FAR_BEHIND: i64 = 1 << 30;
+
 impl Postgres {
     pub(super) async fn look_closely(&self) -> Result<Vec<String>, StoreError> {
         let mut findings = Vec::new();
@@ -32,6 +40,12 @@ impl Postgres {
         };
         let (names, commit, standbys) = self.limited("asking for standbys", asked).await?;
         findings.extend(weak_replication(&names, &commit, standbys));
+        let slots = sqlx::query_as(SLOTS).fetch_all(self.pool());
+        let slots: Vec<(String, bool, i64, bool)> =
+            self.limited("asking for replication slots", slots).await?;
+        findings.extend(
+            slots.iter().filter_map(|(name, active, kept, lost)| slow_slot(name, *active, *kept, *lost)),
+        );
         Ok(findings)
     }
 }
@@ -79,9 +93,36 @@ fn weak_replication(names: &str, commit: &str, standbys: i64) -> Option<String> 
     })
 }
 
+/// Ours are temporary and end with their connection; another's that nobody reads fills the disk, and then nothing commits.
+fn slow_slot(name: &str, active: bool, kept: i64, lost: bool) -> Option<String> {
+    let megabytes = kept >> 20;
+    let told = match (active, lost) {
+        (_, true) => format!(
+            "the replication slot {name} is lost: its log was removed before it was read; drop it and begin anew"
+        ),
+        (false, _) => format!(
+            "nobody reads from the replication slot {name}, and PostgreSQL keeps {megabytes} MB of its log for it, more with every \
+             commit until the disk is full; start its reader, or drop it (pg_drop_replication_slot), and set max_slot_wal_keep_size"
+        ),
+        (true, _) if kept > FAR_BEHIND => format!(
+            "the reader of the replication slot {name} is {megabytes} MB of log behind; look at it before the disk is full"
+        ),
+        (true, _) => return None,
+    };
+    Some(told)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slot_that_keeps_the_log_is_told() {
+        assert_eq!(slow_slot("a", true, 5 << 20, false), None);
+        assert!(slow_slot("a", false, 0, false).is_some_and(|told| told.contains("0 MB")));
+        assert!(slow_slot("a", true, 3 << 30, false).is_some_and(|told| told.contains("3072 MB")));
+        assert!(slow_slot("a", false, 0, true).is_some_and(|told| told.contains("lost")));
+    }
 
     #[test]
     fn a_standby_that_nobody_waits_for_is_told() {

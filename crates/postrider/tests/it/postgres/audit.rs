@@ -30,6 +30,7 @@ fn scope(list: usize) -> AuditScope {
         topology,
         exchange: shop,
         routing_key: None,
+        since: None,
         list,
     }
 }

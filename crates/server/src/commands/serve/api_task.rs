@@ -89,7 +89,6 @@ impl ApiTask {
             store: behind.store.clone(),
             further: further.collect(),
             broker: behind.broker.clone(),
-            clock: clock.clone(),
         });
         let once = once(behind.store, behind.accelerator, behind.context);
         if faces.any() {

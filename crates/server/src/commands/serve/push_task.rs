@@ -1,22 +1,27 @@
 //! Push as a task of `serve`: a consumer for every subscription, of the configuration and of the store.
 //!
 //! Subscriptions that are made, changed or removed meanwhile are taken up within seconds. What is on its way to an endpoint
-//! that is removed is finished and settled.
+//! that is removed is finished and settled, and its queue gets no more (`bindings`).
 
-use std::collections::BTreeMap;
+mod bindings;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
 use postrider::push::{Attempts, Push, Source, Subscription, SystemNames};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime};
+use postrider::store::MadeIn;
 use postrider::topology::ConsumerName;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use self::bindings::Bound;
 use super::policies::Policies;
 use crate::at_work::AtWork;
 use crate::commands::Context;
@@ -50,6 +55,7 @@ impl PushTask {
             policies: Policies::of(context),
             at_work: at_work.clone(),
             live: context.live.clone(),
+            bound: Bound::of(&config),
             config,
             endpoints: BTreeMap::new(),
             trouble: None,
@@ -74,6 +80,8 @@ struct Pushing<S> {
     /// As it was when the endpoints were taken up.
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
+    /// What their queues were bound by.
+    bound: Bound,
     /// What was last complained about.
     trouble: Option<String>,
 }
@@ -87,8 +95,9 @@ struct Endpoint<S> {
     attempts: Arc<Attempts>,
 }
 
-/// Changes with the subscription, and when one of its secrets ends.
-type Revision = (u64, u32);
+/// Changes with the subscription, when one of its secrets ends, and when it was removed and made anew. One of the configuration is
+/// compared itself.
+type Revision = Option<(Timestamp, u64, u32)>;
 
 impl<S: WholeStore> Pushing<S> {
     async fn run(mut self, stop: CancellationToken, drain: Duration) {
@@ -113,18 +122,19 @@ impl<S: WholeStore> Pushing<S> {
         self.reload();
         let mut wanted: BTreeMap<ConsumerName, (Revision, Subscription)> = BTreeMap::new();
         for stored in self.store.subscriptions().await? {
-            let revision = (stored.version, stored.secrets);
+            let revision = Some((stored.created_at, stored.version, stored.secrets));
             wanted.insert(stored.subscription.name.clone(), (revision, stored.subscription));
         }
         for pushed in &self.config.push {
             let subscription = pushed.subscription.clone();
-            wanted.insert(subscription.name.clone(), ((0, 0), subscription));
+            wanted.insert(subscription.name.clone(), (None, subscription));
         }
         let same = |name: &ConsumerName, endpoint: &mut Endpoint<S>| {
             wanted.get(name).is_some_and(|(revision, _)| *revision == endpoint.revision)
         };
         // An endpoint that is dropped finishes by itself.
         self.endpoints.retain(same);
+        let names: BTreeSet<_> = wanted.keys().cloned().collect();
         let mut failed = None;
         for (name, (revision, subscription)) in wanted {
             if self.endpoints.contains_key(&name) {
@@ -142,6 +152,9 @@ impl<S: WholeStore> Pushing<S> {
                 Err(error) => failed = Some(error.context(format!("push to {name}"))),
             }
         }
+        if let Err(error) = self.bound.unbind_gone(&self.store, &*self.broker, &names).await {
+            failed.get_or_insert(error.context("unbinding the queues of removed subscriptions"));
+        }
         failed.map_or(Ok(()), Err)
     }
 
@@ -157,6 +170,7 @@ impl<S: WholeStore> Pushing<S> {
             endpoint.configured.as_ref() == configured
         };
         self.endpoints.retain(unchanged);
+        self.bound.reload(&self.config.push, &now.push);
         (self.config.push, self.config.allowed) = (now.push.clone(), now.allowed.clone());
     }
 
@@ -181,7 +195,10 @@ impl<S: WholeStore> Pushing<S> {
         let pauses = Arc::new(self.store.clone());
         let push =
             Push::new(sender, subscription.status.clone(), attempts.clone(), pauses, self.clock.clone());
-        let topology = old_buses::without_removed(&self.config.topology_with(&subscription), &standings);
+        let topology = self.bound.current(self.config.topology_with(&subscription), &service);
+        let topology = old_buses::without_removed(&topology, &standings);
+        // Before the consumer registers itself anew: until then its registration has what it was bound by before.
+        bindings::take_away_old(&self.store, &*self.broker, &subscription.name, &topology).await?;
         let mut runtime = Runtime::new(self.store.clone(), self.broker.clone(), self.clock.clone())
             .relay(None)
             .events_from(layout.exchange.clone())
@@ -196,7 +213,11 @@ impl<S: WholeStore> Pushing<S> {
         // The queues of the configuration have their policies and their collector; one of its own has none but these.
         match subscription.source {
             Source::Queue(_) => runtime = runtime.leave_dead_letters(),
-            Source::Keys { .. } => self.policies.set(&topology).await,
+            Source::Keys { .. } => {
+                runtime =
+                    runtime.pushes(if configured.is_some() { MadeIn::Configuration } else { MadeIn::Store });
+                self.policies.set(&topology).await;
+            }
         }
         if let Some(accelerator) = &self.accelerator {
             runtime = runtime.accelerator(accelerator.clone());

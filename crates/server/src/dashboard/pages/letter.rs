@@ -1,16 +1,15 @@
 //! One dead letter: why it died, what it says, what was done about it; and what can be done.
 
 use axum::extract::{Extension, Path, State};
-use axum::response::Redirect;
 use maud::{Markup, html};
 use postrider::dead_letter::failed_attempts;
 use postrider::store::{LetterId, LetterStatus, LogEntry};
 
-use super::super::actions::{Action, button, form, reason_field};
+use super::super::actions::{Action, button, form};
 use super::super::parts::{ago, letter_state, number, short, time};
 use super::super::search::Search;
 use super::super::visit::Visit;
-use super::super::{Dashboard, Done, Page, frame};
+use super::super::{Dashboard, Page, frame};
 use super::{Here, Who};
 use crate::api::Problem;
 use crate::desk::letters::{Letter, no_letter};
@@ -57,7 +56,7 @@ pub(in crate::dashboard) async fn show(
     ))
 }
 
-async fn find(dashboard: &Dashboard, visit: &Visit, id: LetterId) -> Result<Letter, Problem> {
+pub(super) async fn find(dashboard: &Dashboard, visit: &Visit, id: LetterId) -> Result<Letter, Problem> {
     let letter = dashboard.front.desk.letter(id).await?;
     let seen = letter.filter(|letter| visit.sees(letter.stored.summary.tenant.as_deref()));
     seen.ok_or_else(|| no_letter(id))
@@ -131,14 +130,13 @@ fn editor(letter: &Letter, visit: &Visit) -> Markup {
     let Ok(text) = std::str::from_utf8(&letter.editable) else {
         return html! { p class="quiet" { "The payload is not text; " code { "postrider dlq edit --data @FILE" } " replaces it." } };
     };
-    let to = format!("/dashboard/letters/{}/edit", letter.stored.summary.id);
+    let to = format!("/dashboard/letters/{}/preview", letter.stored.summary.id);
     html! {
         details {
             summary { "Correct it and send it as a new event" }
             (form(visit, &to, "stack", html! {
                 label class="field" { span { "New payload" } textarea name="payload" spellcheck="false" { "\n" (text) } }
-                (reason_field("what was wrong with it"))
-                div class="row" { (button(visit, Action::Edit, "main", "Send the corrected event")) }
+                div class="row" { (button(visit, Action::Edit, "main", "Plan the correction")) }
             }))
         }
     }
@@ -156,19 +154,4 @@ fn log(entries: &[LogEntry]) -> Markup {
             }
         }
     }
-}
-
-/// Sends a corrected event in its place.
-pub(in crate::dashboard) async fn edit(
-    State(dashboard): Here,
-    Extension(visit): Who,
-    Path(id): Path<LetterId>,
-) -> Done {
-    visit.may(Action::Edit)?;
-    find(&dashboard, &visit, id).await?;
-    let reason = visit.reason()?;
-    // A browser sends every line end as two characters.
-    let payload = visit.fields.get("payload").cloned().unwrap_or_default().replace("\r\n", "\n");
-    let new = dashboard.front.desk.edit(id, payload.into(), &visit.actor(), Some(reason)).await?;
-    Ok(Redirect::to(&super::event::address(new.as_str())))
 }

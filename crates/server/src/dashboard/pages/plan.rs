@@ -62,7 +62,7 @@ pub(in crate::dashboard) async fn show(
     ))
 }
 
-fn letters(plan: &Plan, kind: AskedKind) -> Markup {
+pub(super) fn letters(plan: &Plan, kind: AskedKind) -> Markup {
     let survey = &plan.survey;
     html! {
         div class="tiles" {

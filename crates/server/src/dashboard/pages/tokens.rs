@@ -46,6 +46,7 @@ async fn page(dashboard: &Dashboard, visit: &Visit, made: Option<&TokenRow>) -> 
                     } }
                     label class="field" { span { "Tenant" } input type="text" name="tenant" placeholder="all"; }
                     label class="field" { span { "Ends" } input type="text" name="expires" placeholder="never, or 90d"; }
+                    label class="field" { span { "Why" } input type="text" name="reason" placeholder="for the audit log"; }
                     (button(visit, Action::ManageTokens, "main", "Make"))
                 }))
             }
@@ -86,7 +87,7 @@ pub(in crate::dashboard) async fn make(State(dashboard): Here, Extension(visit):
             .map_err(|error| wrong(error.to_string()))?,
         expires_at: visit.field("expires").map(|text| expiry(text, visit.now)).transpose().map_err(wrong)?,
     };
-    let made = dashboard.front.desk.make_token(new, &visit.actor()).await?;
+    let made = dashboard.front.desk.make_token(new, &visit.actor(), visit.field("reason")).await?;
     page(&dashboard, &visit, Some(&made)).await
 }
 

@@ -70,6 +70,42 @@ fn pages_are_for_who_is_known_and_forms_need_their_proof() {
     assert_eq!(serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "").0, 303);
 }
 
+/// On a server that runs: to the API, to a session that began before, and to one that would begin.
+#[test]
+fn a_token_that_has_ended_opens_nothing() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    let short = token(&folder, &["--role", "viewer", "--expires", "3s"]);
+    let bearer = format!("Bearer {short}");
+    let headers = [("authorization", bearer.as_str())];
+    assert_eq!(serving.http("GET", "/v1/consumers", &headers, "").0, 200);
+    let (status, cookie) = sign_in(&serving, &short);
+    let own = cookie.split(';').next().unwrap();
+    assert_eq!(status, 303);
+    assert_eq!(serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "").0, 200);
+    let mut answer = (200, String::new(), String::new());
+    for _ in 0..600 {
+        answer = serving.http("GET", "/v1/consumers", &headers, "");
+        if answer.0 != 200 {
+            break;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+    }
+    assert!(answer.0 == 401 && answer.2.contains("unauthenticated"), "{answer:?}");
+    for path in ["/v1/events", "/v1/metrics", "/v1/stream"] {
+        assert_eq!(serving.http("GET", path, &headers, "").0, 401, "{path}");
+    }
+    assert_eq!(serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "").0, 303);
+    assert_eq!(sign_in(&serving, &short).0, 401);
+    // It was the only one. That it ended makes nobody on this machine its owner again; that it is revoked does.
+    assert_eq!(serving.http("GET", "/v1/consumers", &[], "").0, 401);
+    assert_eq!(serving.http("GET", "/dashboard", &[], "").0, 303);
+    let rows = folder.run(&["token", "ls", "--json"]).json();
+    assert!(rows.as_array().unwrap().iter().any(|row| row["state"] == "expired"), "{rows}");
+    folder.run(&["token", "revoke", rows[0]["id"].as_str().unwrap(), "--yes"]).assert(0, "revoked");
+    assert_eq!(serving.http("GET", "/v1/consumers", &[], "").0, 200);
+}
+
 /// Every route of the table: without a token, with too small a role, with a token for another tenant.
 #[test]
 fn every_route_keeps_its_door() {

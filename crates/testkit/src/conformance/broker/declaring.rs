@@ -100,6 +100,42 @@ pub async fn declaring_adds_to_what_is_there(fixture: &impl BrokerFixture) {
     assert_eq!(empty(&*broker, "returns").await, ["return"]);
 }
 
+/// What is unbound gets no more by that key; what it has stays, and its other keys go on. What is not bound may be unbound.
+pub async fn unbinding_ends_a_key_and_leaves_the_rest(fixture: &impl BrokerFixture) {
+    let broker = fixture.broker().await;
+    let binding = |key| Topology::default().bind(exchange("shop"), queue("orders"), pattern(key)).bindings;
+    let two = Topology::default()
+        .exchange(exchange("shop"), ExchangeKind::Topic)
+        .queue(Queue::quorum(queue("orders")))
+        .queue(Queue::quorum(queue("all")))
+        .bind(exchange("shop"), queue("orders"), pattern("order.*"))
+        .bind(exchange("shop"), queue("orders"), pattern("return.*"))
+        .bind(exchange("shop"), queue("all"), pattern("#"));
+    broker.declare(&two).await.unwrap();
+    let publish = async |name: &str| {
+        let both = ["order.placed", "return.sent"];
+        let sent = |key: &&str| to_exchange("shop", key, message(&format!("{name} {key}")));
+        confirm(&*broker, both.iter().map(sent).collect()).await;
+    };
+    publish("before").await;
+    broker.unbind(&binding("order.*")).await.unwrap();
+    publish("after").await;
+    let expected = ["before order.placed", "before return.sent", "after return.sent"];
+    assert_eq!(empty(&*broker, "orders").await, expected);
+    broker.unbind(&binding("order.*")).await.unwrap();
+    broker.unbind(&binding("never.bound")).await.unwrap();
+    let nowhere = Topology::default().bind(exchange("shop"), queue("nowhere"), pattern("#"));
+    broker.unbind(&nowhere.bindings).await.unwrap();
+    broker.close().await;
+
+    let again = fixture.broker().await;
+    confirm(&*again, vec![to_exchange("shop", "order.placed", message("later"))]).await;
+    assert_eq!(empty(&*again, "orders").await, Vec::<String>::new());
+    again.declare(&two).await.unwrap();
+    confirm(&*again, vec![to_exchange("shop", "order.placed", message("bound again"))]).await;
+    assert_eq!(empty(&*again, "orders").await, ["bound again"]);
+}
+
 /// Delivered but unsettled messages are not waiting.
 pub async fn depth_counts_what_waits(fixture: &impl BrokerFixture) {
     let broker = fixture.broker().await;
