@@ -121,7 +121,7 @@ pub async fn account_of<S: Audit>(
     let dead = dead_in_queue.min(count.elsewhere);
     let waiting = in_queues.min(count.elsewhere - dead);
     let nowhere = count.elsewhere - dead - waiting;
-    // Some of these never were for it: they were committed, and published, before its queue was bound.
+    // Some of these never were for it: they were published before its queue was bound.
     let unmeant = nowhere.min(count.early);
     let unaccounted = nowhere - unmeant;
     Ok(Account {

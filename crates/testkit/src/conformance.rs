@@ -192,7 +192,7 @@ macro_rules! store_conformance {
             registrations_come_back_by_name, the_newest_registration_of_a_name_counts,
         ]);
         $crate::conformance_cases!($fixture, audit: [
-            an_empty_outbox_counts_nothing, what_was_committed_before_the_queue_was_bound_is_early,
+            an_empty_outbox_counts_nothing, what_was_published_before_the_queue_was_bound_is_early,
             each_term_is_counted, routing_decides_what_is_committed,
             applied_goes_before_dead_before_waiting, what_is_elsewhere_is_listed_oldest_first,
             alternate_exchanges_count_as_routes, the_account_always_balances, held_events_are_counted,

@@ -30,7 +30,7 @@ const PLACED: &str = "WITH placed AS ( \
              WHEN o.status <> 'published' {again} THEN 'unpublished' \
              WHEN EXISTS (SELECT FROM postrider.held_event h \
                           WHERE h.consumer_name = $5 AND h.event_id = o.id::text) THEN 'held' \
-             WHEN o.created_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END AS place \
+             WHEN o.published_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END AS place \
          {reaching} \
      ) ";
 
@@ -43,7 +43,7 @@ const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORD
 /// What the outbox alone says, a page at a time.
 const COMMITTED: &str = "SELECT o.id::text, o.position, CASE \
          WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' \
-         WHEN o.created_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END \
+         WHEN o.published_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END \
      {reaching} AND o.position > $5 ORDER BY o.position LIMIT $6";
 
 /// What all but their outbox say of events. `$1` queue, `$2` consumer, `$3` the events, `$4` its inbox. OFFSET 0 makes each a probe of its own: all that

@@ -1,5 +1,5 @@
 //! Consumers are registered, and it is noted since when their queues are bound: the account of one that joins late must not ask for what
-//! was published before. Whatever was published before was committed before, so it is commits that are compared.
+//! was published before. What waited in the outbox then is asked for: it reaches the queue.
 
 use std::time::Duration;
 

@@ -62,7 +62,7 @@ WITH committed AS (
             SELECT 1 FROM dead_letter
             WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead,
         EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held,
-        coalesce(created_at < ?5, 0) AS early
+        coalesce(published_at < ?5, 0) AS early
     FROM event_outbox
     WHERE (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
            coalesce(target_queue, x'00'))

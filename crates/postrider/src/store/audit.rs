@@ -56,7 +56,7 @@ pub enum Place {
     Unpublished,
     /// Held behind an earlier event of its key.
     Held,
-    /// Published, and committed before the consumer's queue was bound: if it is found nowhere, it was never meant for it.
+    /// Published before the consumer's queue was bound: if it is found nowhere, it was never meant for it.
     Early,
     /// Published: at the broker, one hopes.
     Elsewhere,
@@ -112,7 +112,7 @@ pub struct ConsumerCount {
     pub held: u64,
     /// Of the rest, all published: at the broker, one hopes. How many.
     pub elsewhere: u64,
-    /// Of these, committed before its queue was bound.
+    /// Of these, published before its queue was bound.
     pub early: u64,
     /// The ids of the others, the oldest first, as many as were asked for.
     pub elsewhere_ids: Vec<EventId>,

@@ -112,7 +112,7 @@ pub async fn an_empty_outbox_counts_nothing<F: StoreFixture>(fixture: &F) {
 }
 
 /// Published before the queue was bound, and found nowhere: that is told apart from a loss.
-pub async fn what_was_committed_before_the_queue_was_bound_is_early<F: StoreFixture>(fixture: &F) {
+pub async fn what_was_published_before_the_queue_was_bound_is_early<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.commit(["lost", "applied"].map(free)).await;
     let rows = desk.claim().await;
