@@ -103,9 +103,9 @@ async fn a_batch_of_100_costs_one_statement_of_the_inbox() {
 fn last_forgotten(server: &servers::Postgres) -> (String, u64) {
     let log = server.log().unwrap();
     let plans = entries(&log).into_iter().map(|(_, told)| told);
-    let plan =
+    let mut plan =
         plans.filter(|told| told.contains("plan:") && told.contains("DELETE FROM postrider.event_inbox"));
-    let plan = plan.last().unwrap_or_else(|| panic!("no plan in:\n{log}"));
+    let plan = plan.next_back().unwrap_or_else(|| panic!("no plan in:\n{log}"));
     let pages = |line: &str| {
         let (_, told) = line.trim().split_once("Buffers: shared ")?;
         let figure = |name: &str| {

@@ -48,13 +48,11 @@ pub(super) async fn what_a_plain_client_reads_at_every_step<S: Effects>(mut stag
             // So that a time to live that is set anew shows, and a key that is made anew.
             let words = if id == "evt_gone" { vec!["DEL", &name] } else { vec!["EXPIRE", &name, "100"] };
             client.cli(&words).await.map_err(Failure::transient)?;
-            match event.envelope.payload.parse::<Value>()?["amount"].as_str() {
-                Some("") => Err(Failure::permanent("the amount is missing").class("validation")),
-                _ => {
-                    event.answer(r#"{"entry":4711}"#);
-                    Ok(())
-                }
+            if event.envelope.payload.parse::<Value>()?["amount"] == "" {
+                return Err(Failure::permanent("the amount is missing").class("validation"));
             }
+            event.answer(r#"{"entry":4711}"#);
+            Ok(())
         })
     });
     let began = stage.clock.now();
