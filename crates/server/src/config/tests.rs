@@ -68,7 +68,7 @@ fn the_examples_in_the_default_file_work() {
     let mail = &config.own.layout.topology.queues[0];
     assert_eq!(mail.policy.delivery_limit, Some(postrider::topology::DeliveryLimit::Times(5)));
     assert!(mail.policy.safe_dead_lettering);
-    assert_eq!(mail.arguments.len(), 3);
+    assert_eq!(mail.arguments.len(), 4);
     assert_eq!(config.own.layout.topology.doubts(), Vec::<String>::new());
 }
 
