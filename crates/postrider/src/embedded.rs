@@ -89,10 +89,11 @@ impl EmbeddedBroker {
         Ok(Self { shared })
     }
 
-    /// Whether a message's time is up that has not been moved on yet.
-    pub(crate) fn has_overdue(&self) -> bool {
+    /// Whether a message's time is up, or it was settled or pushed out, and it has not been moved on yet.
+    pub(crate) fn has_work(&self) -> bool {
         let now = self.shared.now();
-        self.shared.lock().queues.values().any(|queue| queue.next_due().is_some_and(|due| due <= now))
+        let is_due = |queue: &QueueState| queue.next_due().is_some_and(|due| due <= now);
+        self.shared.lock().queues.values().any(|queue| is_due(queue) || queue.is_moving())
     }
 }
 

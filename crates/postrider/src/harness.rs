@@ -217,7 +217,7 @@ impl Harness {
     }
 
     async fn is_quiet(&self) -> Result<bool, HarnessError> {
-        if self.broker.has_overdue() || self.store.backlog().await?.due > 0 {
+        if self.broker.has_work() || self.store.backlog().await?.due > 0 {
             return Ok(false);
         }
         for consumer in self.running.consumers() {

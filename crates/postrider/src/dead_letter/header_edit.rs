@@ -81,9 +81,8 @@ pub struct HeaderChange {
     pub after: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[derive(Default)]
 struct Asked {
     set: BTreeMap<String, String>,
     remove: BTreeSet<String>,

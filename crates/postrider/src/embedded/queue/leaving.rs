@@ -3,7 +3,7 @@
 //! As on RabbitMQ, what is delivered and unsettled does not count towards a queue's limits, and consumers are handed what they
 //! may have first.
 
-use super::{EXPIRING, Entry, Load, QueueState, Settling, Taken, is_due};
+use super::{EXPIRING, Entry, Load, QueueState, SETTLING, Settling, Taken, is_due};
 use crate::topology::Overflow;
 
 impl QueueState {
@@ -42,6 +42,11 @@ impl QueueState {
     pub(in crate::embedded) fn next_due(&self) -> Option<i64> {
         self.settings.message_ttl?;
         self.ready.values().next().and_then(|entry| entry.expires_at)
+    }
+
+    /// Whether something is on its way out of it: settled, due or too much, and not where it goes yet.
+    pub(in crate::embedded) fn is_moving(&self) -> bool {
+        self.taken.values().any(|taken| [EXPIRING, SETTLING].contains(&taken.owner))
     }
 
     /// Whether it would refuse one more message, beside those that are on their way to it.

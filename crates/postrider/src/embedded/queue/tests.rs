@@ -135,6 +135,7 @@ fn what_is_due_is_taken_in_order_and_not_delivered() {
     assert_eq!(fetch(&mut queue, 1), [3]);
     let due: Vec<_> = queue.take_due(20, 10).iter().map(|entry| entry.seq).collect();
     assert_eq!(due, [1, 2]);
+    assert!(queue.is_moving(), "they are neither here nor there");
     assert_eq!(queue.unsettled(), 1, "what is being expired waits here until it is elsewhere");
 }
 

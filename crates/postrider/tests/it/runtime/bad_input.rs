@@ -39,7 +39,7 @@ pub(super) async fn three_people_at_the_same_letters_double_nothing<S: Effects>(
         let plan = LetterPlan { edit, ..LetterPlan::default() };
         // Small chunks, so that they meet.
         let op = start(store, clock, kind, &plan, Some(200.0), name, Some("all at once")).await.unwrap();
-        let Some(op) = op else { return None };
+        let op = op?;
         let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
         // What runs here may have taken it up before.
         let _ended = runner.run(op, work, &CancellationToken::new()).await.unwrap();
