@@ -226,16 +226,13 @@ impl QueueState {
             return;
         }
         self.read_to = seq;
-        match entry {
-            Some(mut entry) => {
-                self.unread.take(&entry.content);
-                entry.redelivered = seq <= self.found;
-                self.put_ready(entry);
-            }
-            None => {
-                self.unread.take_one();
-                self.stranded.insert(seq);
-            }
+        if let Some(mut entry) = entry {
+            self.unread.take(&entry.content);
+            entry.redelivered = seq <= self.found;
+            self.put_ready(entry);
+        } else {
+            self.unread.take_one();
+            self.stranded.insert(seq);
         }
     }
 

@@ -87,7 +87,7 @@ pub async fn edit<S: Backend>(store: S, clock: Clock, step: ChunkStep) -> Result
     let runner = Runner::new(store.clone(), pace, RunnerConfig::default());
     let work = DyingWork { work: EditWork::new(clock.clone()), step, chunks: AtomicUsize::new(0) };
     let kinds: [(OperationKind, &dyn Work<S>); 1] = [(OperationKind::EditLetters, &work)];
-    let stop = CancellationToken::new();
+    let never = CancellationToken::new();
     let lets_time_pass = async {
         loop {
             if let Some(rest) = hands.next_wake() {
@@ -104,7 +104,7 @@ pub async fn edit<S: Backend>(store: S, clock: Clock, step: ChunkStep) -> Result
         }
     };
     tokio::select! {
-        () = runner.serve(&kinds, &stop) => Ok(()),
+        () = runner.serve(&kinds, &never) => Ok(()),
         failed = lets_time_pass => failed,
     }
 }
