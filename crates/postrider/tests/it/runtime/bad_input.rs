@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::stage::Stage;
 use super::triage::{carry_out, failing, letters, replay};
 
-fn corrected() -> Option<Correction> {
-    Some(Correction::merge(r#"{"mended": true}"#).unwrap())
+fn corrected() -> Correction {
+    Correction::merge(r#"{"mended": true}"#).unwrap()
 }
 
 fn numbered(number: usize) -> Event {
@@ -35,7 +35,7 @@ pub(super) async fn three_people_at_the_same_letters_double_nothing<S: Effects>(
     let (store, clock) = (&stage.store, &stage.clock);
     let (again, edit) = (LetterWork::new(clock.clone()), EditWork::new(clock.clone()));
     let person = async |name: &str, kind: OperationKind, work: &dyn Work<S>| {
-        let edit = corrected().filter(|_| kind == OperationKind::EditLetters);
+        let edit = (kind == OperationKind::EditLetters).then(corrected);
         let plan = LetterPlan { edit, ..LetterPlan::default() };
         // Small chunks, so that they meet.
         let op = start(store, clock, kind, &plan, Some(200.0), name, Some("all at once")).await.unwrap();
@@ -104,7 +104,7 @@ pub(super) async fn headers_of_every_type_survive_a_replay_and_a_correction<S: E
     survived(r#"{"a":1}"#).await;
     replay(&stage, &LetterPlan::default()).await;
     survived(r#"{"a":1}"#).await;
-    let edit = LetterPlan { edit: corrected(), ..LetterPlan::default() };
+    let edit = LetterPlan { edit: Some(corrected()), ..LetterPlan::default() };
     carry_out(&stage, OperationKind::EditLetters, &edit).await;
     survived(r#"{"a":1,"mended":true}"#).await;
 }
@@ -117,7 +117,7 @@ pub(super) async fn a_correction_to_a_queue_that_is_gone_is_not_lost<S: Effects>
     letters(&stage, LetterFilter::open(), 1).await;
     mended.store(true, Ordering::SeqCst);
     let gone = QueueName::new("gone").unwrap();
-    let edit = LetterPlan { edit: corrected(), to_queue: Some(gone), ..LetterPlan::default() };
+    let edit = LetterPlan { edit: Some(corrected()), to_queue: Some(gone), ..LetterPlan::default() };
     carry_out(&stage, OperationKind::EditLetters, &edit).await;
     stage.until(async || stage.store.backlog().await.unwrap().dead == 1).await;
     let account = stage.account(&running, |account| account.dead >= 1).await;
