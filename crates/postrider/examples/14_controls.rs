@@ -30,8 +30,10 @@ async fn main() -> Result<(), HarnessError> {
 
 /// All of them in one transaction.
 async fn publish(harness: &Harness, orders: &[&str]) -> Result<(), HarnessError> {
-    let placed = |order: &&str| Event::new("order.placed").and_then(|event| event.aggregate_id(*order));
-    let events: Result<Vec<_>, _> = orders.iter().map(placed).collect();
+    let placed = |(number, order): (usize, &&str)| {
+        Event::new("order.placed").and_then(|event| event.aggregate_id(format!("{order}-{number}")))
+    };
+    let events: Result<Vec<_>, _> = orders.iter().enumerate().map(placed).collect();
     let mut tx = harness.store().begin().await?;
     harness.store().append(&mut tx, events?).await?;
     Ok(harness.store().commit(tx).await?)
@@ -152,7 +154,7 @@ async fn batches() -> Result<(), HarnessError> {
         let largest = largest.clone();
         Box::pin(async move {
             largest.fetch_max(events.len(), Ordering::SeqCst);
-            let odd = |id: &postrider::envelope::AggregateId| id.as_str() == "odd";
+            let odd = |id: &postrider::envelope::AggregateId| id.as_str().starts_with("odd");
             let bad = events.iter().any(|event| event.envelope.aggregate_id.as_ref().is_some_and(odd));
             if bad { Err(Failure::permanent("there is no such order")) } else { Ok(()) }
         })
