@@ -332,6 +332,7 @@ impl<S: ConsumerStore> Consumer<S> {
 
     /// A store that cannot be asked changes nothing.
     async fn obey_once(&self) {
+        self.note_time();
         self.learn_lineage().await;
         let Ok(pause) = self.store.pause_of(&self.name).await else { return };
         match (self.status.pause(), &pause) {

@@ -2,6 +2,7 @@
 
 mod collector;
 mod correction;
+mod header_edit;
 mod history;
 pub mod in_queue;
 mod marks;
@@ -10,6 +11,7 @@ mod story;
 
 pub use collector::Collector;
 pub use correction::{Correction, Misfit, Pointer, Step};
+pub use header_edit::{HeaderChange, HeaderEdit};
 pub(crate) use history::remember_attempt;
 pub use history::{FailedAttempt, failed_attempts};
 pub use marks::names as header;

@@ -7,12 +7,13 @@
 //! Two things are kept that RabbitMQ drops: a dead letter whose target reaches no queue, and a message that would go round
 //! by expiring alone. Both stay in their queue, undelivered, and are tried again when something is declared.
 //!
-//! Policies are taken from the topology that is declared: an alternate exchange, a dead-letter target, a delivery limit. The
-//! limit counts what comes back from subscriptions that ended, while this process lives, and is not applied where there is
+//! Policies are taken from the topology that is declared: an alternate exchange, a dead-letter target, a delivery limit, how
+//! much a queue may hold. The delivery limit counts what comes back from subscriptions that ended, while this process lives, and is not applied where there is
 //! no dead-letter target: nothing is dropped.
 //!
-//! A queue keeps to `x-max-length`: it gives up its oldest (`drop-head`) or refuses new ones (`reject-publish`), exactly at its
-//! length, where a quorum queue of RabbitMQ takes one or a few more before it refuses. Dead letters are never refused.
+//! A queue keeps to `x-max-length` and `x-max-length-bytes`, or to the policies of these names, the lower of both: it gives up
+//! its oldest (`drop-head`) or refuses new ones (`reject-publish`), exactly at its limit, where a quorum queue of RabbitMQ takes
+//! one or a few more before it refuses. Dead letters are never refused.
 //!
 //! One broker at a time may be open on a file; the lock that `serve` takes sees to it.
 
@@ -66,8 +67,9 @@ impl EmbeddedBroker {
             .zip(settings)
             .map(|((id, last), settings)| (*id, QueueState::new(settings, *last)))
             .collect();
-        for (id, queue) in queues.iter_mut().filter(|(_, queue)| queue.settings.max_length().is_some()) {
-            queue.unread = tables::count(store.readers(), *id).await.map_err(from_store)?;
+        for (id, queue) in queues.iter_mut().filter(|(_, queue)| queue.settings.is_limited()) {
+            let load = tables::load(store.readers(), *id, 0).await.map_err(from_store)?;
+            queue.counted(load, queue.last);
         }
         let mut catalog = Catalog::default();
         catalog.add(declared.topology, declared.queues.into_iter().map(|(id, _)| id));
@@ -87,10 +89,11 @@ impl EmbeddedBroker {
         Ok(Self { shared })
     }
 
-    /// Whether a message's time is up that has not been moved on yet.
-    pub(crate) fn has_overdue(&self) -> bool {
+    /// Whether a message's time is up, or it was settled or pushed out, and it has not been moved on yet.
+    pub(crate) fn has_work(&self) -> bool {
         let now = self.shared.now();
-        self.shared.lock().queues.values().any(|queue| queue.next_due().is_some_and(|due| due <= now))
+        let is_due = |queue: &QueueState| queue.next_due().is_some_and(|due| due <= now);
+        self.shared.lock().queues.values().any(|queue| is_due(queue) || queue.is_moving())
     }
 }
 
@@ -163,14 +166,24 @@ async fn declare(shared: Arc<Shared>, wanted: Topology) -> Result<(), BrokerErro
             .run(move |conn| Box::pin(async move { declared::write(conn, &lacking, &ids).await }));
         write.await.map_err(from_store)?;
     }
+    for id in take_up(&shared, lacking, numbers) {
+        overflow::take_stock(&shared, id).await?;
+    }
+    Ok(())
+}
+
+/// What was written is so in memory too. Answers with the queues whose policy has changed and limits what they may hold.
+fn take_up(shared: &Arc<Shared>, lacking: Lacking, numbers: Vec<QueueId>) -> Vec<QueueId> {
     let mut state = shared.lock();
     let Lacking { added, exchange_policies, queue_policies } = lacking;
     for (queue, id) in added.queues.iter().zip(&numbers) {
         state.queues.insert(*id, QueueState::new(queue.clone(), 0));
     }
+    let mut limited = Vec::new();
     for (name, policy) in &queue_policies {
-        if let Some(queue) = state.queues.values_mut().find(|queue| queue.settings.name == *name) {
+        if let Some((id, queue)) = state.queues.iter_mut().find(|(_, queue)| queue.settings.name == *name) {
             queue.settings.policy = policy.clone();
+            limited.extend(queue.settings.is_limited().then_some(*id));
         }
     }
     state.catalog.change(exchange_policies, &queue_policies);
@@ -180,5 +193,5 @@ async fn declare(shared: Arc<Shared>, wanted: Topology) -> Result<(), BrokerErro
             shared.spawn(try_stranded(shared.clone(), *id, queue.stranded.iter().copied().collect()));
         }
     }
-    Ok(())
+    limited
 }

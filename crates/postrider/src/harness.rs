@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::audit::Account;
 use crate::broker::{Broker, Message, Outgoing};
 use crate::clock::{Clock, ManualClock};
-use crate::consumer::ConsumerConfig;
+use crate::consumer::{BreakerState, ConsumerConfig, ConsumerState, ConsumerStatus};
 use crate::embedded::EmbeddedBroker;
 use crate::envelope::{Event, EventId};
 use crate::registry::Registry;
@@ -52,7 +52,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What is to be tested, before it runs.
 #[derive(Default)]
 pub struct Setup {
-    consumers: Vec<(ConsumerName, ServiceQueue, Registry<Sqlite>)>,
+    consumers: Vec<Planned>,
+}
+
+struct Planned {
+    name: ConsumerName,
+    service: ServiceQueue,
+    handlers: Registry<Sqlite>,
+    config: ConsumerConfig,
 }
 
 impl Setup {
@@ -65,7 +72,8 @@ impl Setup {
         handlers: Registry<Sqlite>,
     ) -> Result<Self, HarnessError> {
         let service = ServiceQueue::new(name, retry)?.bind(&ExchangeName::new(EXCHANGE)?, key)?;
-        self.consumers.push((ConsumerName::new(name)?, service, handlers));
+        let (name, config) = (ConsumerName::new(name)?, ConsumerConfig::default());
+        self.consumers.push(Planned { name, service, handlers, config });
         Ok(self)
     }
 
@@ -79,10 +87,19 @@ impl Setup {
         handlers: Registry<Sqlite>,
     ) -> Result<Self, HarnessError> {
         self = self.consumer(name, key, retry, handlers)?;
-        if let Some((name, service, handlers)) = self.consumers.pop() {
-            self.consumers.push((name, service.ordered(on_dead), handlers));
+        if let Some(last) = self.consumers.pop() {
+            self.consumers.push(Planned { service: last.service.ordered(on_dead), ..last });
         }
         Ok(self)
+    }
+
+    /// The consumer that was added last works like this: how many at a time, how fast, when to leave its queue alone.
+    #[must_use]
+    pub fn with(mut self, config: ConsumerConfig) -> Self {
+        if let Some(last) = self.consumers.last_mut() {
+            last.config = config;
+        }
+        self
     }
 
     /// Opens a new file and starts everything.
@@ -94,8 +111,8 @@ impl Setup {
         let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
             .relay(Some(RelayConfig { lanes: 1, ..RelayConfig::default() }))
             .exchange(ExchangeName::new(EXCHANGE)?, ExchangeKind::Topic);
-        for (name, service, handlers) in self.consumers {
-            runtime = runtime.consumer_with(name, service, handlers, ConsumerConfig::default());
+        for Planned { name, service, handlers, config } in self.consumers {
+            runtime = runtime.consumer_with(name, service, handlers, config);
         }
         let running = runtime.start().await?;
         Ok(Harness { store, broker, hands, running, _folder: folder })
@@ -161,11 +178,37 @@ impl Harness {
         self.until_quiet().await
     }
 
+    /// Moves time and waits for nothing but a moment in which others can use it: for consumers that keep to a rate.
+    pub async fn let_pass(&self, time: Duration) {
+        self.hands.advance(time);
+        Clock::system().sleep(Duration::from_millis(1)).await;
+    }
+
+    /// Waits until this is so, while time stands still.
+    pub async fn until(&self, mut so: impl AsyncFnMut() -> bool) -> Result<(), HarnessError> {
+        let real = Clock::system();
+        let start = real.monotonic();
+        while !so().await {
+            if real.since(start) > PATIENCE {
+                return Err(format!("it did not come about within {PATIENCE:?}").into());
+            }
+            real.sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    }
+
+    /// What a consumer is doing: whether it is paused, how many it handles at a time, what it has done.
+    pub fn status(&self, consumer: &str) -> Result<Arc<ConsumerStatus>, HarnessError> {
+        let mut consumers = self.running.consumers().iter();
+        let found = consumers.find(|running| running.registration.name.as_str() == consumer);
+        found.map(|running| running.status.clone()).ok_or_else(|| no_consumer(consumer))
+    }
+
     /// A consumer's account.
     pub async fn account(&self, consumer: &str) -> Result<Account, HarnessError> {
         let accounts = self.running.accounts().await?;
         let found = accounts.into_iter().find(|account| account.name == consumer);
-        found.ok_or_else(|| format!("there is no consumer {consumer:?} here").into())
+        found.ok_or_else(|| no_consumer(consumer))
     }
 
     /// The dead letters, newest first.
@@ -174,12 +217,17 @@ impl Harness {
     }
 
     async fn is_quiet(&self) -> Result<bool, HarnessError> {
-        if self.broker.has_overdue() || self.store.backlog().await?.due > 0 {
+        if self.broker.has_work() || self.store.backlog().await?.due > 0 {
             return Ok(false);
         }
         for consumer in self.running.consumers() {
             let Registration { name, service, .. } = &consumer.registration;
-            let ready = self.broker.depth(service.name()).await?;
+            // What is in the queue of one that is paused, or whose breaker is open, stays there.
+            let waits = matches!(
+                consumer.status.state(),
+                ConsumerState::Paused(_) | ConsumerState::Tripped(BreakerState::Open(_))
+            );
+            let ready = if waits { 0 } else { self.broker.depth(service.name()).await? };
             let dead = self.broker.depth(&service.dead_letter_queue).await?;
             let account = self.account(name.as_str()).await?;
             let held = self.store.held_keys(Some(name), usize::MAX).await?;
@@ -191,6 +239,10 @@ impl Harness {
         }
         Ok(true)
     }
+}
+
+fn no_consumer(name: &str) -> HarnessError {
+    format!("there is no consumer {name:?} here").into()
 }
 
 /// A folder that goes away with the harness.

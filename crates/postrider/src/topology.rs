@@ -101,8 +101,8 @@ pub struct Queue {
     /// Dead letters stay until their target has confirmed them. Without it a target that is away for a moment, as after
     /// a restart, loses them. Quorum queues only; the embedded broker never loses them.
     pub safe_dead_lettering: bool,
-    /// Every other argument (`x-…`). The embedded broker keeps to `x-max-length` and `x-overflow`; all others it keeps and compares,
-    /// and does nothing else with them.
+    /// Every other argument (`x-…`). The embedded broker keeps to `x-max-length`, `x-max-length-bytes` and `x-overflow`; all others it
+    /// keeps and compares, and does nothing else with them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub arguments: BTreeMap<String, Argument>,
     /// What may change later.

@@ -86,11 +86,13 @@ macro_rules! broker_conformance {
             rejected_messages_without_a_target_vanish, expired_messages_go_back_to_their_queue,
             a_wait_queue_keeps_the_order, each_delay_has_its_own_queue, deaths_are_counted_round_by_round,
             a_missing_dead_letter_queue_holds_up_nobody, a_full_queue_gives_up_its_oldest,
+            a_queue_with_too_many_bytes_gives_up_its_oldest, a_queue_with_all_its_bytes_refuses_what_is_new,
             a_full_queue_refuses_what_is_new_where_it_should,
             // policies
             a_policy_gives_an_exchange_its_alternate, a_policy_gives_a_queue_its_dead_letter_target,
             an_argument_wins_over_a_policy, what_comes_back_too_often_is_a_dead_letter,
             without_a_limit_it_comes_back_for_ever, a_policy_can_change,
+            a_policy_limits_the_bytes_of_a_queue,
         ]);
         $crate::conformance_cases!($crashing, broker: [
             confirmed_messages_survive_a_crash, unsettled_deliveries_come_again_after_a_crash,
@@ -180,7 +182,8 @@ macro_rules! store_conformance {
             a_trace_tells_every_step, a_rule_takes_its_turn_and_leaves_what_dies_again_and_again,
         ]);
         $crate::conformance_cases!($fixture, edits: [
-            a_correction_replaces_what_it_fits_and_names_what_it_does_not, a_plan_is_kept_to_or_refused,
+            a_correction_replaces_what_it_fits_and_names_what_it_does_not, headers_are_corrected_as_payloads_are,
+            a_plan_is_kept_to_or_refused,
             an_operation_keeps_its_rate_and_ends_when_it_is_cancelled,
         ]);
         $crate::conformance_cases!($fixture, event_replays: [

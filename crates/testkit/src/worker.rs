@@ -8,6 +8,7 @@ mod dying;
 pub mod fault;
 pub mod flawed;
 pub mod mailer;
+pub mod operator;
 mod process;
 pub mod trouble;
 mod watched;
@@ -48,6 +49,8 @@ pub enum Role {
     Both,
     /// Both, with a handler that rejects everything for as long as the file named here does not exist.
     Triage(std::path::PathBuf),
+    /// Both, with a handler that rejects every event that does not say it is mended.
+    Correcting,
 }
 
 fn exchange() -> Result<ExchangeName> {
@@ -109,12 +112,18 @@ pub async fn start<S: Effects>(
             runtime = runtime.topology(Topology::default().service(&service(consumer)?));
             continue;
         }
-        let (store, mended) =
-            (store.clone(), if let Role::Triage(path) = &role { Some(path.clone()) } else { None });
+        let (store, role) = (store.clone(), role.clone());
         let apply = handler_fn::<S, _>(move |tx, event| {
-            let (store, mended) = (store.clone(), mended.clone());
+            let (store, role) = (store.clone(), role.clone());
             Box::pin(async move {
-                if mended.is_some_and(|path| !path.exists()) {
+                let mended = match role {
+                    Role::Triage(path) => path.exists(),
+                    Role::Correcting => {
+                        event.envelope.payload.parse::<serde_json::Value>()?["mended"] == true
+                    }
+                    _ => true,
+                };
+                if !mended {
                     return Err(Failure::permanent("not mended yet"));
                 }
                 store.insert_effect(tx, event.consumer.as_str(), &event.envelope.id).await?;

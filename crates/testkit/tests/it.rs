@@ -5,6 +5,7 @@ mod it {
     mod hostile;
     mod instructions;
     mod kill;
+    mod kill_correcting;
     mod kill_counting;
     mod kill_flawed;
     mod kill_migrating;

@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
+use super::pace::Pace;
 use crate::handler::{Failure, FailureKind, Incoming};
 use crate::registry::Entry;
 use crate::settlement::Outcome;
@@ -87,13 +88,23 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 
     pub(super) fn note_latency(&self, took: Duration, now: Duration) {
+        self.meters().attempt_seconds.record(took.as_secs_f64());
+        self.keep_pace(|pace, in_hand| pace.attempted(took, in_hand, now));
+    }
+
+    /// Lets the pace know that time has passed, whether or not anything was attempted.
+    pub(super) fn note_time(&self) {
+        let now = self.clock.monotonic();
+        self.keep_pace(|pace, in_hand| pace.passed(in_hand, now));
+    }
+
+    fn keep_pace(&self, tell: impl FnOnce(&mut Pace, usize)) {
         let limit = {
             let mut pace = self.pace();
-            pace.attempted(took, now);
+            tell(&mut pace, self.status.in_flight());
             pace.limit()
         };
         self.status.concurrency.store(limit, Ordering::Relaxed);
-        self.meters().attempt_seconds.record(took.as_secs_f64());
         self.meters().concurrency.set(u32::try_from(limit).unwrap_or(u32::MAX));
     }
 

@@ -1,5 +1,5 @@
 //! How many deliveries are handled at the same time: more while the queue is backed up and it helps, fewer when each
-//! takes longer or the store is contended. Pure: it is told what happened and answers with a number.
+//! takes longer, the store is contended, or there is not so much to do. Pure: it is told what happened and answers with a number.
 
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ struct Seen {
     backed_up: bool,
     /// Attempts that another transaction was in the way of.
     contended: u32,
+    /// The most that were in hand at the same time.
+    busiest: usize,
 }
 
 /// The controller of one consumer.
@@ -77,10 +79,16 @@ impl Pace {
         self.seen.contended += 1;
     }
 
-    /// An attempt ended. After a second of them the limit may change.
-    pub(super) fn attempted(&mut self, took: Duration, now: Duration) {
+    /// An attempt ended, while so many were in hand. After a second of them the limit may change.
+    pub(super) fn attempted(&mut self, took: Duration, in_hand: usize, now: Duration) {
         self.seen.attempts += 1;
         self.seen.took += took;
+        self.passed(in_hand, now);
+    }
+
+    /// Time passes, with so many in hand. Without attempts there is nobody else to say so.
+    pub(super) fn passed(&mut self, in_hand: usize, now: Duration) {
+        self.seen.busiest = self.seen.busiest.max(in_hand);
         if now.saturating_sub(self.since) >= WINDOW {
             self.look();
             self.since = now;
@@ -89,21 +97,26 @@ impl Pace {
     }
 
     fn look(&mut self) {
-        let Seen { attempts, took, backed_up, contended } = self.seen;
-        let latency = took.as_secs_f64() / f64::from(attempts.max(1));
-        let usual = *self.usual.get_or_insert(latency);
-        let slow = latency > usual * SLOW;
-        // Down at once, up slowly: what is fast today is what can be had.
-        self.usual = Some(if latency < usual { latency } else { usual + (latency - usual) * DRIFT });
+        let Seen { attempts, took, backed_up, contended, busiest } = self.seen;
+        let slow = attempts > 0 && self.is_slow(took.as_secs_f64() / f64::from(attempts));
         // A few collisions among many attempts are the way of the world.
         let congested = slow || contended > attempts / 10;
-        self.limit = if congested {
+        // So much is not needed. Half of it is left free, so that a steady load does not go up and down.
+        let idle = !backed_up && busiest < self.limit / 2;
+        self.limit = if congested || idle {
             (self.limit * 3 / 4).max(self.bounds.min)
         } else if backed_up {
             (self.limit + (self.limit / 5).max(1)).min(self.bounds.max)
         } else {
             self.limit
         };
+    }
+
+    fn is_slow(&mut self, latency: f64) -> bool {
+        let usual = *self.usual.get_or_insert(latency);
+        // Down at once, up slowly: what is fast today is what can be had.
+        self.usual = Some(if latency < usual { latency } else { usual + (latency - usual) * DRIFT });
+        latency > usual * SLOW
     }
 }
 
@@ -121,7 +134,7 @@ mod tests {
             pace.backed_up();
         }
         for nth in 1..=20 {
-            pace.attempted(Duration::from_millis(millis), start + WINDOW * nth / 20);
+            pace.attempted(Duration::from_millis(millis), pace.limit(), start + WINDOW * nth / 20);
         }
         pace.limit()
     }
@@ -162,6 +175,27 @@ mod tests {
         let limits: Vec<_> = (0..60).map(|_| second(&mut pace, 60, true, 0)).collect();
         assert_eq!(limits[0], 10);
         assert_eq!(limits.last(), Some(&50), "{limits:?}");
+    }
+
+    #[test]
+    fn it_goes_back_when_there_is_less_to_do() {
+        let mut pace = pace();
+        for _ in 0..12 {
+            second(&mut pace, 20, true, 0);
+        }
+        let now = pace.since;
+        pace.attempted(Duration::from_millis(20), 26, now + WINDOW);
+        assert_eq!(pace.limit(), 50, "more than half of it is in use");
+        pace.attempted(Duration::from_millis(20), 24, now + WINDOW * 2);
+        assert_eq!(pace.limit(), 37);
+        pace.passed(37, now + WINDOW * 3);
+        assert_eq!(pace.limit(), 37, "slow ones are under way, though none has ended");
+        let mut quiet = |nth| {
+            pace.passed(0, now + WINDOW * nth);
+            pace.limit()
+        };
+        assert_eq!((4..10).map(&mut quiet).collect::<Vec<_>>(), [27, 20, 15, 11, 10, 10]);
+        assert_eq!(second(&mut pace, 20, true, 0), 12, "and silence is not taken for speed");
     }
 
     #[test]

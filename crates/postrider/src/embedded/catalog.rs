@@ -87,8 +87,8 @@ impl Catalog {
     }
 
     /// Forgets bindings.
-    pub(super) fn unbind<'a>(&mut self, bindings: impl Iterator<Item = &'a Binding> + Clone) {
-        self.topology.bindings.retain(|binding| !bindings.clone().any(|gone| gone == binding));
+    pub(super) fn unbind(&mut self, gone: &[(Binding, QueueId)]) {
+        self.topology.bindings.retain(|binding| !gone.iter().any(|(gone, _)| gone == binding));
         self.routes.clear();
     }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use super::catalog::QueueId;
 use super::death::Reason;
 use super::settle::carry_out;
-use super::state::{PAUSE, Shared};
+use super::state::{PAUSE, Shared, from_store};
+use super::tables;
+use crate::broker::BrokerError;
 
 /// So many messages are moved in one transaction.
 const BATCH: usize = 512;
@@ -23,6 +25,33 @@ pub(super) async fn push_out(shared: Arc<Shared>, id: QueueId) {
         tokio::select! {
             () = shared.stop.cancelled() => return,
             () = shared.clock.sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// Counts what a queue has in the tables, now that it may hold only so much, and sets it in motion.
+pub(super) async fn take_stock(shared: &Arc<Shared>, id: QueueId) -> Result<(), BrokerError> {
+    loop {
+        let place = shared.clone();
+        let count = shared.store.writer().run(move |conn| {
+            Box::pin(async move {
+                // Places are handed out by whoever has the writer: all of them up to the last are in the tables by now.
+                let reached = place.lock().queues.get(&id).map(|queue| (queue.read_to, queue.last));
+                let Some((read_to, last)) = reached else { return Ok(None) };
+                Ok(Some((read_to, last, tables::load(&mut *conn, id, read_to).await?)))
+            })
+        });
+        let Some((read_to, last, load)) = count.await.map_err(from_store)? else { return Ok(()) };
+        let mut state = shared.lock();
+        match state.queues.get_mut(&id) {
+            // Somebody read on meanwhile: what he read is in this count too.
+            Some(queue) if queue.read_to != read_to => {}
+            Some(queue) => {
+                queue.counted(load, last);
+                shared.stir(&mut state, id);
+                return Ok(());
+            }
+            None => return Ok(()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::QueueId;
 use super::fit::unfit;
-use super::queue::{Content, Entry};
+use super::queue::{Content, Entry, Load};
 use super::state::{Arrival, Shared, State, closed, from_store};
 use super::tables::{self, NewEntry, NewMessage};
 use crate::broker::{BrokerError, Outgoing, Published};
@@ -46,7 +46,7 @@ pub(super) async fn publish(shared: &Arc<Shared>, batch: Vec<Outgoing>) -> Vec<P
 /// same, as on RabbitMQ: whoever published it does so again, and it comes to them twice.
 fn route(
     state: &mut State,
-    on_their_way: &mut HashMap<QueueId, u64>,
+    on_their_way: &mut HashMap<QueueId, Load>,
     outgoing: Outgoing,
 ) -> (Published, Option<Routed>) {
     let Outgoing { exchange, routing_key, message } = outgoing;
@@ -60,22 +60,23 @@ fn route(
         let text = format!("no queue of exchange {exchange:?} wants the key {routing_key:?}; bind one");
         return (Published::Returned(text), None);
     }
-    let (queues, full) = with_room(state, on_their_way, queues);
+    let content = Arc::new(Content { message, exchange, routing_key });
+    let (queues, full) = with_room(state, on_their_way, queues, &content);
     let answer = match full {
         Some(why) => Published::Unknown(why),
         None => Published::Confirmed,
     };
-    let content = Arc::new(Content { message, exchange, routing_key });
     (answer, (!queues.is_empty()).then_some(Routed { content, queues }))
 }
 
 /// Those that take one more message, and why not, if one does not.
 fn with_room(
     state: &State,
-    on_their_way: &mut HashMap<QueueId, u64>,
+    on_their_way: &mut HashMap<QueueId, Load>,
     queues: Arc<[QueueId]>,
+    content: &Content,
 ) -> (Arc<[QueueId]>, Option<String>) {
-    let limited = |id: &QueueId| state.queues.get(id).filter(|queue| queue.settings.max_length().is_some());
+    let limited = |id: &QueueId| state.queues.get(id).filter(|queue| queue.settings.is_limited());
     if !queues.iter().any(|id| limited(id).is_some()) {
         return (queues, None);
     }
@@ -85,10 +86,12 @@ fn with_room(
         match limited(id) {
             Some(queue) if queue.refuses(*coming) => {
                 let name = &queue.settings.name;
-                full = Some(format!("queue {name:?} has as many messages as it may; publish it again"));
+                full = Some(format!(
+                    "queue {name:?} has as many messages, or bytes, as it may; publish it again"
+                ));
             }
             _ => {
-                *coming += 1;
+                coming.add(content);
                 open.push(*id);
             }
         }

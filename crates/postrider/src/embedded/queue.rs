@@ -4,6 +4,9 @@
 //! are delivered and unsettled; a crash forgets that, and they are delivered again.
 
 mod leaving;
+mod load;
+
+pub(super) use load::Load;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -60,6 +63,8 @@ pub(super) struct QueueState {
     /// The window: ready to be delivered, in order.
     ready: BTreeMap<i64, Entry>,
     ready_bytes: usize,
+    /// What its limits are about, of the window.
+    ready_load: Load,
     /// Delivered and unsettled, or being settled or expired.
     taken: HashMap<i64, Taken>,
     /// Those that nothing could be done with: no delivery, and their dead-letter target reaches no queue.
@@ -70,8 +75,10 @@ pub(super) struct QueueState {
     pub(super) more: bool,
     /// Somebody is reading more.
     pub(super) reading: bool,
-    /// How many more there are in the tables, as far as is known.
-    pub(super) unread: u64,
+    /// How much more there is in the tables, as far as is known.
+    pub(super) unread: Load,
+    /// Everything up to here was counted in the tables, whether or not it was told yet.
+    counted_to: i64,
     /// Somebody is pushing out what is too much.
     pushing_out: bool,
     consumers: Vec<Consumer>,
@@ -121,12 +128,14 @@ impl QueueState {
             found: last,
             ready: BTreeMap::new(),
             ready_bytes: 0,
+            ready_load: Load::default(),
             taken: HashMap::new(),
             stranded: BTreeSet::new(),
             read_to: 0,
             more: last > 0,
             reading: false,
-            unread: 0,
+            unread: Load::default(),
+            counted_to: 0,
             pushing_out: false,
             consumers: Vec::new(),
             turn: 0,
@@ -183,7 +192,7 @@ impl QueueState {
 
     /// Nobody looks at the window of a queue that nobody consumes and nothing leaves by itself.
     fn wants_window(&self) -> bool {
-        let by_itself = self.settings.message_ttl.is_some() || self.settings.max_length().is_some();
+        let by_itself = self.settings.message_ttl.is_some() || self.settings.is_limited();
         by_itself || !self.consumers.is_empty()
     }
 
@@ -196,12 +205,18 @@ impl QueueState {
         if entry.seq <= self.read_to {
             return;
         }
+        let counted = entry.seq <= self.counted_to;
         if self.wants_window() && previous == self.read_to && self.has_room(WINDOW_LEN) {
+            if counted {
+                self.unread.take(&entry.content);
+            }
             self.read_to = entry.seq;
             self.put_ready(entry);
         } else {
             self.more = true;
-            self.unread += 1;
+            if !counted {
+                self.unread.add(&entry.content);
+            }
         }
     }
 
@@ -211,13 +226,13 @@ impl QueueState {
             return;
         }
         self.read_to = seq;
-        self.unread = self.unread.saturating_sub(1);
-        match entry {
-            Some(mut entry) => {
-                entry.redelivered = seq <= self.found;
-                self.put_ready(entry);
-            }
-            None => _ = self.stranded.insert(seq),
+        if let Some(mut entry) = entry {
+            self.unread.take(&entry.content);
+            entry.redelivered = seq <= self.found;
+            self.put_ready(entry);
+        } else {
+            self.unread.take_one();
+            self.stranded.insert(seq);
         }
     }
 
@@ -348,12 +363,14 @@ impl QueueState {
 
     fn put_ready(&mut self, entry: Entry) {
         self.ready_bytes += weigh(&entry);
+        self.ready_load.add(&entry.content);
         self.ready.insert(entry.seq, entry);
     }
 
     fn take_ready(&mut self, seq: i64) -> Option<Entry> {
         let entry = self.ready.remove(&seq)?;
         self.ready_bytes -= weigh(&entry);
+        self.ready_load.take(&entry.content);
         Some(entry)
     }
 }

@@ -84,7 +84,7 @@ pub(super) async fn unbind(shared: Arc<Shared>, bindings: Vec<Binding>) -> Resul
                     .await
                     .map_err(from_sqlite)?;
             }
-            place.lock().catalog.unbind(found.iter().map(|(binding, _)| binding));
+            place.lock().catalog.unbind(&found);
             Ok(())
         })
     });

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::catalog::{Catalog, QueueId};
 use super::overflow::push_out;
-use super::queue::{Entry, QueueState};
+use super::queue::{Entry, Load, QueueState};
 use super::tables;
 use crate::broker::{BrokerError, BrokerErrorKind};
 use crate::clock::Clock;
@@ -166,7 +166,7 @@ async fn read_on(shared: Arc<Shared>, id: QueueId) {
                 queue.more |= read.more;
                 queue.reading = false;
                 if !queue.more {
-                    queue.unread = 0;
+                    queue.unread = Load::default();
                 }
                 shared.stir(&mut state, id);
                 return;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::catalog::QueueId;
 use super::codec::{read_head, read_headers, write_head, write_headers};
-use super::queue::{Content, Entry};
+use super::queue::{Content, Entry, Load};
 use super::state::Arrival;
 use crate::broker::{Headers, Message};
 use crate::sqlite::from_sqlite;
@@ -240,6 +240,19 @@ fn read_content(row: &SqliteRow) -> Result<Option<Content>, sqlx::Error> {
         })
     };
     Ok(understood())
+}
+
+/// How much a queue has after a place.
+pub(super) async fn load(
+    tables: impl sqlx::SqliteExecutor<'_>,
+    queue: QueueId,
+    after: i64,
+) -> Result<Load, StoreError> {
+    let sql = "SELECT count(*), coalesce(sum(length(m.body)), 0) FROM broker_entry e \
+               LEFT JOIN broker_message m ON m.id = e.message WHERE e.queue = ? AND e.seq > ?";
+    let query = sqlx::query_as(sql).bind(queue.0).bind(after);
+    let (messages, bytes): (i64, i64) = query.fetch_one(tables).await.map_err(from_sqlite)?;
+    Ok(Load { messages: messages.unsigned_abs(), bytes: bytes.unsigned_abs() })
 }
 
 /// How many messages a queue has.

@@ -12,9 +12,9 @@ use serde_json::json;
 use super::letters::{entry, unwritable};
 use super::{Chunk, LetterPlan, Work};
 use crate::clock::Clock;
-use crate::dead_letter::{Correction, Misfit, replay};
-use crate::envelope::EventId;
+use crate::dead_letter::{HeaderChange, Misfit, replay};
 use crate::envelope::wire::Identity;
+use crate::envelope::{EventId, erased_hash};
 use crate::settlement::DeadReason;
 use crate::store::{
     Backend, Destination, LetterId, LetterQuery, LetterStatus, LogEntry, Operation, Resolution, StoreError,
@@ -55,11 +55,23 @@ pub struct Example {
     pub before: String,
     /// As it would be sent.
     pub after: String,
+    /// The headers that would be others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<HeaderChange>,
+}
+
+/// What a plan makes of a letter.
+struct Corrected {
+    before: bytes::Bytes,
+    after: bytes::Bytes,
+    headers: Vec<HeaderChange>,
 }
 
 /// Tries the correction of a plan, if it has one.
 pub(super) async fn try_out<S: Backend>(store: &S, plan: &LetterPlan) -> Result<Option<Trial>, StoreError> {
-    let Some(correction) = &plan.edit else { return Ok(None) };
+    if !plan.corrects() {
+        return Ok(None);
+    }
     let plan = with_identities(store, plan).await?;
     let limit = plan.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(TRIED).min(TRIED);
     let query = LetterQuery { filter: plan.filter.clone(), turn: Turn::Newest, limit };
@@ -67,12 +79,12 @@ pub(super) async fn try_out<S: Backend>(store: &S, plan: &LetterPlan) -> Result<
     for summary in store.letters(&query).await?.letters {
         let Some(letter) = store.letter(summary.id).await? else { continue };
         trial.tried += 1;
-        match corrected(&letter, &plan, correction) {
+        match corrected(&letter, &plan) {
             Err(Misfit(why)) => trial.unfit.push(Unfit { letter: summary.id, why }),
-            Ok((before, after)) => {
+            Ok(Corrected { before, after, headers }) => {
                 let shown = |bytes: &[u8]| crate::dead_letter::cut(&String::from_utf8_lossy(bytes), SHOWN);
                 let (before, after) = (shown(&before), shown(&after));
-                trial.example.get_or_insert(Example { letter: summary.id, before, after });
+                trial.example.get_or_insert(Example { letter: summary.id, before, after, headers });
             }
         }
     }
@@ -86,7 +98,7 @@ pub(super) async fn with_identities<S: Backend>(
     plan: &LetterPlan,
 ) -> Result<LetterPlan, StoreError> {
     let mut plan = plan.clone();
-    if plan.edit.is_some() {
+    if plan.corrects() {
         let services = store.registrations().await?.into_iter().map(|registration| registration.service);
         for service in services.filter(|service| service.identity != Identity::default()) {
             plan.identities.entry(service.name().clone()).or_insert(service.identity);
@@ -95,19 +107,25 @@ pub(super) async fn with_identities<S: Backend>(
     Ok(plan)
 }
 
-/// The payload of a letter, and as the correction makes it.
-fn corrected(
-    letter: &StoredLetter,
-    plan: &LetterPlan,
-    correction: &Correction,
-) -> Result<(bytes::Bytes, Vec<u8>), Misfit> {
+/// The payload of a letter, as the plan makes it, and what becomes of its headers. With a correction of the payload it is that
+/// which has to fit.
+fn corrected(letter: &StoredLetter, plan: &LetterPlan) -> Result<Corrected, Misfit> {
     if letter.letter.reason == DeadReason::Unroutable.as_str() && plan.to_queue.is_none() {
         return Err(Misfit("no queue wanted it: name one that it goes to".to_owned()));
     }
     let identity = plan.identities.get(&letter.letter.queue).cloned().unwrap_or_default();
     let before = replay::editable(letter, &identity);
-    let after = correction.apply(&before)?;
-    Ok((before, after))
+    let after = match &plan.edit {
+        Some(correction) => correction.apply(&before)?.into(),
+        None if erased_hash(&before).is_some() => return Err(Misfit("its payload was erased".to_owned())),
+        None => before.clone(),
+    };
+    let headers = plan.headers.as_ref().map(|edit| edit.changes(&letter.letter.headers, &identity));
+    let headers = headers.transpose()?.unwrap_or_default();
+    if plan.edit.is_none() && headers.is_empty() {
+        return Err(Misfit("its headers are like that already".to_owned()));
+    }
+    Ok(Corrected { before, after, headers })
 }
 
 /// Corrects dead letters and sends them as new events, each with a link to the one it replaces. Letters that somebody else
@@ -136,7 +154,7 @@ impl EditWork {
         for letter in store.take_open(tx, &ids).await? {
             match self.replacement(&letter, &plan) {
                 Ok((new, message)) => {
-                    log.push(self.edited(&letter, operation, &new));
+                    log.push(self.edited(&letter, operation, &plan, &new));
                     resolved.push(Resolution {
                         letter: letter.summary.id,
                         status: LetterStatus::Discarded,
@@ -155,21 +173,36 @@ impl EditWork {
     }
 
     fn replacement(&self, letter: &StoredLetter, plan: &LetterPlan) -> Result<(EventId, Verbatim), Misfit> {
-        let none = || Misfit("the plan has no correction".to_owned());
-        let (_, after) = corrected(letter, plan, plan.edit.as_ref().ok_or_else(none)?)?;
+        if !plan.corrects() {
+            return Err(Misfit("the plan has no correction".to_owned()));
+        }
+        let Corrected { after, .. } = corrected(letter, plan)?;
         let identity = plan.identities.get(&letter.letter.queue).cloned().unwrap_or_default();
         let new = EventId::from_uuid(self.clock.new_id());
-        let mut message = replay::edited(&letter.letter, &identity, new.clone(), after.into(), &self.clock);
+        let mut message = replay::edited(&letter.letter, &identity, new.clone(), after, &self.clock);
+        if let Some(headers) = &plan.headers {
+            headers.apply(&mut message.message.headers);
+        }
         if let Some(queue) = &plan.to_queue {
             message.to = Destination::Queue(queue.clone());
         }
         Ok((new, message))
     }
 
-    fn edited(&self, letter: &StoredLetter, operation: &Operation, new: &EventId) -> LogEntry {
+    /// With the names of the headers that were edited; the operation's plan has their values.
+    fn edited(
+        &self,
+        letter: &StoredLetter,
+        operation: &Operation,
+        plan: &LetterPlan,
+        new: &EventId,
+    ) -> LogEntry {
         let mut entry = entry(&self.clock, letter, operation, "dead_letter.edited");
         if let Some(detail) = entry.detail.as_mut() {
             detail["replaced_by"] = json!(new);
+            if let Some(headers) = &plan.headers {
+                detail["headers"] = headers.names().collect();
+            }
         }
         entry
     }

@@ -13,7 +13,7 @@ use super::edits::{self, Trial};
 use super::{Chunk, Work};
 use crate::broker::{Broker, BrokerErrorKind};
 use crate::clock::Clock;
-use crate::dead_letter::{Correction, replay};
+use crate::dead_letter::{Correction, HeaderEdit, replay};
 use crate::envelope::wire::Identity;
 use crate::settlement::DeadReason;
 use crate::store::{
@@ -37,12 +37,22 @@ pub struct LetterPlan {
     /// What is corrected, where letters are edited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edit: Option<Correction>,
+    /// Which headers are corrected, where letters are edited; the payload may stay as it is then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<HeaderEdit>,
     /// Where the events of a queue have their identity, for queues that no consumer registered.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub identities: BTreeMap<QueueName, Identity>,
     /// How many the plan came to when it was looked at. Should more match when it is frozen, nothing is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expects: Option<u64>,
+}
+
+impl LetterPlan {
+    /// Whether it corrects anything.
+    pub fn corrects(&self) -> bool {
+        self.edit.is_some() || self.headers.is_some()
+    }
 }
 
 /// What a plan comes to, before anything is changed.
@@ -115,7 +125,7 @@ pub async fn start_as<S: Backend>(
     by: &str,
     reason: Option<&str>,
 ) -> Result<Option<Uuid>, StoreError> {
-    if (kind == OperationKind::EditLetters) != plan.edit.is_some() {
+    if (kind == OperationKind::EditLetters) != plan.corrects() {
         let told = "letters are edited by a correction, and by nothing else; nothing was changed";
         return Err(StoreError::new(StoreErrorKind::Invalid, told));
     }

@@ -40,12 +40,27 @@ impl Queue {
         arguments
     }
 
-    /// How many messages may be ready in it, by its argument.
+    /// How many messages may be ready in it: by its argument or its policy, the lower of both.
     pub fn max_length(&self) -> Option<u64> {
-        match self.arguments.get("x-max-length") {
+        self.limit("x-max-length", self.policy.max_length)
+    }
+
+    /// How many bytes the bodies of its ready messages may have: by its argument or its policy, the lower of both.
+    pub fn max_length_bytes(&self) -> Option<u64> {
+        self.limit("x-max-length-bytes", self.policy.max_length_bytes)
+    }
+
+    /// Whether there is a limit to what may be ready in it.
+    pub fn is_limited(&self) -> bool {
+        self.max_length().is_some() || self.max_length_bytes().is_some()
+    }
+
+    fn limit(&self, argument: &str, policy: Option<u64>) -> Option<u64> {
+        let declared = match self.arguments.get(argument) {
             Some(Argument::Int(most)) => u64::try_from(*most).ok(),
             _ => None,
-        }
+        };
+        declared.into_iter().chain(policy).min()
     }
 
     /// What it does with more than that: as its argument says, else as the safety of its dead letters needs it.

@@ -134,6 +134,8 @@ fn queue_policy(definition: &BTreeMap<String, Value>) -> Result<QueuePolicy, Str
         delivery_limit: get("delivery-limit")
             .and_then(|limit| limit.as_i64())
             .map(|limit| u32::try_from(limit).map_or(DeliveryLimit::Unlimited, DeliveryLimit::Times)),
+        max_length: get("max-length").and_then(|most| most.as_u64()),
+        max_length_bytes: get("max-length-bytes").and_then(|most| most.as_u64()),
     })
 }
 

@@ -36,6 +36,12 @@ pub struct QueuePolicy {
     /// How often a message may come back from lost consumers. Quorum queues only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery_limit: Option<DeliveryLimit>,
+    /// How many messages may be ready; an argument that says less wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<u64>,
+    /// How many bytes the bodies of ready messages may have; an argument that says less wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length_bytes: Option<u64>,
 }
 
 /// How often a message may come back from lost consumers before it is dead-lettered.
@@ -166,6 +172,11 @@ impl Queue {
                 set("dead-letter-routing-key", key.as_str().into());
             }
         }
+        let limits =
+            [("max-length", self.policy.max_length), ("max-length-bytes", self.policy.max_length_bytes)];
+        for (name, most) in limits.into_iter().filter_map(|(name, most)| Some((name, most?))) {
+            set(name, Argument::Int(i64::try_from(most).unwrap_or(i64::MAX)));
+        }
         if self.kind == QueueKind::Quorum {
             let keeps = self.policy.safe_dead_lettering && self.may_keep_dead_letters();
             if keeps && self.effective_dead_letter().is_some() {
@@ -273,6 +284,22 @@ mod tests {
         let told = definitions(&protected, false);
         assert_eq!(told[0].1, r#"{"delivery-limit":20}"#);
         assert!(told[1].1.contains("reject-publish"), "{}", told[1].1);
+    }
+
+    #[test]
+    fn the_lower_of_argument_and_policy_counts() {
+        let mut limited = queue("limited", None);
+        limited.policy.max_length_bytes = Some(500);
+        assert_eq!(
+            (limited.max_length(), limited.max_length_bytes(), limited.is_limited()),
+            (None, Some(500), true)
+        );
+        limited.arguments.insert("x-max-length-bytes".to_owned(), Argument::Int(1000));
+        assert_eq!(limited.max_length_bytes(), Some(500));
+        limited.arguments.insert("x-max-length-bytes".to_owned(), Argument::Int(100));
+        assert_eq!(limited.max_length_bytes(), Some(100));
+        let told = definitions(&Topology::default().queue(limited), false);
+        assert_eq!(told[0].1, r#"{"max-length-bytes":500}"#);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Relay, consumer and collector together, the same scenarios on the embedded backend and on real servers.
 
+mod bad_input;
 mod batches;
 mod controls;
 mod corrections;
 mod given_up;
 mod idempotency;
 mod keys;
+mod latency;
 mod migrating;
 mod ordering;
 mod pulling;
@@ -100,6 +102,13 @@ scenarios!(
         the_breaker_saves_the_retries_of_everybody,
         a_rate_limit_is_kept,
         concurrency_grows_with_the_backlog,
+        concurrency_goes_from_ten_towards_fifty_and_comes_back,
+    ]
+    latency: [the_slowest_publish_of_each_bus_is_told]
+    bad_input: [
+        three_people_at_the_same_letters_double_nothing,
+        headers_of_every_type_survive_a_replay_and_a_correction,
+        a_correction_to_a_queue_that_is_gone_is_not_lost,
     ]
     batches: [
         a_batch_is_applied_together_and_each_event_once,

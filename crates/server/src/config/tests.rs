@@ -68,7 +68,7 @@ fn the_examples_in_the_default_file_work() {
     let mail = &config.own.layout.topology.queues[0];
     assert_eq!(mail.policy.delivery_limit, Some(postrider::topology::DeliveryLimit::Times(5)));
     assert!(mail.policy.safe_dead_lettering);
-    assert_eq!(mail.arguments.len(), 3);
+    assert_eq!(mail.arguments.len(), 4);
     assert_eq!(config.own.layout.topology.doubts(), Vec::<String>::new());
 }
 
@@ -314,8 +314,7 @@ fn what_is_rendered_reads_back_as_it_was() {
     let files = presets.iter().flat_map(|preset| {
         ["false", "true"].map(|strict| format!("[topology]\n{preset}\nstrict = {strict}"))
     });
-    let own =
-        "[[queue]]\nname = 'q'\nbind = ['a.*']\nmax_length = 5\nprefetch = 7\nsingle_active_consumer = true";
+    let own = "[[queue]]\nname = 'q'\nbind = ['a.*']\nmax_length = 5\nmax_length_bytes = 7000\nprefetch = 7\nsingle_active_consumer = true\npolicy = { max_length = 4, max_length_bytes = 100 }";
     for file in files.chain([own.to_owned()]) {
         let sorted = |text: &str| {
             let mut layout = load(text, []).unwrap().own.layout;

@@ -7,7 +7,7 @@ pub(crate) use told::{told, told_of_events};
 use async_trait::async_trait;
 use postrider::archive::Shelf;
 use postrider::broker::BrokerErrorKind;
-use postrider::dead_letter::Correction;
+use postrider::dead_letter::{Correction, HeaderEdit};
 use postrider::envelope::TenantId;
 use postrider::envelope::wire::Identity;
 use postrider::operation::{
@@ -53,6 +53,9 @@ pub(crate) struct Asked {
     /// What is corrected in dead letters that are edited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) edit: Option<Correction>,
+    /// Which of their headers are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) headers: Option<HeaderEdit>,
     /// Consumers that have applied an event apply it once more.
     #[serde(default)]
     pub(crate) reapply: bool,
@@ -138,6 +141,7 @@ impl Asked {
             to_queue: None,
             keep_count: false,
             edit: None,
+            headers: None,
             reapply: false,
             table: None,
             expects: None,
@@ -166,17 +170,17 @@ impl Asked {
         if self.limit == Some(0) {
             return wrong("limit must be at least 1; a plan changes nothing");
         }
-        match (&self.edit, self.kind) {
-            (None, AskedKind::EditLetters) => {
+        match (self.edit.is_some() || self.headers.is_some(), self.kind) {
+            (false, AskedKind::EditLetters) => {
                 return wrong(
-                    "say what is corrected: `edit` with a `merge` (RFC 7396) or a `patch` (RFC 6902)",
+                    "say what is corrected: `edit` with a `merge` (RFC 7396) or a `patch` (RFC 6902), or `headers` to `set` or to `remove`",
                 );
             }
-            (Some(_), AskedKind::EditLetters) if self.keep_count => {
+            (true, AskedKind::EditLetters) if self.keep_count => {
                 return wrong("an edited letter is a new event, which has no count to keep");
             }
-            (None, _) | (Some(_), AskedKind::EditLetters) => {}
-            (Some(_), _) => return wrong("`edit` is for edit_letters"),
+            (false, _) | (true, AskedKind::EditLetters) => {}
+            (true, _) => return wrong("`edit` and `headers` are for edit_letters"),
         }
         match (&self.events, self.kind) {
             (None, AskedKind::ReplayOutbox) => wrong("say which events: `events` with from and to"),
@@ -193,8 +197,8 @@ impl Asked {
     }
 
     fn letters(&self) -> LetterPlan {
-        let Self { filter, limit, to_queue, keep_count, edit, expects, .. } = self.clone();
-        LetterPlan { filter, limit, to_queue, keep_count, edit, expects, ..LetterPlan::default() }
+        let Self { filter, limit, to_queue, keep_count, edit, headers, expects, .. } = self.clone();
+        LetterPlan { filter, limit, to_queue, keep_count, edit, headers, expects, ..LetterPlan::default() }
     }
 }
 
@@ -287,7 +291,7 @@ impl<S: WholeStore> StoreDesk<S> {
     /// With where the events of the configured queues have their identity, for whoever corrects them.
     fn letters_of(&self, asked: &Asked) -> LetterPlan {
         let letters = asked.letters();
-        if letters.edit.is_none() { letters } else { with_identities(letters, &self.config) }
+        if letters.corrects() { with_identities(letters, &self.config) } else { letters }
     }
 
     fn events_of(&self, asked: &Asked) -> Answer<Option<EventPlan>> {

@@ -185,6 +185,33 @@ fn a_correction_is_made_to_everything_that_matches() {
 }
 
 #[test]
+fn headers_are_corrected_in_everything_that_matches() {
+    let folder = with_letters(3);
+    let edit = |more: &[&str]| folder.run(&[&["dlq", "edit"], more].concat());
+    edit(&["--all", "--set-header", "region", "--yes"]).assert(2, "--set-header takes NAME=VALUE");
+    edit(&["--all", "--set-header", "x-postrider-a=1", "--yes"]).assert(2, "x-postrider-a cannot be edited");
+    edit(&["--all", "--remove-header", "X-Event-Id", "--yes"]).assert(2, "X-Event-Id cannot be edited");
+    edit(&["--all", "--set-header", "a=1", "--set-header", "a=2", "--yes"]).assert(2, "twice");
+    edit(&["1", "--set-header", "a=1", "--data", "{}"]).assert(2, "cannot be used with");
+    edit(&["--set-header", "region=eu", "--yes"]).assert(2, "say which dead letters");
+    let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
+    serve.wait_for("serving");
+    edit(&["--all", "--set-header", "region=eu=1", "--dry-run"])
+        .assert(0, "header region: none becomes eu=1");
+    let canary = ["--all", "--limit", "1", "--set-header", "region=eu=1", "--remove-header", "debug"];
+    let done = edit(&[&canary[..], &["--reason", "moved", "--yes", "--json"]].concat()).assert(0, "").json();
+    assert_eq!((&done["done"], &done["skipped"], &done["state"]), (&json!(1), &json!(0), &json!("done")));
+    let operation = folder.run(&["ops", "get", done["id"].as_str().unwrap(), "--json"]).json();
+    assert_eq!(operation["plan"]["headers"], json!({ "set": { "region": "eu=1" }, "remove": ["debug"] }));
+    let one = folder.run(&["dlq", "show", "1", "--json"]).json();
+    assert_eq!(one["status"], "discarded");
+    folder.run(&["dlq", "show", "1"]).assert(0, "dead_letter.edited by cli:ada: moved");
+    folder.run(&["event", "trace", one["replaced_by"].as_str().unwrap()]).assert(0, "to billing alone");
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.ended().0, 0);
+}
+
+#[test]
 fn an_operation_is_left_gone_on_with_and_cancelled() {
     let folder = with_letters(6);
     let begun = |args: &[&str]| {

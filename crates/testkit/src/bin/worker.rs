@@ -11,6 +11,7 @@ use postrider_testkit::chaos;
 use postrider_testkit::effects::Effects;
 use postrider_testkit::worker::fault::{Fault, Faulty};
 use postrider_testkit::worker::mailer::{self, Mailer};
+use postrider_testkit::worker::operator::{self, ChunkStep};
 use postrider_testkit::worker::{self, DieAt, Dying, Role, Watched, counter, flawed, trouble};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -37,6 +38,15 @@ async fn main() -> Result<()> {
         let die_at = if *step == "-" { None } else { Some(step.parse()?) };
         return run(Work::Plain(Role::Triage(mended.into()), die_at), backend).await;
     }
+    // `correct STEP …`: dies as `triage` does, and takes what was mended by hand.
+    if let ["correct", step, backend @ ..] = words.as_slice() {
+        let die_at = if *step == "-" { None } else { Some(step.parse()?) };
+        return run(Work::Plain(Role::Correcting, die_at), backend).await;
+    }
+    // `edit STEP …`: carries out edits of dead letters, and nothing else, and dies at that step of one.
+    if let ["edit", step, backend @ ..] = words.as_slice() {
+        return run(Work::Edit(step.parse()?), backend).await;
+    }
     let (role, backend) = words.split_first().map_or(("", &[][..]), |(role, rest)| (*role, rest));
     let (role, fault) = match role.split_once('@') {
         Some((role, fault)) => (role, Some(fault.parse::<Fault>()?)),
@@ -53,7 +63,9 @@ async fn main() -> Result<()> {
         "mailer-moved" => Work::Mail(Mailer::Moved),
         flaw if flaw.parse::<flawed::Flaw>().is_ok() => Work::Flawed(flaw.parse()?),
         other => {
-            bail!("the role is relay, consumers, both, mailer-…, trouble, triage or a flaw, not {other:?}")
+            bail!(
+                "the role is relay, consumers, both, mailer-…, trouble, triage, correct, edit or a flaw, not {other:?}"
+            )
         }
     };
     run(wanted, backend).await
@@ -80,6 +92,7 @@ async fn run(wanted: Work, backend: &[&str]) -> Result<()> {
 enum Work {
     /// A role, and where the process dies, if anywhere.
     Plain(Role, Option<DieAt>),
+    Edit(ChunkStep),
     Trouble(Option<Fault>),
     Mail(Mailer),
     Flawed(flawed::Flaw),
@@ -95,6 +108,7 @@ async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work:
             worker::start(store, Arc::new(Watched(broker)), clock, role).await?
         }
         Work::Mail(mailer) => mailer::start(store, Arc::new(Watched(broker)), clock, mailer).await?,
+        Work::Edit(step) => return operator::edit(store, clock, step).await,
         Work::Flawed(flaw) => return flawed::work(store, broker, clock, flaw).await,
         Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,
         Work::Trouble(Some(fault)) => {

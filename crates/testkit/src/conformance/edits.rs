@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use postrider::Clock;
-use postrider::dead_letter::Correction;
+use postrider::dead_letter::{Correction, HeaderEdit};
 use postrider::operation::{
     Chunk, EditWork, Ended, LetterPlan, LetterWork, Runner, RunnerConfig, Work, plan, start,
 };
@@ -118,6 +118,57 @@ pub async fn a_correction_replaces_what_it_fits_and_names_what_it_does_not<F: St
     }
     let named = log(format!("operation/{op}")).await;
     assert_eq!(named.iter().filter(|entry| entry.action == "operation.item_left").count(), 2, "{named:?}");
+}
+
+/// A header is set and another taken off, of what has them so; nothing else changes, and the log names them.
+pub async fn headers_are_corrected_as_payloads_are<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let (store, clock) = (&desk.store, &desk.clock);
+    let with = |n: i64, headers: &[(&str, &str)]| {
+        let mut letter = saying(n, r#"{"total":1}"#);
+        letter.headers.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
+        letter
+    };
+    let letters = vec![
+        with(0, &[("region", "us"), ("debug", "on"), ("kept", "k"), ("x-final-error", "no")]),
+        with(1, &[("region", "eu")]),
+        with(2, &[("debug", "on")]),
+    ];
+    store.collect(letters).await.unwrap();
+    let set = [("region".to_owned(), "eu".to_owned())].into();
+    let headers = Some(HeaderEdit::new(set, ["debug".to_owned()].into()).unwrap());
+    let both = LetterPlan { headers: headers.clone(), ..into_euro() };
+    assert_eq!(plan(store, None, &both, None).await.unwrap().trial.unwrap().unfit.len(), 3, "no currency");
+    let edit = LetterPlan { headers, ..LetterPlan::default() };
+    let trial = plan(store, None, &edit, None).await.unwrap().trial.unwrap();
+    assert_eq!((trial.tried, trial.unfit.len()), (3, 1), "{trial:?}");
+    let told: Vec<_> = trial.example.unwrap().headers.into_iter().map(|change| change.name).collect();
+    assert_eq!(told, ["region", "debug"]);
+
+    let op = start(store, clock, EDIT, &edit, None, "ada", Some("moved")).await.unwrap().unwrap();
+    let runner = Runner::new(store.clone(), clock.clone(), RunnerConfig::default());
+    let ended = runner.run(op, &EditWork::new(clock.clone()), &CancellationToken::new()).await.unwrap();
+    let over = found(store, op).await;
+    assert_eq!((ended, over.done, over.skipped), (Some(Ended::Done), 2, 1));
+    let rows = sent(&desk).await;
+    let messages: Vec<_> = rows.iter().map(|row| row.verbatim.as_ref().unwrap()).collect();
+    for (message, replaced) in messages.iter().zip(["evt_0", "evt_2"]) {
+        assert_eq!((message.header("region"), message.header("debug")), (Some("eu"), None));
+        assert_eq!(
+            (message.header("x-replaces"), &message.body[..]),
+            (Some(replaced), &b"{\"total\":1}"[..])
+        );
+        assert_ne!(message.properties.message_id.as_deref(), Some(replaced), "a new event");
+    }
+    assert_eq!(
+        (messages.len(), messages[0].header("kept"), messages[0].header("x-final-error")),
+        (2, Some("k"), None)
+    );
+    let ids = all_ids(store).await;
+    let log = store.log_of(&format!("dead_letter/{}", ids[0]), 10).await.unwrap();
+    assert_eq!(log[0].detail.as_ref().unwrap()["headers"], serde_json::json!(["region", "debug"]));
+    let left = store.log_of(&format!("dead_letter/{}", ids[1]), 10).await.unwrap();
+    assert_eq!(left[0].detail.as_ref().unwrap()["why"], "its headers are like that already");
 }
 
 /// Without a correction there is no edit, and with one there is nothing else.

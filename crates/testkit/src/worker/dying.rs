@@ -20,7 +20,7 @@ pub enum DieAt {
     Stored,
     /// They are acked.
     Acked,
-    /// The relay has replays in its hand and has published nothing.
+    /// The relay has replays, or what was sent in the place of letters, in its hand and has published nothing.
     Publishing,
     /// They are confirmed, and not marked.
     Published,
@@ -86,7 +86,9 @@ impl Broker for Dying {
     }
 
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
-        let replays = batch.iter().any(|outgoing| outgoing.message.header(header::REPLAY_ID).is_some());
+        let again = [header::REPLAY_ID, header::REPLACES];
+        let replays =
+            batch.iter().any(|outgoing| again.iter().any(|name| outgoing.message.header(name).is_some()));
         if replays {
             self.step.pass(DieAt::Publishing);
         }

@@ -1,9 +1,9 @@
 //! What leaves a queue without a consumer's word: what is due, and what is too much. Pure, as the queue itself.
 //!
-//! As on RabbitMQ, what is delivered and unsettled does not count towards a queue's length, and consumers are handed what they
+//! As on RabbitMQ, what is delivered and unsettled does not count towards a queue's limits, and consumers are handed what they
 //! may have first.
 
-use super::{EXPIRING, Entry, QueueState, Settling, Taken, is_due};
+use super::{EXPIRING, Entry, Load, QueueState, SETTLING, Settling, Taken, is_due};
 use crate::topology::Overflow;
 
 impl QueueState {
@@ -44,23 +44,38 @@ impl QueueState {
         self.ready.values().next().and_then(|entry| entry.expires_at)
     }
 
+    /// Whether something is on its way out of it: settled, due or too much, and not where it goes yet.
+    pub(in crate::embedded) fn is_moving(&self) -> bool {
+        self.taken.values().any(|taken| [EXPIRING, SETTLING].contains(&taken.owner))
+    }
+
     /// Whether it would refuse one more message, beside those that are on their way to it.
-    pub(in crate::embedded) fn refuses(&self, on_their_way: u64) -> bool {
-        let full = |most| self.ready_len().saturating_add(on_their_way) >= most;
-        self.settings.max_length().is_some_and(full) && self.settings.overflow() == Overflow::RejectPublish
+    pub(in crate::embedded) fn refuses(&self, on_their_way: Load) -> bool {
+        let load = self.ready_load().with(on_their_way);
+        let full = |most: Option<u64>, has: u64| most.is_some_and(|most| has >= most);
+        let is_full = full(self.settings.max_length(), load.messages)
+            || full(self.settings.max_length_bytes(), load.bytes);
+        is_full && self.settings.overflow() == Overflow::RejectPublish
     }
 
     /// Whether messages have to be pushed out now; whoever asks must do it.
     pub(in crate::embedded) fn start_pushing_out(&mut self) -> bool {
-        let start = !self.pushing_out && self.surplus() > 0;
+        let start = !self.pushing_out && !self.ready.is_empty() && self.has_too_much(self.ready_load());
         self.pushing_out |= start;
         start
     }
 
     /// Takes the oldest of what is too much, at most `max` of them. With nothing to take, pushing out is over.
     pub(in crate::embedded) fn take_surplus(&mut self, max: usize) -> Option<Settling> {
-        let many = usize::try_from(self.surplus()).unwrap_or(usize::MAX).min(max);
-        let oldest: Vec<_> = self.ready.keys().take(many).copied().collect();
+        let mut load = self.ready_load();
+        let mut oldest = Vec::new();
+        for entry in self.ready.values().take(max) {
+            if !self.has_too_much(load) {
+                break;
+            }
+            load.take(&entry.content);
+            oldest.push(entry.seq);
+        }
         self.pushing_out = !oldest.is_empty();
         self.pushing_out.then(|| {
             let taken = self.take_leaving(oldest);
@@ -68,19 +83,17 @@ impl QueueState {
         })
     }
 
-    /// How many too many are ready. One that refuses may have got more from elsewhere (dead letters are never refused), and
-    /// keeps them.
-    fn surplus(&self) -> u64 {
-        match self.settings.max_length() {
-            Some(most) if self.settings.overflow() == Overflow::DropHead && !self.ready.is_empty() => {
-                self.ready_len().saturating_sub(most)
-            }
-            _ => 0,
-        }
+    /// Whether so much is more than may be ready. A queue that refuses may have got more from elsewhere (dead letters are never
+    /// refused), and keeps them.
+    fn has_too_much(&self, load: Load) -> bool {
+        let over = |most: Option<u64>, has: u64| most.is_some_and(|most| has > most);
+        let is_over = over(self.settings.max_length(), load.messages)
+            || over(self.settings.max_length_bytes(), load.bytes);
+        is_over && self.settings.overflow() == Overflow::DropHead
     }
 
-    /// How many wait to be delivered, here and in the tables.
-    fn ready_len(&self) -> u64 {
-        self.unread.saturating_add(u64::try_from(self.ready.len()).unwrap_or(u64::MAX))
+    /// How much waits to be delivered, here and in the tables.
+    fn ready_load(&self) -> Load {
+        self.unread.with(self.ready_load)
     }
 }

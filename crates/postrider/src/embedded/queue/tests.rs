@@ -135,7 +135,12 @@ fn what_is_due_is_taken_in_order_and_not_delivered() {
     assert_eq!(fetch(&mut queue, 1), [3]);
     let due: Vec<_> = queue.take_due(20, 10).iter().map(|entry| entry.seq).collect();
     assert_eq!(due, [1, 2]);
+    assert!(queue.is_moving(), "they are neither here nor there");
     assert_eq!(queue.unsettled(), 1, "what is being expired waits here until it is elsewhere");
+}
+
+fn coming(messages: u64) -> Load {
+    Load { messages, bytes: 0 }
 }
 
 fn small(overflow: &str) -> QueueState {
@@ -149,7 +154,7 @@ fn small(overflow: &str) -> QueueState {
 fn a_full_queue_gives_up_its_oldest_and_never_what_is_in_a_consumers_hands() {
     let mut queue = small("drop-head");
     commit(&mut queue, 1..=2);
-    assert!(!queue.start_pushing_out() && !queue.refuses(9));
+    assert!(!queue.start_pushing_out() && !queue.refuses(coming(9)));
     join(&mut queue, 1, 1);
     commit(&mut queue, 3..=5);
     assert!(queue.start_pushing_out());
@@ -167,9 +172,9 @@ fn a_full_queue_gives_up_its_oldest_and_never_what_is_in_a_consumers_hands() {
 #[test]
 fn a_full_queue_that_refuses_keeps_what_it_has() {
     let mut queue = small("reject-publish");
-    assert!(!queue.refuses(1) && queue.refuses(2));
+    assert!(!queue.refuses(coming(1)) && queue.refuses(coming(2)));
     commit(&mut queue, 1..=3);
-    assert!(queue.refuses(0) && !queue.start_pushing_out());
+    assert!(queue.refuses(coming(0)) && !queue.start_pushing_out());
 }
 
 /// Those that are only in the tables count, and the oldest is pushed out when it was read.
@@ -177,12 +182,75 @@ fn a_full_queue_that_refuses_keeps_what_it_has() {
 fn what_is_not_read_yet_counts() {
     let mut queue = small("drop-head");
     queue.more = true;
-    queue.unread = 3;
+    queue.unread = coming(3);
     assert!(queue.start_reading() && !queue.start_pushing_out());
     for seq in 1..=3 {
         queue.was_read(seq, Some(entry(seq)));
     }
-    assert_eq!(queue.unread, 0);
+    assert_eq!(queue.unread, coming(0));
     assert!(queue.start_pushing_out());
     assert_eq!(queue.take_surplus(10).unwrap().seqs(), [1]);
+}
+
+fn sized(seq: i64, bytes: usize) -> Entry {
+    let content = Content {
+        message: Message { body: vec![b'x'; bytes].into(), ..Message::default() },
+        exchange: ExchangeName::default_exchange(),
+        routing_key: RoutingKey::new("q").unwrap(),
+    };
+    Entry { content: Arc::new(content), ..entry(seq) }
+}
+
+fn of_ten_bytes(overflow: &str) -> QueueState {
+    let mut queue = queue();
+    queue.settings.policy.max_length_bytes = Some(10);
+    queue.settings.arguments.insert("x-overflow".to_owned(), overflow.into());
+    queue
+}
+
+#[test]
+fn bytes_are_pushed_out_until_the_rest_fits() {
+    let mut queue = of_ten_bytes("drop-head");
+    for (seq, bytes) in [(1, 4), (2, 4), (3, 2)] {
+        queue.committed(sized(seq, bytes), seq - 1);
+    }
+    assert!(!queue.start_pushing_out(), "ten bytes are not too many");
+    queue.committed(sized(4, 5), 3);
+    assert!(queue.start_pushing_out());
+    let surplus = queue.take_surplus(10).unwrap().seqs();
+    assert_eq!(surplus, [1, 2]);
+    queue.settled(&surplus);
+    assert!(queue.take_surplus(10).is_none());
+    queue.committed(sized(5, 11), 4);
+    assert!(queue.start_pushing_out());
+    assert_eq!(queue.take_surplus(10).unwrap().seqs(), [3, 4, 5], "one that never fits goes too");
+}
+
+#[test]
+fn a_queue_with_all_its_bytes_refuses_until_some_are_gone() {
+    let mut queue = of_ten_bytes("reject-publish");
+    queue.committed(sized(1, 9), 0);
+    let none = Load::default();
+    assert!(!queue.refuses(none), "there is room for a byte: whatever comes next is taken");
+    assert!(queue.refuses(Load { messages: 1, bytes: 1 }));
+    queue.committed(sized(2, 100), 1);
+    assert!(queue.refuses(none) && !queue.start_pushing_out());
+    join(&mut queue, 1, 1);
+    queue.deliver(0);
+    assert!(queue.refuses(none));
+    queue.settle(1, [(1, Verdict::Ack)]);
+    queue.deliver(0);
+    assert!(!queue.refuses(none), "what is in a consumer's hands does not count");
+}
+
+/// A limit that comes later: what was counted in the tables is not counted again when it is told or read.
+#[test]
+fn what_was_counted_is_counted_once() {
+    let mut queue = of_ten_bytes("drop-head");
+    queue.counted(Load { messages: 2, bytes: 8 }, 2);
+    queue.committed(sized(2, 4), 1);
+    assert_eq!(queue.unread, Load { messages: 2, bytes: 8 });
+    queue.was_read(1, Some(sized(1, 4)));
+    queue.committed(sized(2, 4), 1);
+    assert_eq!((queue.unread, queue.ready_load), (Load::default(), Load { messages: 2, bytes: 8 }));
 }

@@ -1,18 +1,19 @@
 //! Pausing, the breaker and the rate limit, on a running consumer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider::broker::Message;
 use postrider::consumer::{BreakerConfig, BreakerState, Cause, Concurrency, ConsumerState};
-use postrider::handler::handler_fn;
+use postrider::handler::{OutsideHandler, handler_fn};
 use postrider::registry::Registry;
 use postrider::settlement::RetryPolicy;
 use postrider::topology::ConsumerName;
-use postrider::{Event, Failure};
+use postrider::{Clock, Event, Failure, Incoming};
 use postrider_testkit::effects::Effects;
 use postrider_testkit::servers::{Postgres as Database, RabbitVersion, shared};
+use tokio_util::sync::CancellationToken;
 
 use super::stage::{CONSUMER, Stage};
 
@@ -113,6 +114,58 @@ pub(super) async fn concurrency_grows_with_the_backlog<S: Effects>(mut stage: St
     stage.until(async || most.load(Ordering::SeqCst) == 4).await;
     running.stop(Duration::from_secs(10)).await;
     assert_eq!(most.load(Ordering::SeqCst), 4, "never beyond the most");
+}
+
+/// Outside of a transaction, so that no pool of connections sets the limit.
+struct Calling {
+    takes: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+impl OutsideHandler for Calling {
+    async fn handle(&self, _event: &Incoming, _stop: &CancellationToken) -> Option<Result<(), Failure>> {
+        self.clock.sleep(Duration::from_millis(self.takes.load(Ordering::SeqCst))).await;
+        Some(Ok(()))
+    }
+}
+
+/// With the default settings: up while there is more to do than is done, down when the load ends, and down when each takes longer.
+pub(super) async fn concurrency_goes_from_ten_towards_fifty_and_comes_back<S: Effects>(stage: Stage<S>) {
+    const LOAD: usize = 3_000;
+    assert_eq!(stage.config.concurrency, Concurrency { min: 10, max: 50 });
+    let millis = Arc::new(AtomicU64::new(100));
+    let (takes, clock) = (millis.clone(), stage.clock.clone());
+    let handler = Calling { takes, clock };
+    let running = stage.start_with(Registry::new().on_outside("order.placed", handler)).await;
+    let status = running.consumers()[0].status.clone();
+    let most = AtomicUsize::new(0);
+    let until = async |so: fn(usize) -> bool| {
+        stage
+            .until(async || {
+                most.fetch_max(status.concurrency(), Ordering::SeqCst);
+                so(status.concurrency())
+            })
+            .await;
+    };
+    until(|limit| limit == 10).await;
+    let load = async || {
+        let mut tx = stage.store.begin().await.unwrap();
+        stage.store.append(&mut tx, (0..LOAD).map(|_| placed()).collect()).await.unwrap();
+        stage.store.commit(tx).await.unwrap();
+    };
+    load().await;
+    until(|limit| limit >= 30).await;
+    // The load ends.
+    stage.until(async || status.applied() == LOAD as u64).await;
+    until(|limit| limit == 10).await;
+    // Another one, under which the handlers become ten times as slow.
+    load().await;
+    until(|limit| limit >= 20).await;
+    millis.store(1_000, Ordering::SeqCst);
+    until(|limit| limit <= 15).await;
+    millis.store(1, Ordering::SeqCst);
+    stage.until(async || status.applied() == 2 * LOAD as u64).await;
+    assert!(most.load(Ordering::SeqCst) <= 50);
 }
 
 async fn a_store_that_is_killed_costs_no_retries(version: RabbitVersion) {

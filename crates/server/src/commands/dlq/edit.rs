@@ -1,12 +1,13 @@
-//! Corrects payloads and sends them as new events: one by hand, or many by one correction.
+//! Corrects payloads and headers and sends them as new events: one by hand, or many by one correction.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::process::Command;
 
 use anyhow::Context as _;
 use clap::Args;
 use postrider::dead_letter::replay::{edit_and_replay, editable};
-use postrider::dead_letter::{Correction, Misfit};
+use postrider::dead_letter::{Correction, HeaderEdit, Misfit};
 use postrider::operation::LetterPlan;
 use postrider::store::{LetterId, LetterStatus, OperationKind};
 use postrider::topology::QueueName;
@@ -32,6 +33,12 @@ pub(super) struct EditArgs {
     /// A JSON Patch (RFC 6902) for every dead letter that matches: text, @FILE, or - for stdin
     #[arg(long, value_name = "JSON|@FILE|-", group = "how")]
     patch: Option<String>,
+    /// Sets a header of every dead letter that matches; may be repeated, and goes with --merge and --patch
+    #[arg(long, value_name = "NAME=VALUE", conflicts_with = "data")]
+    set_header: Vec<String>,
+    /// Takes a header off every dead letter that matches; may be repeated
+    #[arg(long, value_name = "NAME", conflicts_with = "data")]
+    remove_header: Vec<String>,
     /// Another queue than the one each came from
     #[arg(long, value_name = "QUEUE")]
     to_queue: Option<QueueName>,
@@ -40,7 +47,28 @@ pub(super) struct EditArgs {
 impl EditArgs {
     /// Whether it works on whatever matches, rather than on one letter in somebody's hands.
     pub(super) fn is_of_many(&self) -> bool {
-        self.merge.is_some() || self.patch.is_some()
+        self.merge.is_some() || self.patch.is_some() || self.edits_headers()
+    }
+
+    fn edits_headers(&self) -> bool {
+        !self.set_header.is_empty() || !self.remove_header.is_empty()
+    }
+
+    fn headers(&self) -> anyhow::Result<Option<HeaderEdit>> {
+        if !self.edits_headers() {
+            return Ok(None);
+        }
+        let mut set = BTreeMap::new();
+        for one in &self.set_header {
+            let unclear =
+                || usage(format!("--set-header takes NAME=VALUE, not {one:?}; nothing was changed"));
+            let (name, value) = one.split_once('=').ok_or_else(unclear)?;
+            if set.insert(name.to_owned(), value.to_owned()).is_some() {
+                return Err(usage(format!("--set-header names {name:?} twice; nothing was changed")));
+            }
+        }
+        let edit = HeaderEdit::new(set, self.remove_header.iter().cloned().collect());
+        edit.map(Some).map_err(|misfit| usage(format!("{misfit}; nothing was changed")))
     }
 
     fn correction(&self) -> anyhow::Result<Option<Correction>> {
@@ -63,10 +91,10 @@ impl EditArgs {
         match which.ids[..] {
             [id] if !many && self.to_queue.is_none() => Ok(id),
             [_] => Err(usage(
-                "one letter edited by hand needs its number alone; --merge and --patch take filters, --limit, --rate and --to-queue",
+                "one letter edited by hand needs its number alone; --merge, --patch and --set-header take filters, --limit, --rate and --to-queue",
             )),
             _ => Err(usage(
-                "give the number of one dead letter, or --merge or --patch to correct every one that matches",
+                "give the number of one dead letter, or --merge, --patch, --set-header or --remove-header to correct every one that matches",
             )),
         }
     }
@@ -88,8 +116,12 @@ pub(super) async fn run<S: WholeStore>(
             "what is in a queue cannot be edited there; let it be collected (collect = true), or replay it",
         ));
     }
-    let Some(edit) = args.correction()? else { return by_hand(args, &wired.store, context).await };
-    let plan = LetterPlan { edit: Some(edit), to_queue: args.to_queue.clone(), ..args.which.plan(context)? };
+    let (edit, headers) = (args.correction()?, args.headers()?);
+    if edit.is_none() && headers.is_none() {
+        return by_hand(args, &wired.store, context).await;
+    }
+    let to_queue = args.to_queue.clone();
+    let plan = LetterPlan { edit, headers, to_queue, ..args.which.plan(context)? };
     let plan = with_identities(plan, &context.config);
     change::run(OperationKind::EditLetters, &plan, &args.which, wired, context).await
 }

@@ -59,6 +59,7 @@ pub(crate) struct QueueForm {
     message_ttl: Option<Delay>,
     delivery_limit: Option<LimitForm>,
     max_length: Option<u32>,
+    max_length_bytes: Option<u64>,
     #[serde(default)]
     safe_dead_lettering: bool,
     #[serde(default)]
@@ -118,6 +119,8 @@ struct PolicyForm {
     #[serde(default)]
     safe_dead_lettering: bool,
     delivery_limit: Option<LimitForm>,
+    max_length: Option<u64>,
+    max_length_bytes: Option<u64>,
 }
 
 /// A number, or `"unlimited"`.
@@ -277,8 +280,10 @@ impl QueueForm {
             queue.dead_letter = target.as_ref().map(DeadLetterTarget::from);
         }
         queue.arguments.clone_from(&self.arguments);
-        if let Some(most) = self.max_length {
-            queue.arguments.insert("x-max-length".to_owned(), Argument::Int(most.into()));
+        let bytes = self.max_length_bytes.map(|most| i64::try_from(most).unwrap_or(i64::MAX));
+        let limits = [("x-max-length", self.max_length.map(i64::from)), ("x-max-length-bytes", bytes)];
+        for (name, most) in limits.into_iter().filter_map(|(name, most)| Some((name, most?))) {
+            queue.arguments.insert(name.to_owned(), Argument::Int(most));
             // Dropping the oldest would lose events: the publisher is told instead, and tries again.
             let refuse = || Argument::Text("reject-publish".to_owned());
             queue.arguments.entry("x-overflow".to_owned()).or_insert_with(refuse);
@@ -289,6 +294,8 @@ impl QueueForm {
                 dead_letter: policy.dead_letter.as_ref().map(DeadLetterTarget::from),
                 safe_dead_lettering: policy.safe_dead_lettering,
                 delivery_limit: policy.delivery_limit.map(|limit| limit.0),
+                max_length: policy.max_length,
+                max_length_bytes: policy.max_length_bytes,
             };
         }
         if let Some(LimitForm(limit)) = self.delivery_limit {

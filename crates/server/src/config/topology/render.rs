@@ -97,6 +97,8 @@ fn write_policy(text: &mut String, queue: &Queue) {
         DeliveryLimit::Times(times) => format!("delivery_limit = {times}"),
         DeliveryLimit::Unlimited => "delivery_limit = \"unlimited\"".to_owned(),
     }));
+    parts.extend(policy.max_length.map(|most| format!("max_length = {most}")));
+    parts.extend(policy.max_length_bytes.map(|most| format!("max_length_bytes = {most}")));
     let _ = writeln!(text, "policy = {{ {} }}", parts.join(", "));
 }
 

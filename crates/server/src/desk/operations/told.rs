@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use postrider::dead_letter::HeaderChange;
 use postrider::operation::{EventSurvey, LetterPlan, Plan, Trial};
 use postrider::store::OperationKind;
 use postrider::topology::QueueName;
@@ -72,6 +73,10 @@ fn tell_trial(trial: &Trial, text: &mut String) {
             plain(&example.before),
             plain(&example.after)
         );
+        for HeaderChange { name, before, after } in &example.headers {
+            let told = |value: &Option<String>| value.as_deref().map_or("none".to_owned(), plain);
+            let _ = write!(text, "\nheader {}: {} becomes {}", plain(name), told(before), told(after));
+        }
     }
 }
 

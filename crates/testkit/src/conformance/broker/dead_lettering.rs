@@ -200,17 +200,29 @@ pub async fn a_missing_dead_letter_queue_holds_up_nobody(fixture: &impl BrokerFi
     assert_eq!(said(&mail.take(1).await), ["message-1"]);
 }
 
+/// By which argument a queue may have two messages, each of which has nine bytes.
+const TWO: [(&str, i64); 2] = [("x-max-length", 2), ("x-max-length-bytes", 18)];
+
 /// A queue that may have two messages.
-fn small(name: &str, target: &str, overflow: &str) -> Queue {
-    let arguments = [("x-max-length", Argument::Int(2)), ("x-overflow", overflow.into())];
+fn small(name: &str, target: &str, (limit, most): (&'static str, i64), overflow: &str) -> Queue {
+    let arguments = [(limit, Argument::Int(most)), ("x-overflow", overflow.into())];
     let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).into();
     Queue { arguments, ..dying_to(name, target) }
 }
 
 /// The oldest first, with its history; what a consumer has in its hands is left there.
 pub async fn a_full_queue_gives_up_its_oldest(fixture: &impl BrokerFixture) {
+    gives_up_its_oldest(fixture, TWO[0]).await;
+}
+
+/// The same where bytes are counted.
+pub async fn a_queue_with_too_many_bytes_gives_up_its_oldest(fixture: &impl BrokerFixture) {
+    gives_up_its_oldest(fixture, TWO[1]).await;
+}
+
+async fn gives_up_its_oldest(fixture: &impl BrokerFixture, two: (&'static str, i64)) {
     let broker = fixture.broker().await;
-    let topology = queues(["mail.dlq"]).queue(small("mail", "mail.dlq", "drop-head"));
+    let topology = queues(["mail.dlq"]).queue(small("mail", "mail.dlq", two, "drop-head"));
     broker.declare(&topology).await.unwrap();
     let names = names(6);
     fill(&*broker, "mail", &names[..2]).await;
@@ -230,8 +242,17 @@ pub async fn a_full_queue_gives_up_its_oldest(fixture: &impl BrokerFixture) {
 
 /// Whoever publishes is told; nothing that was taken is lost. A server may take a few more than it should.
 pub async fn a_full_queue_refuses_what_is_new_where_it_should(fixture: &impl BrokerFixture) {
+    refuses_what_is_new(fixture, TWO[0]).await;
+}
+
+/// The same where bytes are counted.
+pub async fn a_queue_with_all_its_bytes_refuses_what_is_new(fixture: &impl BrokerFixture) {
+    refuses_what_is_new(fixture, TWO[1]).await;
+}
+
+async fn refuses_what_is_new(fixture: &impl BrokerFixture, two: (&'static str, i64)) {
     let broker = fixture.broker().await;
-    let topology = queues(["mail.dlq"]).queue(small("mail", "mail.dlq", "reject-publish"));
+    let topology = queues(["mail.dlq"]).queue(small("mail", "mail.dlq", two, "reject-publish"));
     broker.declare(&topology).await.unwrap();
     let (mut taken, mut refused) = (Vec::new(), 0);
     for name in names(10) {

@@ -8,7 +8,7 @@ use postrider::topology::{
 
 use super::{
     Listener, PolicedFixture, confirm, empty, exchange, fill, key, message, names, pattern, queue, queues,
-    to_exchange,
+    said, to_exchange,
 };
 
 /// A topic exchange for orders, and a fanout into `rest` as its alternate by policy.
@@ -47,8 +47,11 @@ pub async fn a_policy_gives_an_exchange_its_alternate(fixture: &impl PolicedFixt
 /// Rejected messages go there.
 pub async fn a_policy_gives_a_queue_its_dead_letter_target(fixture: &impl PolicedFixture) {
     let broker = fixture.broker().await;
-    let policy =
-        QueuePolicy { dead_letter: Some(to("mail.dlq")), safe_dead_lettering: true, delivery_limit: None };
+    let policy = QueuePolicy {
+        dead_letter: Some(to("mail.dlq")),
+        safe_dead_lettering: true,
+        ..QueuePolicy::default()
+    };
     fixture.apply(&*broker, &mail(None, policy)).await;
     reject_one(&*broker).await;
     let dead = Listener::on(&*broker, "mail.dlq", 1).await.take_one().await;
@@ -89,6 +92,26 @@ pub async fn without_a_limit_it_comes_back_for_ever(fixture: &impl PolicedFixtur
     fill(&*broker, "mail", &names(1)).await;
     lose_consumers(&*broker, 23).await;
     assert_eq!(empty(&*broker, "mail").await, names(1));
+}
+
+/// Eighteen bytes are two messages: the oldest go to the dead letters, those first that were there before the policy.
+pub async fn a_policy_limits_the_bytes_of_a_queue(fixture: &impl PolicedFixture) {
+    let broker = fixture.broker().await;
+    let names = names(6);
+    fixture.apply(&*broker, &mail(Some("mail.dlq"), QueuePolicy::default())).await;
+    fill(&*broker, "mail", &names[..4]).await;
+    let policy = QueuePolicy { max_length_bytes: Some(18), ..QueuePolicy::default() };
+    fixture.apply(&*broker, &mail(Some("mail.dlq"), policy)).await;
+    let mut dead = Listener::on(&*broker, "mail.dlq", 10).await;
+    // RabbitMQ gives up several at once from the last of them to the first.
+    let mut before = said(&dead.take(2).await);
+    before.sort();
+    assert_eq!(before, names[..2]);
+    fill(&*broker, "mail", &names[4..]).await;
+    assert_eq!(said(&dead.take(2).await), names[2..4]);
+    dead.stop().await;
+    let mut mail = Listener::on(&*broker, "mail", 10).await;
+    assert_eq!(said(&mail.take(2).await), names[4..]);
 }
 
 /// Without anything being declared anew.
