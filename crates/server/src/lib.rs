@@ -37,27 +37,31 @@ use exit::Exit;
 /// Runs the command that the command line names.
 ///
 /// Not async, so that all of it is compiled here, side by side, and not in the one piece of whoever waits for it.
-#[tokio::main]
-pub async fn run() -> ExitCode {
-    // The HTTP client takes the process's TLS provider. An error means that one is there already.
-    let _installed = rustls::crypto::ring::default_provider().install_default();
-    let cli = Cli::parse();
-    let stops_by_itself = cli.command.handles_signals();
-    let running = Box::pin(commands::run(cli, Environment::of_process()));
-    let ended = if stops_by_itself {
-        running.await
-    } else {
-        tokio::select! {
-            ended = running => ended,
-            _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
-        }
-    };
+pub fn run() -> ExitCode {
+    let ended =
+        tokio::runtime::Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(named()));
     match ended {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("error: {}", told(&error));
             exit::of(&error).into()
         }
+    }
+}
+
+/// The command, until it ends or is interrupted.
+async fn named() -> anyhow::Result<Exit> {
+    // The HTTP client takes the process's TLS provider. An error means that one is there already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let cli = Cli::parse();
+    let stops_by_itself = cli.command.handles_signals();
+    let running = Box::pin(commands::run(cli, Environment::of_process()));
+    if stops_by_itself {
+        return running.await;
+    }
+    tokio::select! {
+        ended = running => ended,
+        _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
     }
 }
 

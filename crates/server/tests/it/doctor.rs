@@ -117,7 +117,9 @@ fn line(ran: &super::process::Ran, check: &str, about: &str) -> Value {
 fn library(name: &str) -> String {
     let folders = std::fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok);
     let found = folders.map(|folder| folder.path().join("faketime").join(name)).find(|path| path.exists());
-    found.expect("libfaketime is not installed; scripts/install-servers installs it").display().to_string()
+    let found =
+        found.unwrap_or_else(|| panic!("libfaketime is not installed; scripts/install-servers installs it"));
+    found.display().to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -134,23 +134,6 @@ fn every_answer_is_what_the_document_says() {
     assert!(status == 200 && after.contains("\"currency\":\"EUR\""), "{corrected}");
     let asked = &corrected["operation"];
     assert_eq!(differs(&document, &json!({ "$ref": "#/components/schemas/Asked" }), asked, "asked"), [""; 0]);
-    let of_headers = |headers: Value| {
-        post(&serving, "/v1/plans", &json!({ "kind": "edit_letters", "filter": filter, "headers": headers }))
-    };
-    let (status, corrected) = of_headers(json!({ "set": { "region": "eu" }, "remove": ["debug"] }));
-    let changed = &corrected["plan"]["trial"]["example"]["headers"];
-    assert_eq!(
-        (status, &changed[0]["name"], &changed[0]["after"]),
-        (200, &json!("region"), &json!("eu")),
-        "{corrected}"
-    );
-    let asked = &corrected["operation"];
-    assert_eq!(differs(&document, &json!({ "$ref": "#/components/schemas/Asked" }), asked, "asked"), [""; 0]);
-    let (status, refused) = of_headers(json!({ "set": { "x-event-id": "evt_other" } }));
-    assert!(
-        status == 400 && refused.to_string().contains("x-event-id cannot be edited"),
-        "{status} {refused}"
-    );
     assert_eq!(correct(&json!({ "patch": [{ "op": "explode", "path": "/a" }] })).0, 400);
     let without = json!({ "kind": "edit_letters", "filter": filter });
     assert_eq!(post(&serving, "/v1/plans", &without).0, 422, "nothing is corrected");
@@ -227,6 +210,30 @@ fn every_answer_is_what_the_document_says() {
         let (status, headers, _) = serving.http("GET", wrong, &[], "");
         assert!(status == 422 && headers.contains("application/problem+json"), "{wrong}: {headers}");
     }
+}
+
+#[test]
+fn corrections_of_headers_are_planned_as_the_document_says() {
+    let (_folder, serving) = shop();
+    let document = get(&serving, "/v1/openapi.json");
+    let filter = json!({ "reason": "retries_exhausted" });
+    let of_headers = |headers: Value| {
+        post(&serving, "/v1/plans", &json!({ "kind": "edit_letters", "filter": filter, "headers": headers }))
+    };
+    let (status, corrected) = of_headers(json!({ "set": { "region": "eu" }, "remove": ["debug"] }));
+    let changed = &corrected["plan"]["trial"]["example"]["headers"];
+    assert_eq!(
+        (status, &changed[0]["name"], &changed[0]["after"]),
+        (200, &json!("region"), &json!("eu")),
+        "{corrected}"
+    );
+    let asked = &corrected["operation"];
+    assert_eq!(differs(&document, &json!({ "$ref": "#/components/schemas/Asked" }), asked, "asked"), [""; 0]);
+    let (status, refused) = of_headers(json!({ "set": { "x-event-id": "evt_other" } }));
+    assert!(
+        status == 400 && refused.to_string().contains("x-event-id cannot be edited"),
+        "{status} {refused}"
+    );
 }
 
 /// What is between backticks.
