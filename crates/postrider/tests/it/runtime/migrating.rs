@@ -96,8 +96,12 @@ impl Buses {
     /// Every relay obeys the phase.
     async fn obeyed(&self) {
         assert!(migration::settled(&self.store, &self.clock, LIMIT).await.unwrap());
-        let standing = self.standing().await;
-        assert_eq!((standing.relays.len(), standing.obedient()), (self.relays.len(), self.relays.len()));
+        // One that has just started may not have said that it is there. It reads the phase before it does anything.
+        self.until("every relay is known and obeys", async || {
+            let standing = self.standing().await;
+            (standing.relays.len(), standing.obedient()) == (self.relays.len(), self.relays.len())
+        })
+        .await;
     }
 
     /// Everything that is committed is marked as published: a comparison judges no other.
