@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::process::Folder;
+use super::process::{Folder, PYTHON};
 
 /// A file of the repository.
 fn file(path: &str) -> String {
@@ -17,7 +17,7 @@ fn file(path: &str) -> String {
 /// The documents of a YAML file, by Python's reader.
 fn documents(path: &str) -> Vec<Value> {
     let read = "import sys, yaml, json; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
-    let mut python = Command::new("python3");
+    let mut python = Command::new(PYTHON);
     let mut python = python
         .args(["-c", read])
         .stdin(Stdio::piped())

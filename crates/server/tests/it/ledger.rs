@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::process::{Folder, Ran};
+use super::process::{Folder, PYTHON, Ran};
 
 const EVENTS: &str = r#"
 {"type": "ecommerce.order.completed", "id": "o-1", "tenant": "acme", "data": {"orderId": "o-1", "customerId": "alice", "total": "119.00", "tax": 19, "currency": "EUR", "completedAt": "2026-03-01"}}
@@ -143,7 +143,7 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
         ledger(&folder, &["verify", "--json"]).assert(0, "").json()[0]["head"].as_str().unwrap().to_owned();
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ledger-verify.py");
     for source in [["--sqlite", ".postrider/postrider.db"], ["--jsonl", "journal.jsonl"]] {
-        let said = program(&folder, "python3", &[&[python], source.as_slice()].concat());
+        let said = program(&folder, PYTHON, &[&[python], source.as_slice()].concat());
         assert!(said.contains(&head) && said.contains("holds"), "{said}");
     }
     // Only who knows the key can tell that nobody else signed.
@@ -158,15 +158,15 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
     folder.write("postrider.toml", "");
     let pinned = |key: &str| {
         let args = [python, "--sqlite", ".postrider/postrider.db", "--key", key];
-        Command::new("python3").args(args).current_dir(folder.path()).output().unwrap().status.code()
+        Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap().status.code()
     };
     assert_eq!((pinned(&key), pinned(stranger)), (Some(0), Some(3)));
     let tamper = "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); db.execute('DROP TRIGGER ledger_line_update'); \
         db.execute('UPDATE ledger_line SET base_amount = base_amount + 1 WHERE entry = 2 AND line = 1'); db.commit()";
-    program(&folder, "python3", &["-c", tamper]);
+    program(&folder, PYTHON, &["-c", tamper]);
     let ran = ledger(&folder, &["verify", "--json"]).assert(3, "entry 2");
     assert_eq!(ran.json()[0]["problems"][0]["code"], "hash_differs");
-    let found = Command::new("python3")
+    let found = Command::new(PYTHON)
         .args([python, "--sqlite", ".postrider/postrider.db"])
         .current_dir(folder.path())
         .output();
@@ -204,7 +204,7 @@ fn hledger_and_beancount_accept_the_journal_and_agree() {
     }
     assert!(compared >= 9, "{trial}");
     // beancount has other names for accounts, and the same balances.
-    let theirs = program(&folder, "python3", &["-c", BEANCOUNT]);
+    let theirs = program(&folder, PYTHON, &["-c", BEANCOUNT]);
     let mut theirs: Vec<&str> = theirs.lines().collect();
     let ours = trial["rows"].as_array().unwrap().iter().map(|row| {
         let minor = |name: &str| row[name].as_str().unwrap().replace('.', "").parse::<i64>().unwrap();

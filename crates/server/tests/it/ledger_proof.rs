@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::ledger_serve::journal;
-use super::process::{Folder, Serving};
+use super::process::{Folder, PYTHON, Serving};
 
 const TENANTS: usize = 50;
 const CONFIG: &str = r#"
@@ -356,7 +356,7 @@ async fn killed_on_every_side_the_ledger_posts_every_event_once_or_says_why_not(
 
     stage.folder.run(&["ledger", "verify"]).assert(0, "hold");
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ledger-verify.py");
-    let said = program(&stage.folder, "python3", &[python, "--postgres", &stage.postgres.url()]);
+    let said = program(&stage.folder, PYTHON, &[python, "--postgres", &stage.postgres.url()]);
     assert_eq!(said.matches("holds").count(), TENANTS, "{said}");
     for n in [0, 17, 49] {
         hledger_agrees(&stage.folder, &tenant(n));

@@ -13,6 +13,9 @@ use tempfile::TempDir;
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// The system's, which has the modules that apt installs. Another one may be before it on the PATH.
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
+
 /// A folder in which the binary runs, with an environment of its own.
 pub(crate) struct Folder {
     folder: TempDir,

@@ -1,6 +1,6 @@
 //! What takes more than a look at the settings to find out: who stands between us and the server, and what a failover would lose.
 
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::postgres::Postgres;
@@ -40,14 +40,27 @@ impl Postgres {
         };
         let (names, commit, standbys) = self.limited("asking for standbys", asked).await?;
         findings.extend(weak_replication(&names, &commit, standbys));
-        let slots = sqlx::query_as(SLOTS).fetch_all(self.pool());
-        let slots: Vec<(String, bool, i64, bool)> =
-            self.limited("asking for replication slots", slots).await?;
+        // Without a prepared statement, as in `server_of`: this is asked through poolers too.
+        let asked = async {
+            let rows = self.pool().fetch_all(sqlx::raw_sql(SLOTS)).await?;
+            rows.iter().map(slot).collect::<Result<Vec<_>, sqlx::Error>>()
+        };
+        let slots = self.limited("asking for replication slots", asked).await?;
         findings.extend(
             slots.iter().filter_map(|(name, active, kept, lost)| slow_slot(name, *active, *kept, *lost)),
         );
         Ok(findings)
     }
+}
+
+/// Its name, whether it is read from, the bytes it keeps, and whether it is lost. Answers of plain statements are text.
+fn slot(row: &PgRow) -> Result<(String, bool, i64, bool), sqlx::Error> {
+    Ok((
+        row.try_get_unchecked(0)?,
+        row.try_get_unchecked(1)?,
+        row.try_get_unchecked(2)?,
+        row.try_get_unchecked(3)?,
+    ))
 }
 
 /// Two clients share a server only if a pooler lends it out by the transaction: the first is idle and between transactions, the
