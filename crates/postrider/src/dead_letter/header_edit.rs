@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::replay::DEATH;
 use super::{Misfit, header as mark};
 use crate::broker::{HeaderValue, Headers};
 use crate::envelope::wire::{Identity, Place, header};
@@ -14,8 +15,9 @@ const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 4096;
 const MOST: usize = 50;
 
-/// What says who an event is, what became of it, or where it goes; the producer's wishes about time are not among these.
-const RESERVED: [&str; 39] = [
+/// Beside the marks of a death, what says who an event is, what became of it, or where it goes; the producer's wishes about time are not
+/// among these.
+const RESERVED: [&str; 27] = [
     header::EVENT_ID,
     header::AGGREGATE_TYPE,
     header::AGGREGATE_ID,
@@ -35,18 +37,6 @@ const RESERVED: [&str; 39] = [
     header::FIRST_RECEIVED_AT,
     header::ORIGINAL_EXCHANGE,
     header::ORIGINAL_ROUTING_KEY,
-    mark::ORIGINAL_QUEUE,
-    mark::FINAL_STATUS_CODE,
-    mark::FINAL_ERROR,
-    mark::FINAL_RETRY_COUNT,
-    mark::DEAD_REASON,
-    mark::ERROR_CLASS,
-    mark::FIRST_FAILED_AT,
-    mark::LAST_FAILED_AT,
-    mark::FAILED_ATTEMPTS,
-    mark::CONSUMER,
-    mark::HOST,
-    mark::DEAD_LETTER_ID,
     mark::REPLAY_ID,
     mark::REPLACES,
     mark::REPLAY_COUNT,
@@ -168,7 +158,9 @@ impl HeaderEdit {
 /// Whoever reads headers may or may not tell great letters from small ones.
 fn is_reserved(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    RESERVED.contains(&name.as_str()) || RESERVED_BEGINNINGS.iter().any(|begin| name.starts_with(begin))
+    let mut reserved = RESERVED.iter().chain(&DEATH);
+    reserved.any(|reserved| *reserved == name)
+        || RESERVED_BEGINNINGS.iter().any(|begin| name.starts_with(begin))
 }
 
 fn shown(value: &HeaderValue) -> String {
@@ -194,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_identifies_an_event_or_tells_its_story_is_refused() {
-        for name in RESERVED.iter().copied().chain([
+        for name in RESERVED.iter().chain(&DEATH).copied().chain([
             "X-Event-Id",
             "x-postrider-anything",
             "ce-id",

@@ -16,7 +16,7 @@ use crate::store::{
 use crate::topology::RoutingKey;
 
 /// The marks of a death. `x-death` stays: it is history.
-const DEATH: [&str; 12] = [
+pub(super) const DEATH: [&str; 12] = [
     mark::ORIGINAL_QUEUE,
     mark::FINAL_STATUS_CODE,
     mark::FINAL_ERROR,
