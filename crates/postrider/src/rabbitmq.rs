@@ -2,13 +2,12 @@
 //!
 //! Publishing and consuming have a connection each, kept by a `link`. The rest is in the order a message meets it:
 //! `publish` sends batches over `lanes` and judges the `confirms`; `subscription` receives; `settle` acks;
-//! `declare` makes the topology; `values` and `fault` translate messages and errors. `operator` looks at a whole virtual
-//! host through the `management` API, applies plans, and has `replace` exchange a queue for one with other arguments.
-//!
-//! The driver logs returned messages with their bodies, and the handshake with the password at trace level. A program
-//! that logs should leave it out: see [`DRIVER_LOG_TARGET`].
+//! `declare` makes the topology; `fault` says what to do about errors. `operator` looks at a whole virtual host through the
+//! `management` API, applies plans, and has `replace` exchange a queue for one with other arguments. The protocol itself is in
+//! `amqp`, a client of our own: a general one costs more per message than all the rest of a relay or of a consumer.
 
 mod alone;
+mod amqp;
 mod config;
 mod confirms;
 mod declare;
@@ -23,16 +22,10 @@ mod operator;
 mod publish;
 mod replace;
 mod settle;
-mod sieve;
 mod subscription;
-mod transport;
-mod values;
 
 pub use config::{RabbitMqConfig, RabbitMqTls};
 pub use operator::{ApplyError, Operator};
-#[cfg(any(test, fuzzing))]
-pub(crate) use values::{headers_of, there_and_back};
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -43,9 +36,6 @@ use self::subscription::RabbitSubscription;
 use crate::broker::{Broker, BrokerError, Outgoing, Published, Removal, Subscription};
 use crate::clock::Clock;
 use crate::topology::{Binding, QueueName, Topology};
-
-/// The log target of the AMQP driver. Turn it off: it repeats what is logged here, and it logs bodies of messages.
-pub const DRIVER_LOG_TARGET: &str = "lapin";
 
 /// A connection to RabbitMQ, or to a cluster of it. Dropping it closes the connections once no subscription uses them.
 pub struct RabbitMq {
@@ -125,4 +115,29 @@ impl Broker for RabbitMq {
     async fn close(&self) {
         tokio::join!(self.publishing.close(), self.consuming.close());
     }
+}
+
+/// A message as it arrives after a way through RabbitMQ, or why it cannot go.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn there_and_back(message: &crate::broker::Message) -> Result<crate::broker::Message, String> {
+    use self::amqp::content::Content;
+    let mut out = Vec::new();
+    Content::of(message).put(&mut out, message.body.len()).map_err(|long| long.to_string())?;
+    let (size, content) = Content::read(&out).map_err(|malformed| malformed.to_string())?;
+    assert_eq!(size, message.body.len() as u64);
+    let arrived = content.message().map_err(|malformed| malformed.to_string())?;
+    Ok(crate::broker::Message { body: message.body.clone(), ..arrived })
+}
+
+/// The headers in a table as it travels, which say the same when they are sent on. Nothing if it is no table.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn headers_of(table: &[u8]) -> Option<crate::broker::Headers> {
+    use self::amqp::{table, wire::Reader};
+    let headers = table::read(Reader(table).long().ok()?).ok()?;
+    let mut again = Vec::new();
+    table::put(&mut again, &headers).ok()?;
+    let again = Reader(&again).long().ok().and_then(|inside| table::read(inside).ok());
+    // As text: a number that is none does not equal itself.
+    assert_eq!(format!("{again:?}"), format!("{:?}", Some(&headers)));
+    Some(headers)
 }

@@ -11,12 +11,12 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 use crate::config::LogFormat;
 use crate::telemetry::Collect;
 
-/// What is logged: the level that was asked for, never the AMQP driver, which logs bodies of messages, nor spans, which are
-/// exported, and of the SQL driver only errors, because a slow statement is told by our own metrics.
+/// What is logged: the level that was asked for, never the AMQP driver of the benchmark, which logs bodies of messages, nor
+/// spans, which are exported, and of the SQL driver only errors, because a slow statement is told by our own metrics.
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let silent = |target| format!("{target}=off").parse();
     Ok(EnvFilter::try_new(level)?
-        .add_directive(silent(postrider::rabbitmq::DRIVER_LOG_TARGET)?)
+        .add_directive(silent("lapin")?)
         .add_directive(silent(postrider::spans::TARGET)?)
         .add_directive("sqlx=error".parse()?))
 }

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::confirms::Confirms;
 use super::fault::{self, code};
-use super::lanes::{Lane, NotSent};
+use super::lanes::Lane;
 use super::publish::{Publisher, Round};
 use crate::broker::{BrokerError, Outgoing, Published};
 use crate::topology::{ExchangeName, RoutingKey};
@@ -29,18 +28,22 @@ impl Publisher {
                 None => self.lanes.take().await?,
             };
             let lane = round.lane.insert(lane);
-            match lane.send(outgoing).await {
-                Ok(confirmation) => {
-                    let mut confirms = Confirms::default();
-                    confirms.hear(index, confirmation);
+            let mut sending = lane.begin();
+            if let Err(why) = sending.add(outgoing).await {
+                round.answers[index] = Some(Published::Refused(why));
+                continue;
+            }
+            let (confirms, ended) = sending.finish().await;
+            let answer = confirms.judge(&round.batch, &[index]).pop().and_then(|(_, answer)| answer);
+            match (answer, ended) {
+                (Some(answer), _) => {
                     if !confirms.channel_is_sound() {
                         round.retire_lane();
                     }
                     self.suspects().remove(&round.batch[index].exchange);
-                    round.answers[index] = confirms.judge(&round.batch).pop().and_then(|(_, answer)| answer);
+                    round.answers[index] = Some(answer);
                 }
-                Err(NotSent::Refused(why)) => round.answers[index] = Some(Published::Refused(why)),
-                Err(NotSent::Failed(error)) => {
+                (None, Some(error)) => {
                     if let Some((code, why)) = fault::refusal(&error) {
                         if matches!(code, code::NOT_FOUND | code::ACCESS_REFUSED) {
                             self.suspects().insert(outgoing.exchange.clone());
@@ -51,6 +54,7 @@ impl Publisher {
                         return Ok(());
                     }
                 }
+                (None, None) => return Ok(()),
             }
         }
         if let Some(lane) = round.lane.take() {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lapin::uri::AMQPUri;
 use secrecy::{ExposeSecret, SecretString};
 use url::{Host, Url};
 
@@ -51,13 +50,13 @@ impl RabbitMqConfig {
     /// The virtual host in the URL.
     pub fn vhost(&self) -> Result<String, BrokerError> {
         let nodes = self.nodes()?;
-        Ok(nodes.into_iter().next().map(|node| node.uri.vhost).unwrap_or_default())
+        Ok(nodes.into_iter().next().map(|node| node.vhost).unwrap_or_default())
     }
 
     /// The user in the URL.
     pub fn user(&self) -> Result<String, BrokerError> {
         let nodes = self.nodes()?;
-        Ok(nodes.into_iter().next().map(|node| node.uri.authority.userinfo.username).unwrap_or_default())
+        Ok(nodes.into_iter().next().map(|node| node.user).unwrap_or_default())
     }
 
     /// The same broker in another virtual host.
@@ -83,44 +82,91 @@ impl RabbitMqConfig {
     }
 }
 
-/// One node of RabbitMQ.
+/// One node of RabbitMQ, and everything that is needed to connect to it.
 #[derive(Clone)]
 pub(super) struct Node {
-    /// Everything the driver needs, the password included.
-    pub(super) uri: AMQPUri,
+    pub(super) tls: bool,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) user: String,
+    pub(super) password: SecretString,
+    pub(super) vhost: String,
+    /// Seconds.
+    pub(super) heartbeat: u16,
+    pub(super) frame_max: Option<u32>,
+    /// The certificate says who we are, and not a password.
+    pub(super) by_certificate: bool,
     /// Host and port, for people.
     pub(super) place: String,
 }
 
 impl Node {
     fn parse(text: &str, heartbeat: Duration) -> Result<Self, BrokerError> {
-        // Errors of the driver's parser repeat the URL, password and all: none of them is passed on.
+        const PORT: u16 = 5672;
+        const TLS_PORT: u16 = 5671;
         let url = Url::parse(text).map_err(|why| bad_url(&why.to_string()))?;
-        let mut uri: AMQPUri = text.parse().map_err(|_: String| {
-            bad_url("it should be amqp:// or amqps://, user:password@host:port and a vhost")
-        })?;
-        // The driver's parser takes an IPv6 address for an absent host.
-        match url.host() {
-            Some(Host::Ipv6(address)) => uri.authority.host = address.to_string(),
-            Some(Host::Ipv4(address)) => uri.authority.host = address.to_string(),
-            Some(Host::Domain(name)) if !name.is_empty() => {}
+        let tls = match url.scheme() {
+            "amqp" => false,
+            "amqps" => true,
+            _ => {
+                return Err(bad_url("it should be amqp:// or amqps://, user:password@host:port and a vhost"));
+            }
+        };
+        let host = match url.host() {
+            Some(Host::Ipv6(address)) => address.to_string(),
+            Some(Host::Ipv4(address)) => address.to_string(),
+            Some(Host::Domain(name)) if !name.is_empty() => name.to_owned(),
             _ => return Err(bad_url("it names no host")),
+        };
+        let port = url.port().unwrap_or(if tls { TLS_PORT } else { PORT });
+        let vhost = match decoded(url.path().trim_start_matches('/'))? {
+            none if none.is_empty() => "/".to_owned(),
+            vhost => vhost,
+        };
+        let mut node = Self {
+            tls,
+            place: format!("{host}:{port}"),
+            host,
+            port,
+            user: decoded(url.username())?,
+            password: decoded(url.password().unwrap_or_default())?.into(),
+            vhost,
+            heartbeat: u16::try_from(heartbeat.as_secs().max(1)).unwrap_or(u16::MAX),
+            frame_max: None,
+            by_certificate: false,
+        };
+        for (name, value) in url.query_pairs() {
+            node.set(&name, &value)?;
         }
-        if uri.vhost.is_empty() {
-            "/".clone_into(&mut uri.vhost);
+        if node.user.is_empty() && !node.by_certificate {
+            if !is_loopback(&node.host) {
+                return Err(bad_url("it names no user; guest is only for a RabbitMQ on this machine"));
+            }
+            (node.user, node.password) = ("guest".to_owned(), "guest".to_owned().into());
         }
-        if url.username().is_empty()
-            && uri.query.auth_mechanism.is_none()
-            && !is_loopback(&uri.authority.host)
-        {
-            return Err(bad_url("it names no user; guest is only for a RabbitMQ on this machine"));
-        }
-        if uri.query.heartbeat.is_none() {
-            uri.query.heartbeat = Some(u16::try_from(heartbeat.as_secs().max(1)).unwrap_or(u16::MAX));
-        }
-        let place = format!("{}:{}", uri.authority.host, uri.authority.port);
-        Ok(Self { uri, place })
+        Ok(node)
     }
+
+    /// What may stand behind the question mark. What is not known there is for other clients.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), BrokerError> {
+        let bad = |_| bad_url(&format!("its {name} should be a number"));
+        match name {
+            "heartbeat" => self.heartbeat = value.parse().map_err(bad)?,
+            "frame_max" => self.frame_max = Some(value.parse().map_err(bad)?),
+            "auth_mechanism" => match value.to_ascii_lowercase().as_str() {
+                "plain" => self.by_certificate = false,
+                "external" => self.by_certificate = true,
+                _ => return Err(bad_url("its auth_mechanism should be plain or external")),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn decoded(text: &str) -> Result<String, BrokerError> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
+    decoded.map(String::from).map_err(|_| bad_url("what is written with % is not UTF-8"))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -167,7 +213,7 @@ mod tests {
 
     fn nodes(url: &str) -> Vec<(String, String, String)> {
         let nodes = RabbitMqConfig::new(url).nodes().unwrap();
-        nodes.into_iter().map(|n| (n.place, n.uri.vhost, n.uri.authority.userinfo.password)).collect()
+        nodes.into_iter().map(|n| (n.place, n.vhost, n.password.expose_secret().to_owned())).collect()
     }
 
     #[test]
@@ -191,9 +237,8 @@ mod tests {
         let moved = RabbitMqConfig::new("amqp://u:p%2Cw@a,b:5673/v?heartbeat=5").in_vhost("/fis").unwrap();
         assert_eq!(moved.vhost().unwrap(), "/fis");
         let nodes = moved.nodes().unwrap();
-        let places: Vec<_> =
-            nodes.iter().map(|node| (node.place.as_str(), node.uri.query.heartbeat)).collect();
-        assert_eq!(places, [("a:5672", Some(5)), ("b:5673", Some(5))]);
+        let places: Vec<_> = nodes.iter().map(|node| (node.place.as_str(), node.heartbeat)).collect();
+        assert_eq!(places, [("a:5672", 5), ("b:5673", 5)]);
         assert_eq!(moved.user().unwrap(), "u");
     }
 

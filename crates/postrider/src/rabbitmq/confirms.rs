@@ -1,111 +1,66 @@
 //! What was heard about a batch, and what it means for each message.
 //!
-//! RabbitMQ sends a message that no queue wants back before it confirms it, but the driver hands the returned message to
-//! whichever confirm comes next, which may be another message's. So returns are collected by what was returned, and judged
-//! when the whole batch has been heard. One batch has its channel to itself meanwhile, or returns would mix.
+//! RabbitMQ says of a returned message what it was, not which of the batch. So returns are told apart by exchange, key and message
+//! id; one batch has its channel to itself meanwhile, or returns would mix.
 
 use std::collections::HashMap;
 
-use lapin::Confirmation;
-use lapin::message::BasicReturnMessage;
-
+use super::amqp::confirms::{Heard, Returned};
 use crate::broker::{Outgoing, Published};
 
-/// What tells one message of a batch from another: exchange, key and message id. Messages that share all three are routed
-/// alike, so they share the verdict.
-type Identity = (String, String, Option<String>);
+/// What tells one message of a batch from another. Messages that share all three are routed alike, so they share the verdict.
+type Identity<'a> = (&'a str, &'a str, Option<&'a str>);
 
-/// What was heard about one batch on one channel.
-#[derive(Default)]
+/// What was heard about the messages that were sent on one channel.
 pub(super) struct Confirms {
-    heard: Vec<(usize, Heard)>,
-    returned: HashMap<Identity, String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    /// Confirmed, and no returned message was waiting for its turn: if this one was returned, we have it.
-    Ack,
-    /// Confirmed while a returned message was handed over; this one's own may still have been waiting.
-    AckWithReturn,
-    /// The broker could not take it.
-    Nack,
-    /// Nothing, because the channel ended first.
-    Nothing,
+    pub(super) heard: Vec<Heard>,
+    pub(super) returned: Vec<Returned>,
 }
 
 impl Confirms {
-    /// Notes a confirm of the message at `index`.
-    pub(super) fn hear(&mut self, index: usize, confirmation: Confirmation) {
-        let heard = match &confirmation {
-            Confirmation::Ack(None) => Heard::Ack,
-            Confirmation::Ack(Some(_)) => Heard::AckWithReturn,
-            Confirmation::Nack(_) => Heard::Nack,
-            Confirmation::NotRequested => Heard::Nothing,
-        };
-        self.heard.push((index, heard));
-        if let Some(returned) = confirmation.take_message() {
-            self.returned.insert(identity_of_return(&returned), reason(&returned));
-        }
-    }
-
-    /// Notes that the channel ended before the message at `index` was confirmed.
-    pub(super) fn hear_nothing(&mut self, index: usize) {
-        self.heard.push((index, Heard::Nothing));
-    }
-
     /// Whether the channel can be used again. RabbitMQ 3.10 nacks everything on a channel that first met a quorum queue during
     /// an election, long after the queue has a leader.
     pub(super) fn channel_is_sound(&self) -> bool {
-        self.heard.iter().all(|(_, heard)| matches!(heard, Heard::Ack | Heard::AckWithReturn))
+        self.heard.iter().all(|heard| *heard == Heard::Ack)
     }
 
-    /// The answer for every message that has one; those without are in doubt.
-    pub(super) fn judge(self, batch: &[Outgoing]) -> Vec<(usize, Option<Published>)> {
-        // Every return precedes its own confirm, so when all confirms are in, so are all returns.
-        let complete = self.heard.iter().all(|(_, heard)| *heard != Heard::Nothing);
-        let answer = |index: usize, heard| {
-            if !self.returned.is_empty()
-                && let Some(reason) = self.returned.get(&identity(&batch[index]))
-            {
-                return Some(Published::Returned(reason.clone()));
-            }
-            match heard {
-                Heard::Ack => Some(Published::Confirmed),
-                Heard::AckWithReturn if complete => Some(Published::Confirmed),
-                Heard::Nack => Some(Published::Unknown(
-                    "RabbitMQ could not take the message (nack); publish it again".to_owned(),
-                )),
-                Heard::AckWithReturn | Heard::Nothing => None,
-            }
+    /// The answer for every message that has one; those without are in doubt. `sent` are the messages in the order in which they
+    /// went out.
+    pub(super) fn judge(&self, batch: &[Outgoing], sent: &[usize]) -> Vec<(usize, Option<Published>)> {
+        let returned: HashMap<Identity<'_>, &Returned> =
+            self.returned.iter().map(|returned| (identity_of_return(returned), returned)).collect();
+        let answer = |index: usize, heard| match heard {
+            // A return precedes its confirm.
+            Heard::Ack if returned.is_empty() => Some(Published::Confirmed),
+            Heard::Ack => Some(match returned.get(&identity(&batch[index])) {
+                Some(returned) => Published::Returned(reason(returned)),
+                None => Published::Confirmed,
+            }),
+            Heard::Nack => Some(Published::Unknown(
+                "RabbitMQ could not take the message (nack); publish it again".to_owned(),
+            )),
+            Heard::Nothing => None,
         };
-        self.heard.iter().map(|(index, heard)| (*index, answer(*index, *heard))).collect()
+        sent.iter().zip(&self.heard).map(|(index, heard)| (*index, answer(*index, *heard))).collect()
     }
 }
 
-fn identity(outgoing: &Outgoing) -> Identity {
+fn identity(outgoing: &Outgoing) -> Identity<'_> {
     (
-        outgoing.exchange.as_str().to_owned(),
-        outgoing.routing_key.as_str().to_owned(),
-        outgoing.message.properties.message_id.clone(),
+        outgoing.exchange.as_str(),
+        outgoing.routing_key.as_str(),
+        outgoing.message.properties.message_id.as_deref(),
     )
 }
 
-fn identity_of_return(returned: &BasicReturnMessage) -> Identity {
-    (
-        returned.exchange.to_string(),
-        returned.routing_key.to_string(),
-        returned.properties.message_id().as_ref().map(ToString::to_string),
-    )
+fn identity_of_return(returned: &Returned) -> Identity<'_> {
+    (&returned.exchange, &returned.routing_key, returned.message_id.as_deref())
 }
 
-fn reason(returned: &BasicReturnMessage) -> String {
+fn reason(returned: &Returned) -> String {
     format!(
         "no queue is bound to exchange {:?} for the key {:?} ({} {}); bind one, or give the exchange an alternate",
-        returned.exchange.as_str(),
-        returned.routing_key.as_str(),
-        returned.reply_code,
-        returned.reply_text
+        returned.exchange, returned.routing_key, returned.code, returned.text
     )
 }
 
@@ -114,8 +69,6 @@ mod tests {
     use super::*;
     use crate::broker::Message;
     use crate::topology::{ExchangeName, RoutingKey};
-    use lapin::BasicProperties;
-    use lapin::message::Delivery;
 
     fn outgoing(id: &str, key: &str) -> Outgoing {
         let mut message = Message::default();
@@ -127,39 +80,36 @@ mod tests {
         }
     }
 
-    fn returned(id: &str, key: &str) -> BasicReturnMessage {
-        let mut delivery = Delivery::mock(0, "x".into(), key.into(), false, Vec::new());
-        delivery.properties = BasicProperties::default().with_message_id(id.into());
-        BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    fn returned(id: &str, key: &str) -> Returned {
+        Returned {
+            code: 312,
+            text: "NO_ROUTE".to_owned(),
+            exchange: "x".to_owned(),
+            routing_key: key.to_owned(),
+            message_id: Some(id.to_owned()),
+        }
     }
 
     #[test]
     fn a_return_is_charged_to_the_message_that_was_returned() {
         let batch = [outgoing("a", "good"), outgoing("b", "bad"), outgoing("c", "good")];
-        let mut confirms = Confirms::default();
-        confirms.hear(0, Confirmation::Ack(Some(returned("b", "bad"))));
-        confirms.hear(1, Confirmation::Ack(None));
-        confirms.hear(2, Confirmation::Ack(None));
-        let answers = confirms.judge(&batch);
-        assert_eq!(answers[0].1, Some(Published::Confirmed));
-        assert!(matches!(answers[1].1, Some(Published::Returned(_))));
-        assert_eq!(answers[2].1, Some(Published::Confirmed));
+        let confirms = Confirms { heard: vec![Heard::Ack; 3], returned: vec![returned("b", "bad")] };
+        let answers = confirms.judge(&batch, &[2, 1, 0]);
+        assert_eq!(answers[0], (2, Some(Published::Confirmed)));
+        assert!(matches!(answers[1], (1, Some(Published::Returned(_)))));
+        assert_eq!(answers[2], (0, Some(Published::Confirmed)));
+        assert!(confirms.channel_is_sound());
     }
 
     #[test]
-    fn an_unfinished_batch_leaves_in_doubt_whose_return_may_be_missing() {
-        let batch =
-            [outgoing("a", "bad"), outgoing("b", "bad"), outgoing("c", "good"), outgoing("d", "good")];
-        let mut confirms = Confirms::default();
-        // b's return was still waiting when the channel ended: b's confirm carried a's.
-        confirms.hear(1, Confirmation::Ack(Some(returned("a", "bad"))));
-        confirms.hear(2, Confirmation::Ack(None));
-        confirms.hear(3, Confirmation::Nack(None));
-        confirms.hear_nothing(0);
-        let answers = confirms.judge(&batch);
-        assert_eq!(answers[0], (1, None));
-        assert_eq!(answers[1], (2, Some(Published::Confirmed)));
-        assert!(matches!(answers[2].1, Some(Published::Unknown(_))));
-        assert!(matches!(answers[3], (0, Some(Published::Returned(_)))));
+    fn what_was_not_heard_to_its_end_is_in_doubt() {
+        let batch = [outgoing("a", "bad"), outgoing("b", "good"), outgoing("c", "good")];
+        let heard = vec![Heard::Nothing, Heard::Nack, Heard::Ack];
+        let confirms = Confirms { heard, returned: vec![returned("a", "bad")] };
+        let answers = confirms.judge(&batch, &[0, 1, 2]);
+        assert_eq!(answers[0].1, None);
+        assert!(matches!(answers[1].1, Some(Published::Unknown(_))));
+        assert_eq!(answers[2].1, Some(Published::Confirmed));
+        assert!(!confirms.channel_is_sound());
     }
 }

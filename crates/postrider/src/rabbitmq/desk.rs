@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lapin::options::{
-    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
-};
-use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{Channel, ExchangeKind as Kind};
 use tokio::time::timeout;
 
+use super::amqp::{Channel, DeclareQueue, Error};
 use super::line::Line;
 use super::{fault, lanes};
-use crate::broker::{BrokerError, BrokerErrorKind};
+use crate::broker::{BrokerError, BrokerErrorKind, HeaderValue, Headers};
 use crate::topology::{Argument, Binding, Exchange, ExchangeKind, Queue};
+
+const DURABLE: DeclareQueue =
+    DeclareQueue { passive: false, durable: true, exclusive: false, auto_delete: false };
 
 /// A channel for questions, replaced when an answer closed it.
 pub(super) struct Desk<'a> {
@@ -38,15 +37,14 @@ impl<'a> Desk<'a> {
 
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<(), BrokerError> {
         let arguments = table(exchange.declared_arguments());
-        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let kind = match exchange.kind {
-            ExchangeKind::Topic => Kind::Topic,
-            ExchangeKind::Fanout => Kind::Fanout,
-            ExchangeKind::Direct => Kind::Direct,
+            ExchangeKind::Topic => "topic",
+            ExchangeKind::Fanout => "fanout",
+            ExchangeKind::Direct => "direct",
         };
         let name = exchange.name.as_str();
         self.ask("declare", &format!("exchange {name}"), async |channel| {
-            channel.exchange_declare(name.into(), kind, options, arguments).await
+            channel.declare_exchange(name, kind, &arguments).await
         })
         .await
     }
@@ -55,10 +53,9 @@ impl<'a> Desk<'a> {
         self.raw_queue(queue.name.as_str(), table(queue.declared_arguments())).await
     }
 
-    pub(super) async fn raw_queue(&mut self, name: &str, arguments: FieldTable) -> Result<(), BrokerError> {
-        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    pub(super) async fn raw_queue(&mut self, name: &str, arguments: Headers) -> Result<(), BrokerError> {
         self.ask("declare", &format!("queue {name}"), async |channel| {
-            channel.queue_declare(name.into(), options, arguments).await.map(|_| ())
+            channel.declare_queue(name, DURABLE, &arguments).await.map(|_| ())
         })
         .await
     }
@@ -74,40 +71,32 @@ impl<'a> Desk<'a> {
         key: &str,
     ) -> Result<(), BrokerError> {
         let what = format!("queue {queue} to exchange {exchange} for {key:?}");
-        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
-        self.ask("bind", &what, async |channel| {
-            channel.queue_bind(queue.into(), exchange.into(), key.into(), options, none).await
-        })
-        .await
+        self.ask("bind", &what, async |channel| channel.bind_queue(queue, exchange, key).await).await
     }
 
     pub(super) async fn unbind(&mut self, binding: &Binding) -> Result<(), BrokerError> {
         let (queue, exchange, key) =
             (binding.queue.as_str(), binding.exchange.as_str(), binding.key.as_str());
         let what = format!("queue {queue} from exchange {exchange} for {key:?}");
-        self.ask("unbind", &what, async |channel| {
-            channel.queue_unbind(queue.into(), exchange.into(), key.into(), FieldTable::default()).await
-        })
-        .await
+        self.ask("unbind", &what, async |channel| channel.unbind_queue(queue, exchange, key).await).await
     }
 
     /// Counts what waits in a queue, exactly and now.
     pub(super) async fn look(&mut self, queue: &str) -> Result<Seen, BrokerError> {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let found = self
+        let how = DeclareQueue { passive: true, ..DeclareQueue::default() };
+        let (ready, consumers) = self
             .ask("look at", &format!("queue {queue}"), async |channel| {
-                channel.queue_declare(queue.into(), options, FieldTable::default()).await
+                channel.declare_queue(queue, how, &Headers::new()).await
             })
             .await?;
-        Ok(Seen { ready: u64::from(found.message_count()), consumers: u64::from(found.consumer_count()) })
+        Ok(Seen { ready: u64::from(ready), consumers: u64::from(consumers) })
     }
 
     /// Takes a name that only this connection has, until it ends. Two processes never hold it at the same time.
     pub(super) async fn lock(&mut self, name: &str) -> Result<(), BrokerError> {
-        let options =
-            QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
+        let how = DeclareQueue { exclusive: true, auto_delete: true, ..DeclareQueue::default() };
         self.ask("lock", &format!("queue {name}"), async |channel| {
-            channel.queue_declare(name.into(), options, FieldTable::default()).await.map(|_| ())
+            channel.declare_queue(name, how, &Headers::new()).await.map(|_| ())
         })
         .await
     }
@@ -115,7 +104,7 @@ impl<'a> Desk<'a> {
     /// Deletes a queue and says how many messages went with it.
     pub(super) async fn delete_queue(&mut self, name: &str) -> Result<u64, BrokerError> {
         self.ask("delete", &format!("queue {name}"), async |channel| {
-            channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.map(u64::from)
+            channel.delete_queue(name, false).await.map(u64::from)
         })
         .await
     }
@@ -124,12 +113,10 @@ impl<'a> Desk<'a> {
     /// `if_empty` (which quorum queues do not know) a message that has arrived stops it before anything is deleted.
     pub(super) async fn swap(&mut self, queue: &Queue, if_empty: bool) -> Result<u64, BrokerError> {
         let name = queue.name.as_str();
-        let delete = QueueDeleteOptions { if_empty, ..QueueDeleteOptions::default() };
-        let declare = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let arguments = table(queue.declared_arguments());
         self.ask("replace", &format!("queue {name}"), async |channel| {
-            let gone = channel.queue_delete(name.into(), delete);
-            let back = channel.queue_declare(name.into(), declare, arguments);
+            let gone = channel.delete_queue(name, if_empty);
+            let back = channel.declare_queue(name, DURABLE, &arguments);
             let (gone, _declared) = futures_util::future::try_join(gone, back).await?;
             Ok(u64::from(gone))
         })
@@ -137,10 +124,8 @@ impl<'a> Desk<'a> {
     }
 
     pub(super) async fn delete_exchange(&mut self, name: &str) -> Result<(), BrokerError> {
-        self.ask("delete", &format!("exchange {name}"), async |channel| {
-            channel.exchange_delete(name.into(), ExchangeDeleteOptions::default()).await
-        })
-        .await
+        self.ask("delete", &format!("exchange {name}"), async |channel| channel.delete_exchange(name).await)
+            .await
     }
 
     /// Closes the channel in good order.
@@ -154,10 +139,10 @@ impl<'a> Desk<'a> {
         &mut self,
         doing: &str,
         what: &str,
-        question: impl AsyncFnOnce(&Channel) -> lapin::Result<T>,
+        question: impl AsyncFnOnce(&Channel) -> Result<T, Error>,
     ) -> Result<T, BrokerError> {
         let channel = match self.channel.take() {
-            Some(channel) if channel.status().connected() => channel,
+            Some(channel) if channel.is_open() => channel,
             _ => self.line.channel(self.limit).await?,
         };
         let answer = timeout(self.limit, question(&channel)).await;
@@ -182,15 +167,11 @@ impl<'a> Desk<'a> {
 }
 
 /// Arguments as AMQP carries them.
-pub(super) fn table(arguments: BTreeMap<String, Argument>) -> FieldTable {
-    let mut table = FieldTable::default();
-    for (name, value) in arguments {
-        let value = match value {
-            Argument::Bool(value) => AMQPValue::Boolean(value),
-            Argument::Int(value) => AMQPValue::LongLongInt(value),
-            Argument::Text(value) => AMQPValue::LongString(LongString::from(value)),
-        };
-        table.insert(name.into(), value);
-    }
-    table
+pub(super) fn table(arguments: BTreeMap<String, Argument>) -> Headers {
+    let value = |value| match value {
+        Argument::Bool(value) => HeaderValue::Bool(value),
+        Argument::Int(value) => HeaderValue::Int(value),
+        Argument::Text(value) => HeaderValue::Text(value),
+    };
+    arguments.into_iter().map(|(name, argument)| (name, value(argument))).collect()
 }

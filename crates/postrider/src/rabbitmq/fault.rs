@@ -1,9 +1,8 @@
-//! What RabbitMQ and the driver said, as errors that say what to do.
+//! What RabbitMQ and the network said, as errors that say what to do.
 
 use std::error::Error as _;
 
-use lapin::ErrorKind;
-
+use super::amqp::Error;
 use crate::broker::{BrokerError, BrokerErrorKind};
 
 /// The reply codes of AMQP that are told apart.
@@ -17,20 +16,20 @@ pub(super) mod code {
 }
 
 /// The code and the text the server closed a channel or connection with.
-pub(super) fn reply(error: &lapin::Error) -> Option<(u16, &str)> {
-    match error.kind() {
-        ErrorKind::ProtocolError(said) => Some((said.get_id(), said.get_message().as_str())),
+pub(super) fn reply(error: &Error) -> Option<(u16, &str)> {
+    match error {
+        Error::Channel { code, text } | Error::Connection { code, text } => Some((*code, text)),
         _ => None,
     }
 }
 
 /// Whether this ends the channel alone; otherwise the connection is in doubt.
-pub(super) fn is_of_channel(error: &lapin::Error) -> bool {
-    error.is_amqp_soft_error()
+pub(super) fn is_of_channel(error: &Error) -> bool {
+    matches!(error, Error::Channel { .. })
 }
 
 /// The reason a published message was refused for what it is, if the server gave one.
-pub(super) fn refusal(error: &lapin::Error) -> Option<(u16, String)> {
+pub(super) fn refusal(error: &Error) -> Option<(u16, String)> {
     let (code, text) = reply(error)?;
     let advice = match code {
         code::NOT_FOUND => "declare the exchange (postrider topology apply)",
@@ -42,7 +41,7 @@ pub(super) fn refusal(error: &lapin::Error) -> Option<(u16, String)> {
 }
 
 /// An error while asking for something by name: `what` is "queue orders", `doing` is "declare".
-pub(super) fn asking(doing: &str, what: &str, error: lapin::Error) -> BrokerError {
+pub(super) fn asking(doing: &str, what: &str, error: Error) -> BrokerError {
     let said = reply(&error).map(|(code, text)| (code, text.to_owned()));
     let (kind, message) = match said {
         Some((code::NOT_FOUND, text)) if is_gone(&text) => (
@@ -64,6 +63,9 @@ pub(super) fn asking(doing: &str, what: &str, error: lapin::Error) -> BrokerErro
             BrokerErrorKind::Unavailable,
             format!("RabbitMQ could not {doing} {what} now: {text}; try again"),
         ),
+        None if matches!(error, Error::Unfit(_)) => {
+            (BrokerErrorKind::Mismatch, format!("cannot {doing} {what}: {error}"))
+        }
         None => (
             BrokerErrorKind::Unavailable,
             format!("the connection to RabbitMQ was lost while trying to {doing} {what}; try again"),
@@ -78,15 +80,9 @@ fn is_gone(text: &str) -> bool {
 }
 
 /// An error while connecting to `place` (host and port) as `user` to `vhost`. Never holds the password.
-pub(super) fn connecting(
-    place: &str,
-    user: &str,
-    vhost: &str,
-    tls: bool,
-    error: lapin::Error,
-) -> BrokerError {
+pub(super) fn connecting(place: &str, user: &str, vhost: &str, tls: bool, error: Error) -> BrokerError {
     let said = reply(&error).map(|(code, text)| (code, text.to_owned()));
-    let (kind, message) = match (said, error.kind()) {
+    let (kind, message) = match (said, &error) {
         (Some((code::ACCESS_REFUSED, _)), _) => (
             BrokerErrorKind::Denied,
             format!(
@@ -109,8 +105,8 @@ pub(super) fn connecting(
             BrokerErrorKind::Unavailable,
             format!("RabbitMQ at {place} closed the connection: {text}; trying again"),
         ),
-        (None, ErrorKind::IOError(io)) => io_trouble(place, tls, io),
-        (None, ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_)) => (
+        (None, Error::Io(io)) => io_trouble(place, tls, io),
+        (None, Error::NotUnderstood(_)) => (
             BrokerErrorKind::Unavailable,
             format!(
                 "what answers at {place} does not speak AMQP 0-9-1; check the port, and use amqps:// for TLS"

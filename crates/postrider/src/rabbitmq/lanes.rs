@@ -3,18 +3,25 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::{Channel, Confirmation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::amqp::confirms::Heard;
+use super::amqp::{Channel, Error, Pile};
+use super::confirms::Confirms;
+use super::fault;
 use super::line::Line;
 use super::link::Link;
-use super::{fault, values};
 use crate::broker::{BrokerError, BrokerErrorKind, Outgoing};
 
 /// Enough for the lanes of a relay and the retries of a consumer; RabbitMQ allows some 2,000.
 const MOST: usize = 16;
+/// Unconfirmed messages on one channel.
+const WINDOW: usize = 4096;
+/// Unconfirmed bytes on one channel, so that large bodies do not fill the memory.
+const WINDOW_BYTES: usize = 32 << 20;
+/// What is handed to the connection at a time: enough to be worth it, and RabbitMQ can begin before the rest is written.
+const PILE: usize = 64 << 10;
 
 /// The pool.
 pub(super) struct Lanes {
@@ -61,18 +68,16 @@ impl Lanes {
     }
 
     /// Ends a lane on which something was not heard to its end.
-    ///
-    /// What was handed to the driver goes out first: a publish that follows its channel's close would cost the connection.
     pub(super) fn retire(&self, lane: Lane) {
         let limit = self.link.settings().limits().confirm;
         let Lane { line, channel, _turn } = lane;
-        if !channel.status().connected() {
+        if !channel.is_open() {
             return;
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 line.unblocked().await;
-                let _late = timeout(limit, channel.wait_for_confirms()).await;
+                let _late = timeout(limit, channel.until_unheard(0)).await;
                 close(&channel).await;
             });
         }
@@ -80,15 +85,14 @@ impl Lanes {
 
     fn idle_on(&self, line: &Arc<Line>) -> Option<Channel> {
         let mut idle = self.lock();
-        idle.retain(|(on, channel)| Arc::ptr_eq(on, line) && channel.status().connected());
+        idle.retain(|(on, channel)| Arc::ptr_eq(on, line) && channel.is_open());
         idle.pop().map(|(_, channel)| channel)
     }
 
     async fn open_on(&self, line: &Line) -> Result<Channel, BrokerError> {
         let limit = self.link.settings().limits().call;
         let channel = line.channel(limit).await?;
-        let confirming = channel.confirm_select(ConfirmSelectOptions::default());
-        match timeout(limit, confirming).await {
+        match timeout(limit, channel.select_confirms()).await {
             Ok(Ok(())) => Ok(channel),
             Ok(Err(error)) => Err(fault::asking("use", "confirms", error)),
             Err(_) => Err(BrokerError::new(
@@ -110,37 +114,69 @@ impl Lanes {
 impl Lane {
     /// Whether it can still be used.
     pub(super) fn is_open(&self) -> bool {
-        self.channel.status().connected()
+        self.channel.is_open()
     }
 
-    /// Publishes a message, persistent and mandatory, and waits for its confirm.
-    pub(super) async fn send(&self, outgoing: &Outgoing) -> Result<Confirmation, NotSent> {
-        let Outgoing { exchange, routing_key, message } = outgoing;
-        let properties = values::to_amqp(message, self.line.frame_max()).map_err(NotSent::Refused)?;
-        let exchange = values::short("the exchange name", exchange.as_str()).map_err(NotSent::Refused)?;
-        let key = values::short("the routing key", routing_key.as_str()).map_err(NotSent::Refused)?;
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let confirm = self.channel.basic_publish(exchange, key, options, &message.body, properties).await?;
-        Ok(confirm.await?)
+    /// Begins to publish a batch, persistent and mandatory.
+    pub(super) fn begin(&self) -> Sending<'_> {
+        self.channel.begin_batch();
+        Sending { channel: &self.channel, pile: Pile::default(), sent: 0, bytes: 0, ended: None }
     }
 }
 
-/// Why a message was not confirmed.
-pub(super) enum NotSent {
-    /// No broker would take it.
-    Refused(String),
-    /// What ended the channel or the connection.
-    Failed(lapin::Error),
+/// A batch on its way.
+pub(super) struct Sending<'a> {
+    channel: &'a Channel,
+    pile: Pile,
+    /// Messages that were handed over, and their bytes since all were confirmed.
+    sent: usize,
+    bytes: usize,
+    ended: Option<Error>,
 }
 
-impl From<lapin::Error> for NotSent {
-    fn from(error: lapin::Error) -> Self {
-        Self::Failed(error)
+impl Sending<'_> {
+    /// Sends a message, in a while. An error says why no RabbitMQ would take it.
+    pub(super) async fn add(&mut self, outgoing: &Outgoing) -> Result<(), String> {
+        self.channel.pile(&mut self.pile, outgoing)?;
+        if self.pile.bytes() >= PILE {
+            self.hand_over().await;
+        }
+        Ok(())
+    }
+
+    /// Waits for all confirms. Says what was heard, and what ended the channel if something did.
+    pub(super) async fn finish(mut self) -> (Confirms, Option<Error>) {
+        self.hand_over().await;
+        self.until_unheard(0).await;
+        let (mut heard, returned) = self.channel.told();
+        // Of what was never handed over nothing was heard.
+        heard.resize(self.sent, Heard::Nothing);
+        (Confirms { heard, returned }, self.ended)
+    }
+
+    async fn hand_over(&mut self) {
+        self.sent += self.pile.messages();
+        self.bytes += self.pile.bytes();
+        if self.ended.is_none() {
+            self.ended = self.channel.publish(&self.pile).await.err();
+        }
+        self.pile.clear();
+        if self.bytes >= WINDOW_BYTES {
+            self.until_unheard(0).await;
+            self.bytes = 0;
+        } else {
+            self.until_unheard(WINDOW).await;
+        }
+    }
+
+    async fn until_unheard(&mut self, most: usize) {
+        if self.ended.is_none() {
+            self.ended = self.channel.until_unheard(most).await.err();
+        }
     }
 }
 
-/// Closes a channel in good order. Dropping it instead lets the driver close it, which can cost the connection when the
-/// server closes it at the same moment.
+/// Closes a channel in good order, and waits until it is.
 pub(super) async fn close(channel: &Channel) {
     const LIMIT: Duration = Duration::from_secs(5);
     let _late = close_within(channel, LIMIT).await;
@@ -148,5 +184,5 @@ pub(super) async fn close(channel: &Channel) {
 
 /// The same, and says whether it is closed now. Whatever else RabbitMQ answers, the channel is no more.
 pub(super) async fn close_within(channel: &Channel, limit: Duration) -> bool {
-    !channel.status().connected() || timeout(limit, channel.close(200, "done".into())).await.is_ok()
+    timeout(limit, channel.close()).await.is_ok()
 }

@@ -1,7 +1,7 @@
 //! A connection that is kept: lost, it is made again, on the next node, after a growing pause.
 //!
 //! Publishing and consuming have a link each, because RabbitMQ stops reading a connection that publishes while it is
-//! short of memory or disk: acks on the same connection would stall with it. The driver's own recovery is not used.
+//! short of memory or disk: acks on the same connection would stall with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -173,15 +173,15 @@ impl Keeper {
             let node = &nodes[next % nodes.len()];
             next += 1;
             match dial::dial(node, &config.tls, &name, limit).await {
-                Ok((connection, socket)) => {
-                    let line = Arc::new(Line::new(connection, socket, node.place.clone()));
+                Ok(connection) => {
+                    let line = Arc::new(Line::new(connection, node.place.clone()));
                     self.tell_connected(&line);
                     let since = clock.monotonic();
                     self.state.send_replace(State::Up(Arc::clone(&line)));
                     let why = line.until_lost(self.purpose).await;
                     self.state.send_replace(State::Down(None));
                     line.hang_up();
-                    self.tell_lost(&line, &why);
+                    self.tell_lost(&line, &why.to_string());
                     told = true;
                     failed = if clock.monotonic().saturating_sub(since) < SETTLED { failed + 1 } else { 0 };
                 }

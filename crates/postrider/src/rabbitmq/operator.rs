@@ -251,7 +251,7 @@ impl Operator {
         for node in self.config.nodes()? {
             let name = format!("{} topology", self.config.name);
             match dial::dial(&node, &self.config.tls, &name, self.config.limits.connect).await {
-                Ok((connection, socket)) => return Ok(Line::new(connection, socket, node.place)),
+                Ok(connection) => return Ok(Line::new(connection, node.place)),
                 Err(error) => why = Some(error),
             }
         }

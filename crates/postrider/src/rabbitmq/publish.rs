@@ -9,21 +9,14 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
-use super::confirms::Confirms;
 use super::fault;
-use super::lanes::{Lane, Lanes, NotSent};
+use super::lanes::{Lane, Lanes};
 use super::link::Link;
 use crate::broker::{BrokerError, Outgoing, Published};
 use crate::topology::ExchangeName;
 
-/// Unconfirmed messages on one channel: the driver looks through all of them at each confirm.
-const WINDOW: usize = 1024;
-/// Unconfirmed bytes on one channel, so that large bodies do not fill the memory.
-const WINDOW_BYTES: usize = 32 << 20;
 /// From this size on a message goes alone, because it may be more than the broker takes.
 const LARGE: usize = 4 << 20;
 
@@ -113,35 +106,20 @@ impl Publisher {
         indexes: &[usize],
     ) -> Result<Vec<usize>, BrokerError> {
         let lane = &*round.lane.insert(self.lanes.take().await?);
-        let mut confirms = Confirms::default();
-        let (mut sending, mut bytes) = (FuturesUnordered::new(), 0);
-        let mut closed_over_one = false;
-        let mut waiting = indexes.iter().copied();
-        loop {
-            while sending.len() < WINDOW && bytes < WINDOW_BYTES {
-                let Some(index) = waiting.next() else { break };
-                let outgoing = &round.batch[index];
-                bytes += outgoing.message.body.len();
-                sending.push(async move { (index, lane.send(outgoing).await) });
-            }
-            let Some((index, sent)) = sending.next().await else { break };
-            bytes -= round.batch[index].message.body.len();
-            match sent {
-                Ok(confirmation) => confirms.hear(index, confirmation),
-                Err(NotSent::Refused(why)) => round.answers[index] = Some(Published::Refused(why)),
-                Err(NotSent::Failed(error)) => {
-                    closed_over_one |= fault::is_of_channel(&error);
-                    confirms.hear_nothing(index);
-                }
+        let (mut sent, mut sending) = (Vec::with_capacity(indexes.len()), lane.begin());
+        for index in indexes.iter().copied() {
+            match sending.add(&round.batch[index]).await {
+                Ok(()) => sent.push(index),
+                Err(why) => round.answers[index] = Some(Published::Refused(why)),
             }
         }
-        drop(sending);
-        let sound = confirms.channel_is_sound();
-        for (index, answer) in confirms.judge(&round.batch) {
+        let (confirms, ended) = sending.finish().await;
+        let closed_over_one = ended.is_some_and(|error| fault::is_of_channel(&error));
+        for (index, answer) in confirms.judge(&round.batch, &sent) {
             round.answers[index] = answer;
         }
         if let Some(lane) = round.lane.take() {
-            if sound { self.lanes.give_back(lane) } else { self.lanes.retire(lane) }
+            if confirms.channel_is_sound() { self.lanes.give_back(lane) } else { self.lanes.retire(lane) }
         }
         let in_doubt = indexes.iter().copied().filter(|index| round.answers[*index].is_none());
         Ok(if closed_over_one { in_doubt.collect() } else { Vec::new() })

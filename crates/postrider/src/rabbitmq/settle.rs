@@ -5,18 +5,13 @@
 //! RabbitMQ means that the message is delivered again.
 
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
-use lapin::Channel;
-use lapin::options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions};
 use tokio::time::timeout;
 
+use super::amqp::{Channel, Settlement};
 use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Verdict};
 use crate::clock::Clock;
 
@@ -57,7 +52,7 @@ impl Unsettled {
     /// Ends the epoch: all its receipts are void. Acks that waited go, if the channel is there.
     pub(super) fn stop(&self) {
         let mut book = self.lock();
-        drop(book.flush());
+        book.flush();
         book.begin(None);
     }
 
@@ -90,19 +85,20 @@ impl RabbitSettler {
 #[async_trait]
 impl Settler for RabbitSettler {
     async fn settle(&self, settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
-        let (sending, watch) = {
+        let (channel, watch) = {
             let mut book = self.unsettled.lock();
-            let sending = book.send(settled, self.unsettled.most);
+            book.send(settled, self.unsettled.most);
             let waits = !book.acked.is_empty() && !book.watched;
             book.watched |= waits;
-            (sending, waits.then_some(book.epoch))
+            (book.channel.clone(), waits.then_some(book.epoch))
         };
         if let Some(epoch) = watch {
-            tokio::spawn(flush_soon(Arc::clone(&self.unsettled), epoch, self.clock.clone(), self.limit));
+            tokio::spawn(flush_soon(Arc::clone(&self.unsettled), epoch, self.clock.clone()));
         }
-        // A failed one means that the channel is gone, and that the broker delivers the message again.
-        match timeout(self.limit, join_all(sending)).await {
-            Ok(_sent_or_void) => Ok(()),
+        // Without a channel the broker delivers the messages again.
+        let Some(channel) = channel else { return Ok(()) };
+        match timeout(self.limit, channel.until_written()).await {
+            Ok(()) => Ok(()),
             Err(_) => Err(BrokerError::new(
                 BrokerErrorKind::Unavailable,
                 format!(
@@ -115,65 +111,59 @@ impl Settler for RabbitSettler {
 }
 
 /// Sends the acks that have waited long enough.
-async fn flush_soon(unsettled: Arc<Unsettled>, epoch: u64, clock: Clock, limit: Duration) {
+async fn flush_soon(unsettled: Arc<Unsettled>, epoch: u64, clock: Clock) {
     clock.sleep(COMPANY).await;
-    let sending = {
-        let mut book = unsettled.lock();
-        if book.epoch != epoch {
-            return;
-        }
+    let mut book = unsettled.lock();
+    if book.epoch == epoch {
         book.watched = false;
-        book.flush()
-    };
-    // If nobody reads them the next settlement says so.
-    let _sent_or_void = timeout(limit, join_all(sending)).await;
+        book.flush();
+    }
 }
-
-type Sending = Pin<Box<dyn Future<Output = lapin::Result<()>> + Send>>;
 
 impl Book {
     fn begin(&mut self, channel: Option<Channel>) {
         *self = Self { epoch: self.epoch + 1, channel, ..Self::default() };
     }
 
-    /// Hands the frames to the driver in one go. Order matters: a multiple ack that overtook an earlier settlement would
+    /// Hands all to the connection in one go. Order matters: a multiple ack that overtook an earlier settlement would
     /// settle that one too, and RabbitMQ closes the channel over a delivery that is settled twice.
-    fn send(&mut self, settled: Vec<(Receipt, Verdict)>, most: usize) -> Vec<Sending> {
+    fn send(&mut self, settled: Vec<(Receipt, Verdict)>, most: usize) {
         let epoch = self.epoch;
         let current = settled.into_iter().filter(|(receipt, _)| receipt.epoch == epoch);
-        let frames = self.plan(current.map(|(receipt, verdict)| (receipt.tag, verdict)), most);
-        self.start(frames)
+        let settlements = self.plan(current.map(|(receipt, verdict)| (receipt.tag, verdict)), most);
+        self.hand_over(settlements);
     }
 
     /// Sends all acks that wait.
-    fn flush(&mut self) -> Vec<Sending> {
-        let frames = self.one_by_one();
-        self.start(frames)
+    fn flush(&mut self) {
+        let settlements = self.one_by_one();
+        self.hand_over(settlements);
     }
 
-    fn start(&self, frames: Vec<Frame>) -> Vec<Sending> {
-        let Some(channel) = &self.channel else { return Vec::new() };
-        frames.into_iter().map(|frame| started(frame.send(channel.clone()))).collect()
+    fn hand_over(&self, settlements: Vec<Settlement>) {
+        if let Some(channel) = self.channel.as_ref().filter(|_| !settlements.is_empty()) {
+            channel.settle(settlements.into_iter());
+        }
     }
 
-    /// The frames to send now: one for each that is not acked, and one ack for all up to the first that is with the consumer
+    /// What to say now: a word for each that is not acked, and one ack for all up to the first that is with the consumer
     /// still. The acks behind that one wait, unless there are too many of them.
-    fn plan(&mut self, settled: impl Iterator<Item = (u64, Verdict)>, most: usize) -> Vec<Frame> {
-        let mut frames = Vec::new();
+    fn plan(&mut self, settled: impl Iterator<Item = (u64, Verdict)>, most: usize) -> Vec<Settlement> {
+        let mut settlements = Vec::new();
         for (tag, verdict) in settled {
             if !self.tags.contains(&tag) || self.acked.contains(&tag) {
                 continue;
             }
-            let frame = match verdict {
+            let settlement = match verdict {
                 Verdict::Ack => {
                     self.acked.insert(tag);
                     continue;
                 }
-                Verdict::Requeue => Frame::Requeue(tag),
-                Verdict::Reject => Frame::Reject(tag),
+                Verdict::Requeue => Settlement::Requeue(tag),
+                Verdict::Reject => Settlement::Reject(tag),
             };
             self.tags.remove(&tag);
-            frames.push(frame);
+            settlements.push(settlement);
         }
         let mut front = None;
         while let (Some(tag), Some(acked)) = (self.tags.first(), self.acked.first())
@@ -182,50 +172,19 @@ impl Book {
             front = self.acked.pop_first();
             self.tags.pop_first();
         }
-        frames.extend(front.map(Frame::AckUpTo));
+        settlements.extend(front.map(Settlement::AckUpTo));
         if self.acked.len() > most {
-            frames.extend(self.one_by_one());
+            settlements.extend(self.one_by_one());
         }
-        frames
+        settlements
     }
 
-    fn one_by_one(&mut self) -> Vec<Frame> {
+    fn one_by_one(&mut self) -> Vec<Settlement> {
         let acked = std::mem::take(&mut self.acked);
         for tag in &acked {
             self.tags.remove(tag);
         }
-        acked.into_iter().map(Frame::Ack).collect()
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Frame {
-    AckUpTo(u64),
-    Ack(u64),
-    Requeue(u64),
-    Reject(u64),
-}
-
-impl Frame {
-    async fn send(self, channel: Channel) -> lapin::Result<()> {
-        match self {
-            Self::AckUpTo(tag) => channel.basic_ack(tag, BasicAckOptions { multiple: true }).await,
-            Self::Ack(tag) => channel.basic_ack(tag, BasicAckOptions::default()).await,
-            // Not a reject: on RabbitMQ 4.3 a requeueing nack does not count towards the delivery limit, a reject does.
-            Self::Requeue(tag) => {
-                channel.basic_nack(tag, BasicNackOptions { requeue: true, multiple: false }).await
-            }
-            Self::Reject(tag) => channel.basic_reject(tag, BasicRejectOptions { requeue: false }).await,
-        }
-    }
-}
-
-/// Polls once, which hands the frame to the driver; what is left is to wait until it is written.
-fn started(sending: impl Future<Output = lapin::Result<()>> + Send + 'static) -> Sending {
-    let mut sending: Sending = Box::pin(sending);
-    match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        std::task::Poll::Ready(done) => Box::pin(std::future::ready(done)),
-        std::task::Poll::Pending => sending,
+        acked.into_iter().map(Settlement::Ack).collect()
     }
 }
 
@@ -238,15 +197,18 @@ mod tests {
         Book { tags: tags.iter().copied().collect(), ..Book::default() }
     }
 
-    fn plan(book: &mut Book, settled: &[(u64, Verdict)]) -> Vec<Frame> {
+    fn plan(book: &mut Book, settled: &[(u64, Verdict)]) -> Vec<Settlement> {
         book.plan(settled.iter().copied(), 2)
     }
 
     #[test]
     fn acks_at_the_front_go_as_one() {
         let mut book = book(&[3, 4, 5, 7, 9]);
-        assert_eq!(plan(&mut book, &[(5, Ack), (3, Ack), (4, Ack)]), [Frame::AckUpTo(5)]);
-        assert_eq!(plan(&mut book, &[(7, Reject), (9, Ack)]), [Frame::Reject(7), Frame::AckUpTo(9)]);
+        assert_eq!(plan(&mut book, &[(5, Ack), (3, Ack), (4, Ack)]), [Settlement::AckUpTo(5)]);
+        assert_eq!(
+            plan(&mut book, &[(7, Reject), (9, Ack)]),
+            [Settlement::Reject(7), Settlement::AckUpTo(9)]
+        );
         assert!(book.tags.is_empty());
     }
 
@@ -255,7 +217,7 @@ mod tests {
         let mut book = book(&[1, 2, 3, 4]);
         assert_eq!(plan(&mut book, &[(2, Ack), (3, Ack)]), []);
         assert_eq!(plan(&mut book, &[(3, Requeue)]), [], "it is acked already");
-        assert_eq!(plan(&mut book, &[(1, Requeue)]), [Frame::Requeue(1), Frame::AckUpTo(3)]);
+        assert_eq!(plan(&mut book, &[(1, Requeue)]), [Settlement::Requeue(1), Settlement::AckUpTo(3)]);
         assert_eq!(book.tags, BTreeSet::from([4]));
     }
 
@@ -264,11 +226,11 @@ mod tests {
         let mut book = book(&[1, 2, 3, 4, 5]);
         assert_eq!(
             plan(&mut book, &[(2, Ack), (4, Ack), (5, Ack)]),
-            [Frame::Ack(2), Frame::Ack(4), Frame::Ack(5)]
+            [Settlement::Ack(2), Settlement::Ack(4), Settlement::Ack(5)]
         );
         assert_eq!(plan(&mut book, &[(4, Ack), (9, Ack)]), [], "settled before, and never handed out");
         assert_eq!(plan(&mut book, &[(3, Ack)]), []);
-        assert_eq!(book.one_by_one(), [Frame::Ack(3)]);
+        assert_eq!(book.one_by_one(), [Settlement::Ack(3)]);
         assert_eq!(book.tags, BTreeSet::from([1]));
     }
 }

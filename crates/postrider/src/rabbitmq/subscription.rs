@@ -1,23 +1,24 @@
 //! Receiving from a queue: a consumer that starts again by itself after a lost connection.
 //!
-//! Deliveries wait in the driver's buffer, which the prefetch bounds. Each start is a new epoch with a channel of its own;
+//! Deliveries wait on the channel, which the prefetch bounds. Each start is a new epoch with a channel of its own;
 //! receipts of an earlier one are void, because RabbitMQ delivers those messages again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{FutureExt as _, StreamExt as _};
-use lapin::options::{BasicConsumeOptions, BasicQosOptions};
-use lapin::types::FieldTable;
-use lapin::{Channel, Consumer};
+use bytes::Bytes;
 use tokio::time::timeout;
 
+use super::amqp::content::Content;
+use super::amqp::{Arrived, Channel, Consumer};
 use super::line::Line;
 use super::link::{self, Link};
 use super::settle::{RabbitSettler, Unsettled};
-use super::{fault, lanes, replace, values};
-use crate::broker::{BrokerError, BrokerErrorKind, Delivery, HeaderValue, Receipt, Settler, Subscription};
+use super::{fault, lanes, replace};
+use crate::broker::{
+    BrokerError, BrokerErrorKind, Delivery, HeaderValue, Headers, Message, Receipt, Settler, Subscription,
+};
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
 /// A queue that is gone for longer than this does not come back by itself.
@@ -62,15 +63,9 @@ impl RabbitSubscription {
         let limit = self.link.settings().limits().call;
         let channel = line.channel(limit).await?;
         let mut opening = Opening { line: line.clone(), channel: channel.clone(), done: false };
-        let asking = async {
-            channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
-            let queue = self.queue.as_str().into();
-            channel
-                .basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default())
-                .await
-        };
         let what = format!("queue {}", self.queue);
-        match timeout(limit, asking).await {
+        let none = Headers::new();
+        match timeout(limit, channel.consume(self.queue.as_str(), self.prefetch, &none)).await {
             Ok(Ok(consumer)) => {
                 opening.done = true;
                 let epoch = self.unsettled.start(channel.clone());
@@ -140,7 +135,7 @@ struct Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if !self.done
-            && self.channel.status().connected()
+            && self.channel.is_open()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (line, channel) = (self.line.clone(), self.channel.clone());
@@ -150,14 +145,13 @@ impl Drop for Opening {
 }
 
 impl Session {
-    /// Closes the channel before the consumer goes, so that the driver has nothing to cancel on a dead channel.
+    /// Closes the channel, surely.
     fn end(self) {
-        if self.channel.status().connected()
+        if self.channel.is_open()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(async move {
                 close_surely(&self.line, &self.channel).await;
-                drop(self.consumer);
             });
         }
     }
@@ -191,27 +185,20 @@ impl Subscription for RabbitSubscription {
                 self.reopen().await?;
             }
             let Some(session) = &mut self.session else { continue };
-            let mut deliveries = Vec::new();
-            let mut next = session.consumer.next().await;
-            let ended = loop {
-                match next {
-                    Some(Ok(delivery)) => deliveries.push(received(delivery, session.epoch, &self.queue)),
-                    Some(Err(error)) => break Some(error.to_string()),
-                    None => break Some("RabbitMQ cancelled the consumer".to_owned()),
-                }
-                if deliveries.len() >= max.max(1) {
-                    break None;
-                }
-                match session.consumer.next().now_or_never() {
-                    Some(more) => next = more,
-                    None => break None,
-                }
-            };
-            if let Some(why) = ended {
-                // What was read from an ended channel comes again; handing it out now would only make duplicates.
+            let mut arrived = Vec::new();
+            session.consumer.recv_many(&mut arrived, max.max(1)).await;
+            // What was read before the end comes again; handing it out now would only make duplicates.
+            if session.consumer.is_closed() {
+                let why = match session.channel.is_open() {
+                    true => "RabbitMQ cancelled the consumer".to_owned(),
+                    false => session.channel.why_ended().to_string(),
+                };
                 self.end_session(&why);
                 continue;
             }
+            let epoch = session.epoch;
+            let received = |arrived| received(arrived, epoch, &self.queue);
+            let deliveries: Vec<_> = arrived.into_iter().map(received).collect();
             self.unsettled.hand_out(session.epoch, &deliveries);
             return Ok(deliveries);
         }
@@ -224,22 +211,30 @@ impl Subscription for RabbitSubscription {
     }
 }
 
-fn received(delivery: lapin::message::Delivery, epoch: u64, queue: &QueueName) -> Delivery {
-    let mut message = values::from_amqp(&delivery.properties, delivery.data);
-    let mut exchange = delivery.exchange.to_string();
+/// A body of at least this size stays where it was read to; a smaller one would hold much more memory than it has.
+const LARGE: usize = 16 << 10;
+
+fn received(arrived: Arrived, epoch: u64, queue: &QueueName) -> Delivery {
+    let Arrived { tag, redelivered, exchange, routing_key, header, body } = arrived;
+    // What no client can read (RabbitMQ itself takes tables apart and would not pass it on) is a message without properties:
+    // its body is not lost.
+    let read = Content::read(&header).and_then(|(_, content)| content.message());
+    let mut message = read.unwrap_or_else(|_| Message::default());
+    message.body = if body.len() < LARGE { Bytes::copy_from_slice(&body) } else { body };
+    let mut exchange = String::from_utf8_lossy(&exchange);
     // A message that was moved while its queue was replaced tells where it was published first.
     if exchange.ends_with(replace::BACK)
         && let Some(HeaderValue::Text(first)) = message.headers.remove(replace::EXCHANGE)
     {
-        exchange = first;
+        exchange = first.into();
     }
     Delivery {
         message,
         // Only a NUL byte, which AMQP allows and no store does, can make these fail.
         exchange: ExchangeName::new(exchange).unwrap_or_else(|_| ExchangeName::default_exchange()),
-        routing_key: RoutingKey::new(delivery.routing_key.as_str())
+        routing_key: RoutingKey::new(String::from_utf8_lossy(&routing_key))
             .unwrap_or_else(|_| RoutingKey::to_queue(queue)),
-        redelivered: delivery.redelivered,
-        receipt: Receipt { epoch, tag: delivery.delivery_tag },
+        redelivered,
+        receipt: Receipt { epoch, tag },
     }
 }

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use lapin::types::FieldTable;
 use serde_json::{Value, json};
 
 use super::{ASIDE, REGISTERED, Replacement};
-use crate::broker::{BrokerError, BrokerErrorKind};
+use crate::broker::{BrokerError, BrokerErrorKind, Headers};
 use crate::rabbitmq::desk::{self, Desk};
 use crate::topology::observed::{self, Policy};
 use crate::topology::{Argument, Exchange, ExchangeKind, ExchangeName};
@@ -38,7 +37,7 @@ impl Replacement<'_> {
     }
 
     /// A quorum queue from which nothing expires by itself. What carries a time of its own dies to where it would have died.
-    fn aside_arguments(&self) -> FieldTable {
+    fn aside_arguments(&self) -> Headers {
         let mut arguments: BTreeMap<String, Argument> = BTreeMap::new();
         let mut set = |name: &str, value: Argument| _ = arguments.insert(name.to_owned(), value);
         set("x-queue-type", "quorum".into());

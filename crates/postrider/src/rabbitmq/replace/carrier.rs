@@ -6,17 +6,13 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::join_all;
-use lapin::message::Delivery;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
-};
-use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use lapin::{BasicProperties, Channel, Confirmation, Consumer};
 use tokio::time::timeout;
 
-use crate::broker::{BrokerError, BrokerErrorKind};
+use crate::broker::{BrokerError, BrokerErrorKind, HeaderValue, Headers};
+use crate::rabbitmq::amqp::confirms::Heard;
+use crate::rabbitmq::amqp::content::{Content, Table};
+use crate::rabbitmq::amqp::wire::Malformed;
+use crate::rabbitmq::amqp::{Arrived, Channel, Consumer, Error, Pile, Settlement, table};
 use crate::rabbitmq::line::Line;
 use crate::rabbitmq::{fault, lanes};
 
@@ -26,6 +22,8 @@ const PREFETCH: u16 = 1000;
 const BATCH: usize = 500;
 /// The same in bytes.
 const BATCH_BYTES: usize = 16 << 20;
+/// What is handed to the connection at a time.
+const PILE: usize = 64 << 10;
 
 /// Where a message was published to first, while it is carried.
 pub(in crate::rabbitmq) const EXCHANGE: &str = "x-postrider-exchange";
@@ -63,12 +61,10 @@ impl Carrier {
         limit: Duration,
     ) -> Result<Self, BrokerError> {
         let (consuming, publishing) = (line.channel(limit).await?, line.channel(limit).await?);
+        let first = Headers::from([("x-priority".to_owned(), HeaderValue::Int(10))]);
         let opening = async {
-            publishing.confirm_select(ConfirmSelectOptions::default()).await?;
-            consuming.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
-            let mut first = FieldTable::default();
-            first.insert("x-priority".into(), AMQPValue::LongInt(10));
-            consuming.basic_consume(from.into(), "".into(), BasicConsumeOptions::default(), first).await
+            publishing.select_confirms().await?;
+            consuming.consume(from, PREFETCH, &first).await
         };
         let consumer = match timeout(limit, opening).await {
             Ok(Ok(consumer)) => consumer,
@@ -80,120 +76,128 @@ impl Carrier {
 
     /// Carries what is there, or what comes within `patience`; at most a batch. None carried means silence.
     pub(super) async fn carry(&mut self, patience: Duration) -> Result<usize, BrokerError> {
-        let Ok(first) = timeout(patience, self.consumer.next()).await else { return Ok(0) };
-        let (mut batch, mut bytes, mut next) = (Vec::new(), 0, first);
-        loop {
-            match next {
-                Some(Ok(delivery)) => {
-                    bytes += delivery.data.len();
-                    batch.push(delivery);
+        let mut batch = Vec::new();
+        let (mut bytes, mut wait) = (0, patience);
+        while batch.len() < BATCH && bytes < BATCH_BYTES {
+            match timeout(wait, self.consumer.recv()).await {
+                Ok(Some(arrived)) => {
+                    bytes += arrived.body.len();
+                    batch.push(arrived);
                 }
-                Some(Err(error)) => return Err(fault::asking("move messages of", "the queue", error)),
-                None => return Err(lost("the consumer was cancelled while messages were moved")),
+                Ok(None) if self.consuming.is_open() => {
+                    return Err(lost("the consumer was cancelled while messages were moved"));
+                }
+                Ok(None) => {
+                    return Err(fault::asking("move messages of", "the queue", self.consuming.why_ended()));
+                }
+                Err(_) => break,
             }
-            if batch.len() >= BATCH || bytes >= BATCH_BYTES {
-                break;
-            }
-            match futures_util::FutureExt::now_or_never(self.consumer.next()) {
-                Some(more) => next = more,
-                None => break,
-            }
+            wait = Duration::ZERO;
         }
-        self.publish(&batch).await?;
         let Some(last) = batch.last() else { return Ok(0) };
-        let ack = self.consuming.basic_ack(last.delivery_tag, BasicAckOptions { multiple: true });
-        match timeout(self.limit, ack).await {
-            Ok(Ok(())) => Ok(batch.len()),
-            Ok(Err(error)) => Err(fault::asking("move messages of", "the queue", error)),
+        self.publish(&batch).await?;
+        self.consuming.settle(std::iter::once(Settlement::AckUpTo(last.tag)));
+        match timeout(self.limit, self.consuming.until_written()).await {
+            Ok(()) if self.consuming.is_open() => Ok(batch.len()),
+            Ok(()) => Err(fault::asking("move messages of", "the queue", self.consuming.why_ended())),
             Err(_) => Err(late("take our acks")),
         }
     }
 
     /// Every one confirmed, or an error: then none is acked, and all of them come again.
-    async fn publish(&self, batch: &[Delivery]) -> Result<(), BrokerError> {
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let sending = batch.iter().map(|delivery| async move {
-            let properties = labelled(delivery, self.way);
-            let exchange = ShortString::from(self.exchange.as_str());
-            let key = delivery.routing_key.clone();
-            self.publishing.basic_publish(exchange, key, options, &delivery.data, properties).await?.await
-        });
+    async fn publish(&self, batch: &[Arrived]) -> Result<(), BrokerError> {
         let limit = self.limit.max(Duration::from_secs(30));
-        let Ok(answers) = timeout(limit, join_all(sending)).await else {
+        let Ok(published) = timeout(limit, self.publish_all(batch)).await else {
             return Err(late("confirm what was moved"));
         };
-        for answer in answers {
-            match answer {
-                Ok(Confirmation::Ack(None)) => {}
-                Ok(_) => {
-                    return Err(lost(
-                        "RabbitMQ did not take a message that was moved; it is still where it was",
-                    ));
-                }
-                Err(error) => {
-                    return Err(fault::asking("publish to", &format!("exchange {}", self.exchange), error));
-                }
-            }
+        let what = format!("exchange {}", self.exchange);
+        published.map_err(|error| fault::asking("publish to", &what, error))?;
+        let (heard, returned) = self.publishing.told();
+        if !returned.is_empty() || heard.iter().any(|heard| *heard != Heard::Ack) {
+            return Err(lost("RabbitMQ did not take a message that was moved; it is still where it was"));
         }
         Ok(())
+    }
+
+    async fn publish_all(&self, batch: &[Arrived]) -> Result<(), Error> {
+        self.publishing.begin_batch();
+        let mut pile = Pile::default();
+        for arrived in batch {
+            let (_, content) = Content::read(&arrived.header)?;
+            let headers = relabelled(&content, arrived, self.way)?;
+            let content = on_its_way(content, &headers, self.way);
+            let to = (self.exchange.as_bytes(), &arrived.routing_key[..]);
+            self.publishing.pile_as_is(&mut pile, to, &content, &arrived.body).map_err(Error::Unfit)?;
+            if pile.bytes() >= PILE {
+                self.publishing.publish(&pile).await?;
+                pile.clear();
+            }
+        }
+        self.publishing.publish(&pile).await?;
+        self.publishing.until_unheard(0).await
     }
 
     /// Stops. What was not carried goes back to the queue it came from.
     pub(super) async fn close(self) {
         tokio::join!(lanes::close(&self.consuming), lanes::close(&self.publishing));
-        drop(self.consumer);
     }
 }
 
-/// The properties of a message on its way: as they are, except for those that RabbitMQ would act upon.
-fn labelled(delivery: &Delivery, way: Way) -> BasicProperties {
-    let from = &delivery.properties;
-    let mut headers = from.headers().as_ref().map(|headers| headers.inner().clone()).unwrap_or_default();
-    // The broker's own count of this queue's deliveries.
-    headers.remove("x-delivery-count");
-    let text = |value: &str| AMQPValue::LongString(LongString::from(value));
-    let taken = |value: Option<AMQPValue>| match value {
-        Some(AMQPValue::LongString(text)) => Some(ShortString::from(text.to_string())),
-        _ => None,
+/// The headers of a message on its way.
+struct Relabelled {
+    table: Vec<u8>,
+    /// How long it may live, if that was among them.
+    expiration: Option<Vec<u8>>,
+}
+
+/// The headers as they stand, except for those that RabbitMQ would act upon, and with those that keep what it would.
+fn relabelled(content: &Content<'_>, arrived: &Arrived, way: Way) -> Result<Relabelled, Malformed> {
+    let inside = match content.headers {
+        Some(Table::Written(inside)) => inside,
+        _ => &[],
     };
-    let mut expiration = from.expiration().clone();
-    match way {
-        Way::Aside => {
-            let first = text(delivery.exchange.as_str());
-            headers.entry(EXCHANGE.into()).or_insert(first);
-            if let Some(expiration) = expiration.take() {
-                headers.insert(EXPIRATION.into(), text(expiration.as_str()));
-            }
+    let mut labels = Relabelled { table: Vec::with_capacity(inside.len() + 128), expiration: None };
+    let mut knows_its_exchange = false;
+    for entry in table::entries(inside) {
+        let (name, entry) = entry?;
+        let is = |label: &str| name == label.as_bytes();
+        knows_its_exchange |= is(EXCHANGE);
+        // The broker's own count of this queue's deliveries.
+        if is("x-delivery-count") || is(USER) && content.user_id.is_some() {
+            continue;
         }
-        Way::Back => {
-            if let Some(kept) = taken(headers.remove(EXPIRATION)) {
-                expiration = Some(kept);
-            }
-            // Came here by a binding while the queue was replaced, and was not carried aside.
-            headers.entry(EXCHANGE.into()).or_insert_with(|| text(delivery.exchange.as_str()));
+        if is(EXPIRATION) && (way == Way::Back || content.expiration.is_some()) {
+            // The name with its length, the type, four bytes of length, the text.
+            labels.expiration = entry.get(name.len() + 6..).map(<[u8]>::to_vec);
+            continue;
         }
+        labels.table.extend_from_slice(entry);
     }
-    if let Some(user) = from.user_id() {
-        headers.insert(USER.into(), text(user.as_str()));
+    let mut add = |name: &str, value: &[u8]| {
+        let value = HeaderValue::Text(String::from_utf8_lossy(value).into_owned());
+        // The names are short.
+        table::put_entry(&mut labels.table, name, &value).map_err(|_| Malformed)
+    };
+    // Came back without it: by a binding while the queue was replaced, and was not carried aside.
+    if !knows_its_exchange {
+        add(EXCHANGE, &arrived.exchange)?;
     }
-    rebuilt(from, FieldTable::from(headers), expiration)
+    if let Some(expiration) = content.expiration.filter(|_| way == Way::Aside) {
+        add(EXPIRATION, expiration)?;
+    }
+    if let Some(user) = content.user_id {
+        add(USER, user)?;
+    }
+    Ok(labels)
 }
 
-/// All properties but the user's id, which RabbitMQ would check against ours.
-fn rebuilt(from: &BasicProperties, headers: FieldTable, expiration: Option<ShortString>) -> BasicProperties {
-    let mut to = BasicProperties::default().with_headers(headers);
-    macro_rules! copy {
-        ($($get:ident $with:ident),*) => { $( if let Some(value) = from.$get() { to = to.$with(value.clone()); } )* };
-    }
-    copy!(
-        content_type with_content_type, content_encoding with_content_encoding, delivery_mode with_delivery_mode,
-        priority with_priority, correlation_id with_correlation_id, reply_to with_reply_to, message_id with_message_id,
-        timestamp with_timestamp, kind with_type, app_id with_app_id, cluster_id with_cluster_id
-    );
-    match expiration {
-        Some(expiration) => to.with_expiration(expiration),
-        None => to,
-    }
+/// All properties but the user's id, which RabbitMQ would check against ours, and on the way aside the time to live.
+fn on_its_way<'a>(content: Content<'a>, labels: &'a Relabelled, way: Way) -> Content<'a> {
+    let expiration = match way {
+        Way::Aside => None,
+        Way::Back => labels.expiration.as_deref().or(content.expiration),
+    };
+    Content { headers: Some(Table::Written(&labels.table)), expiration, user_id: None, ..content }
 }
 
 fn late(doing: &str) -> BrokerError {

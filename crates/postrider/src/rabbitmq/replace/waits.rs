@@ -6,13 +6,11 @@
 
 use std::time::Duration;
 
-use lapin::options::{BasicConsumeOptions, BasicQosOptions};
-use lapin::types::FieldTable;
-use lapin::{Channel, Consumer};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::broker::{BrokerError, BrokerErrorKind};
+use crate::broker::{BrokerError, BrokerErrorKind, Headers};
+use crate::rabbitmq::amqp::{Channel, Consumer};
 use crate::rabbitmq::line::Line;
 use crate::rabbitmq::{fault, lanes};
 use crate::topology::observed::Queue;
@@ -64,14 +62,8 @@ impl Held {
 
 async fn hold(line: &Line, queue: &str, limit: Duration) -> Result<(Channel, Consumer), BrokerError> {
     let channel = line.channel(limit).await?;
-    let opening = async {
-        channel.basic_qos(u16::MAX, BasicQosOptions::default()).await?;
-        channel
-            .basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
-            .await
-    };
     let what = format!("queue {queue}");
-    match timeout(limit, opening).await {
+    match timeout(limit, channel.consume(queue, u16::MAX, &Headers::new())).await {
         Ok(Ok(consumer)) => Ok((channel, consumer)),
         Ok(Err(error)) => Err(fault::asking("hold back", &what, error)),
         Err(_) => Err(BrokerError::new(

@@ -1,0 +1,194 @@
+//! What everything travels in: a type, a channel, a length, a payload and a mark at the end.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+use super::Error;
+use super::content::Content;
+use super::method::{self, Method};
+use super::wire::{TooLong, sized};
+use crate::broker::Outgoing;
+
+pub(super) const METHOD: u8 = 1;
+pub(super) const HEADER: u8 = 2;
+pub(super) const BODY: u8 = 3;
+pub(super) const HEARTBEAT: u8 = 8;
+const END: u8 = 0xCE;
+
+/// Type, channel and length.
+const BEFORE: usize = 7;
+/// What a frame takes beside its payload.
+pub(super) const AROUND: usize = BEFORE + 1;
+/// Says that we are alive.
+pub(super) const I_AM_HERE: [u8; AROUND] = [HEARTBEAT, 0, 0, 0, 0, 0, 0, END];
+
+/// A frame that has arrived.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) kind: u8,
+    pub(super) channel: u16,
+    pub(super) payload: Bytes,
+}
+
+/// Takes the next frame off the front, once it is whole.
+pub(super) fn take(arrived: &mut BytesMut, frame_max: usize) -> Result<Option<Frame>, Error> {
+    let Some(&[kind, c1, c2, s1, s2, s3, s4]) = arrived.first_chunk::<BEFORE>() else {
+        return Ok(None);
+    };
+    let size = u32::from_be_bytes([s1, s2, s3, s4]) as usize;
+    if !matches!(kind, METHOD | HEADER | BODY | HEARTBEAT) || size + AROUND > frame_max {
+        return Err(Error::NotUnderstood(format!("a frame of type {kind} with {size} bytes")));
+    }
+    if arrived.len() < size + AROUND {
+        // The rest is on its way: one read shall be enough for it.
+        arrived.reserve(size + AROUND - arrived.len());
+        return Ok(None);
+    }
+    if arrived[BEFORE + size] != END {
+        return Err(Error::NotUnderstood("a frame without its end".to_owned()));
+    }
+    arrived.advance(BEFORE);
+    let payload = arrived.split_to(size).freeze();
+    arrived.advance(1);
+    Ok(Some(Frame { kind, channel: u16::from_be_bytes([c1, c2]), payload }))
+}
+
+/// Writes a frame around whatever is written inside.
+pub(super) fn put<T>(out: &mut Vec<u8>, kind: u8, channel: u16, inside: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    out.push(kind);
+    out.extend_from_slice(&channel.to_be_bytes());
+    let told = sized(out, inside);
+    out.push(END);
+    told
+}
+
+/// Writes a message that is published: what to do with it, its properties, and its body in as many frames as it takes.
+///
+/// An error says why no RabbitMQ would take it, and leaves what was written before as it was: a property or header name over
+/// 255 bytes, or more headers than one frame holds, which would close the connection and not the channel.
+pub(super) fn put_publish(
+    out: &mut Vec<u8>,
+    channel: u16,
+    outgoing: &Outgoing,
+    frame_max: usize,
+) -> Result<(), String> {
+    let Outgoing { exchange, routing_key, message } = outgoing;
+    let address = (exchange.as_str().as_bytes(), routing_key.as_str().as_bytes());
+    put_content(out, channel, address, &Content::of(message), &message.body, frame_max)
+}
+
+/// The same for a message in parts; `to` is the exchange and the routing key.
+pub(super) fn put_content(
+    out: &mut Vec<u8>,
+    channel: u16,
+    (exchange, key): (&[u8], &[u8]),
+    content: &Content<'_>,
+    body: &[u8],
+    frame_max: usize,
+) -> Result<(), String> {
+    let start = out.len();
+    let refused = |out: &mut Vec<u8>, why: String| {
+        out.truncate(start);
+        Err(why)
+    };
+    let long = |long: TooLong| long.to_string();
+    let addressed = put(out, METHOD, channel, |out| method::put_publish(out, exchange, key));
+    if let Err(why) = addressed.map_err(long) {
+        return refused(out, why);
+    }
+    let headers = out.len();
+    if let Err(why) = put(out, HEADER, channel, |out| content.put(out, body.len())).map_err(long) {
+        return refused(out, why);
+    }
+    let size = out.len() - headers;
+    if size > frame_max {
+        return refused(
+            out,
+            format!(
+                "its headers take {size} bytes, more than the {frame_max} of one frame; put what is large into the body"
+            ),
+        );
+    }
+    for part in body.chunks(frame_max - AROUND) {
+        put(out, BODY, channel, |out| out.extend_from_slice(part));
+    }
+    Ok(())
+}
+
+/// Writes a method.
+pub(super) fn put_method(out: &mut Vec<u8>, channel: u16, method: &Method) {
+    put(out, METHOD, channel, |out| out.extend_from_slice(method.bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{HeaderValue, Headers, Message, Properties};
+    use crate::topology::{ExchangeName, RoutingKey};
+
+    const FRAME_MAX: usize = 4096;
+
+    fn outgoing(message: Message) -> Outgoing {
+        Outgoing {
+            exchange: ExchangeName::new("orders").unwrap(),
+            routing_key: RoutingKey::new("order.created").unwrap(),
+            message,
+        }
+    }
+
+    #[test]
+    fn a_body_goes_in_as_many_frames_as_it_takes() {
+        let body = vec![7; 10_000];
+        let message = Message { body: body.clone().into(), ..Message::default() };
+        let mut out = Vec::new();
+        put_publish(&mut out, 3, &outgoing(message), FRAME_MAX).unwrap();
+        let mut arrived = BytesMut::from(&out[..]);
+        let mut frames = Vec::new();
+        while let Some(frame) = take(&mut arrived, FRAME_MAX).unwrap() {
+            assert_eq!(frame.channel, 3);
+            frames.push(frame);
+        }
+        assert!(arrived.is_empty());
+        assert_eq!(frames.iter().map(|frame| frame.kind).collect::<Vec<_>>(), [1, 2, 3, 3, 3]);
+        assert_eq!(frames[2..].iter().flat_map(|frame| frame.payload.to_vec()).collect::<Vec<_>>(), body);
+        assert_eq!(Content::read(&frames[1].payload).unwrap().0, 10_000);
+    }
+
+    #[test]
+    fn a_frame_is_taken_when_it_is_whole_however_its_bytes_arrive() {
+        let mut out = Vec::new();
+        put_publish(&mut out, 1, &outgoing(Message::default()), FRAME_MAX).unwrap();
+        let mut arrived = BytesMut::new();
+        let mut taken = 0;
+        for byte in &out {
+            arrived.extend_from_slice(&[*byte]);
+            taken += usize::from(take(&mut arrived, FRAME_MAX).unwrap().is_some());
+        }
+        assert_eq!((taken, arrived.len()), (2, 0));
+    }
+
+    #[test]
+    fn what_no_frame_can_carry_is_refused_and_leaves_no_trace() {
+        let long = Message {
+            properties: Properties { message_id: Some("x".repeat(256)), ..Properties::default() },
+            ..Message::default()
+        };
+        let mut out = b"before".to_vec();
+        let why = put_publish(&mut out, 1, &outgoing(long), FRAME_MAX).unwrap_err();
+        assert!(why.contains("message_id has 256 bytes"), "{why}");
+        let wide = Message {
+            headers: Headers::from([("big".into(), HeaderValue::Text("x".repeat(FRAME_MAX)))]),
+            ..Message::default()
+        };
+        let why = put_publish(&mut out, 1, &outgoing(wide), FRAME_MAX).unwrap_err();
+        assert!(why.contains("one frame"), "{why}");
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn what_is_no_frame_is_not_waited_for() {
+        for bytes in [&b"HTTP/1.1 400 Bad Request"[..], b"AMQP\x00\x00\x09\x01", &[1, 0, 1, 255, 0, 0, 0]] {
+            assert!(take(&mut BytesMut::from(bytes), FRAME_MAX).is_err(), "{bytes:?}");
+        }
+        assert!(take(&mut BytesMut::from(&[8, 0, 0, 0, 0, 0, 0, 1][..]), FRAME_MAX).is_err());
+    }
+}
