@@ -31,11 +31,12 @@ use crate::{Envelope, EventType, InvalidText, WireFormat};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("amqp", amqp),
     ("answer", answer),
     ("archive", archive),
     ("envelope", envelope),
+    ("frames", frames),
     ("headers", headers),
     ("letter", letter),
     ("names", names),
@@ -75,6 +76,12 @@ pub fn amqp(data: &[u8]) {
     if let Some(headers) = crate::rabbitmq::headers_of(data) {
         passed_on(&message(b"{}", headers));
     }
+}
+
+/// Frames as RabbitMQ sends them, with the properties of messages in some.
+pub fn frames(data: &[u8]) {
+    #[cfg(feature = "rabbitmq")]
+    crate::rabbitmq::messages_of(data).iter().for_each(passed_on);
 }
 
 /// A line of an archive.

@@ -24,6 +24,8 @@ mod replace;
 mod settle;
 mod subscription;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use amqp::trial::{headers_of, messages_of, there_and_back};
 pub use config::{RabbitMqConfig, RabbitMqTls};
 pub use operator::{ApplyError, Operator};
 use std::sync::Arc;
@@ -115,29 +117,4 @@ impl Broker for RabbitMq {
     async fn close(&self) {
         tokio::join!(self.publishing.close(), self.consuming.close());
     }
-}
-
-/// A message as it arrives after a way through RabbitMQ, or why it cannot go.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn there_and_back(message: &crate::broker::Message) -> Result<crate::broker::Message, String> {
-    use self::amqp::content::Content;
-    let mut out = Vec::new();
-    Content::of(message).put(&mut out, message.body.len()).map_err(|long| long.to_string())?;
-    let (size, content) = Content::read(&out).map_err(|malformed| malformed.to_string())?;
-    assert_eq!(size, message.body.len() as u64);
-    let arrived = content.message().map_err(|malformed| malformed.to_string())?;
-    Ok(crate::broker::Message { body: message.body.clone(), ..arrived })
-}
-
-/// The headers in a table as it travels, which say the same when they are sent on. Nothing if it is no table.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn headers_of(table: &[u8]) -> Option<crate::broker::Headers> {
-    use self::amqp::{table, wire::Reader};
-    let headers = table::read(Reader(table).long().ok()?).ok()?;
-    let mut again = Vec::new();
-    table::put(&mut again, &headers).ok()?;
-    let again = Reader(&again).long().ok().and_then(|inside| table::read(inside).ok());
-    // As text: a number that is none does not equal itself.
-    assert_eq!(format!("{again:?}"), format!("{:?}", Some(&headers)));
-    Some(headers)
 }

@@ -18,6 +18,8 @@ mod method;
 mod pump;
 mod state;
 pub(super) mod table;
+#[cfg(any(test, fuzzing))]
+pub(super) mod trial;
 pub(super) mod wire;
 
 pub(super) use channel::{Channel, Consumer, DeclareQueue, Pile, Settlement};

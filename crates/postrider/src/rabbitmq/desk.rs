@@ -11,9 +11,6 @@ use super::{fault, lanes};
 use crate::broker::{BrokerError, BrokerErrorKind, HeaderValue, Headers};
 use crate::topology::{Argument, Binding, Exchange, ExchangeKind, Queue};
 
-const DURABLE: DeclareQueue =
-    DeclareQueue { passive: false, durable: true, exclusive: false, auto_delete: false };
-
 /// A channel for questions, replaced when an answer closed it.
 pub(super) struct Desk<'a> {
     line: &'a Line,
@@ -55,7 +52,7 @@ impl<'a> Desk<'a> {
 
     pub(super) async fn raw_queue(&mut self, name: &str, arguments: Headers) -> Result<(), BrokerError> {
         self.ask("declare", &format!("queue {name}"), async |channel| {
-            channel.declare_queue(name, DURABLE, &arguments).await.map(|_| ())
+            channel.declare_queue(name, DeclareQueue::Durable, &arguments).await.map(|_| ())
         })
         .await
     }
@@ -83,10 +80,9 @@ impl<'a> Desk<'a> {
 
     /// Counts what waits in a queue, exactly and now.
     pub(super) async fn look(&mut self, queue: &str) -> Result<Seen, BrokerError> {
-        let how = DeclareQueue { passive: true, ..DeclareQueue::default() };
         let (ready, consumers) = self
             .ask("look at", &format!("queue {queue}"), async |channel| {
-                channel.declare_queue(queue, how, &Headers::new()).await
+                channel.declare_queue(queue, DeclareQueue::Passive, &Headers::new()).await
             })
             .await?;
         Ok(Seen { ready: u64::from(ready), consumers: u64::from(consumers) })
@@ -94,9 +90,8 @@ impl<'a> Desk<'a> {
 
     /// Takes a name that only this connection has, until it ends. Two processes never hold it at the same time.
     pub(super) async fn lock(&mut self, name: &str) -> Result<(), BrokerError> {
-        let how = DeclareQueue { exclusive: true, auto_delete: true, ..DeclareQueue::default() };
         self.ask("lock", &format!("queue {name}"), async |channel| {
-            channel.declare_queue(name, how, &Headers::new()).await.map(|_| ())
+            channel.declare_queue(name, DeclareQueue::Exclusive, &Headers::new()).await.map(|_| ())
         })
         .await
     }
@@ -116,7 +111,7 @@ impl<'a> Desk<'a> {
         let arguments = table(queue.declared_arguments());
         self.ask("replace", &format!("queue {name}"), async |channel| {
             let gone = channel.delete_queue(name, if_empty);
-            let back = channel.declare_queue(name, DURABLE, &arguments);
+            let back = channel.declare_queue(name, DeclareQueue::Durable, &arguments);
             let (gone, _declared) = futures_util::future::try_join(gone, back).await?;
             Ok(u64::from(gone))
         })

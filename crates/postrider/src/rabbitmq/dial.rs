@@ -33,9 +33,10 @@ pub(super) async fn dial(
 }
 
 async fn connect(node: &Node, tls: &RabbitMqTls, name: &str) -> Result<Connection, Error> {
-    let identity = match node.by_certificate {
-        true => Identity::External,
-        false => Identity::Plain { user: &node.user, password: node.password.expose_secret() },
+    let identity = if node.by_certificate {
+        Identity::External
+    } else {
+        Identity::Plain { user: &node.user, password: node.password.expose_secret() }
     };
     let (vhost, heartbeat, frame_max) = (node.vhost.as_str(), node.heartbeat, node.frame_max);
     let login = Login { identity, vhost, name, heartbeat, frame_max };

@@ -189,9 +189,10 @@ impl Subscription for RabbitSubscription {
             session.consumer.recv_many(&mut arrived, max.max(1)).await;
             // What was read before the end comes again; handing it out now would only make duplicates.
             if session.consumer.is_closed() {
-                let why = match session.channel.is_open() {
-                    true => "RabbitMQ cancelled the consumer".to_owned(),
-                    false => session.channel.why_ended().to_string(),
+                let why = if session.channel.is_open() {
+                    "RabbitMQ cancelled the consumer".to_owned()
+                } else {
+                    session.channel.why_ended().to_string()
                 };
                 self.end_session(&why);
                 continue;

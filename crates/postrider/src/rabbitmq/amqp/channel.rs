@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Error;
-use super::confirms::{Heard, Returned};
+use super::confirms::{Confirms, Heard, Returned};
 use super::connection::Shared;
 use super::content::Content;
 use super::frame;
@@ -31,12 +31,25 @@ struct Handle {
 pub(in crate::rabbitmq) type Consumer = mpsc::UnboundedReceiver<Arrived>;
 
 /// How a queue is declared.
-#[derive(Debug, Clone, Copy, Default)]
-pub(in crate::rabbitmq) struct DeclareQueue {
-    pub(in crate::rabbitmq) passive: bool,
-    pub(in crate::rabbitmq) durable: bool,
-    pub(in crate::rabbitmq) exclusive: bool,
-    pub(in crate::rabbitmq) auto_delete: bool,
+#[derive(Debug, Clone, Copy)]
+pub(in crate::rabbitmq) enum DeclareQueue {
+    /// To stay.
+    Durable,
+    /// Only to look whether it is there.
+    Passive,
+    /// For this connection alone, and gone with it.
+    Exclusive,
+}
+
+impl DeclareQueue {
+    /// Passive, durable, exclusive, deleted when unused, without an answer.
+    fn bits(self) -> [bool; 5] {
+        match self {
+            Self::Durable => [false, true, false, false, false],
+            Self::Passive => [true, false, false, false, false],
+            Self::Exclusive => [false, false, true, true, false],
+        }
+    }
 }
 
 /// What RabbitMQ is told about deliveries.
@@ -146,7 +159,7 @@ impl Channel {
         let method = Method::new(method::QUEUE_DECLARE)
             .u16(0)
             .short("the queue name", name)?
-            .bits([how.passive, how.durable, how.exclusive, how.auto_delete, false])
+            .bits(how.bits())
             .table(arguments)?;
         let answer = self.ask(method, method::QUEUE_DECLARE_OK).await?;
         let mut answer = Reader(&answer);
@@ -238,7 +251,7 @@ impl Channel {
 
     /// Begins a batch of messages. One batch at a time has the channel.
     pub(in crate::rabbitmq) fn begin_batch(&self) {
-        self.0.state.confirms(|confirms| confirms.begin());
+        self.0.state.confirms(Confirms::begin);
     }
 
     /// Puts a message on the pile, or says why no RabbitMQ would take it.

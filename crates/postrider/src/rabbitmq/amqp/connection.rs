@@ -110,7 +110,7 @@ impl Connection {
 
     /// Ends it now.
     pub(in crate::rabbitmq) fn hang_up(&self) {
-        self.shared.end(Error::Closed);
+        self.shared.end(&Error::Closed);
     }
 }
 
@@ -121,11 +121,11 @@ impl Shared {
     }
 
     /// Ends everything. The first reason stays.
-    pub(super) fn end(&self, why: Error) {
+    pub(super) fn end(&self, why: &Error) {
         if self.ended.set(why.clone()).is_ok() {
             let open = std::mem::take(&mut self.channels().open);
             for state in open.into_values() {
-                state.end(why.clone());
+                state.end(why);
             }
             self.stop.cancel();
             self.written.notify_waiters();

@@ -27,6 +27,7 @@ mod flag {
 }
 
 /// The properties of a message as they travel, each as it stands in the frame.
+#[allow(clippy::struct_field_names, reason = "AMQP's own names")]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(in crate::rabbitmq) struct Content<'a> {
     pub(in crate::rabbitmq) content_type: Option<&'a [u8]>,

@@ -48,9 +48,9 @@ pub(super) async fn read(shared: Arc<Shared>, mut stream: impl AsyncRead + Unpin
     };
     let ended: Option<Result<std::convert::Infallible, Error>> = stop.run_until_cancelled(reading).await;
     if let Some(Err(why)) = ended {
-        shared.end(why);
+        shared.end(&why);
     } else {
-        shared.end(Error::Closed);
+        shared.end(&Error::Closed);
     }
 }
 
@@ -120,13 +120,12 @@ pub(super) async fn write(shared: Arc<Shared>, mut stream: impl AsyncWrite + Unp
             shared.take_out(&mut bytes);
             if bytes.is_empty() {
                 let waiting = shared.wake_writer.notified();
-                let silent = match shared.patience() {
-                    // Twice as often as has to be: the other side does not wait for one that is late.
-                    Some(patience) => timeout(patience / 4, waiting).await.is_err(),
-                    None => {
-                        waiting.await;
-                        false
-                    }
+                // Twice as often as has to be: the other side does not wait for one that is late.
+                let silent = if let Some(patience) = shared.patience() {
+                    timeout(patience / 4, waiting).await.is_err()
+                } else {
+                    waiting.await;
+                    false
                 };
                 if silent {
                     stream.write_all(&frame::I_AM_HERE).await?;
@@ -143,7 +142,7 @@ pub(super) async fn write(shared: Arc<Shared>, mut stream: impl AsyncWrite + Unp
     };
     let ended: Option<Result<std::convert::Infallible, Error>> = stop.run_until_cancelled(writing).await;
     match ended {
-        Some(Err(why)) => shared.end(why),
+        Some(Err(why)) => shared.end(&why),
         // Stopped between two writes: what waits is the last word, such as the answer to a goodbye.
         _ if bytes.is_empty() => {
             shared.take_out(&mut bytes);

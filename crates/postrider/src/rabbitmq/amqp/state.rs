@@ -170,7 +170,7 @@ impl State {
     }
 
     /// It is over. Whoever waits is told.
-    pub(super) fn end(&self, why: Error) {
+    pub(super) fn end(&self, why: &Error) {
         let (asked, consumer) = {
             let mut inner = self.lock();
             inner.life = Life::Over(why.clone());
@@ -245,14 +245,14 @@ impl State {
                         shared.forget_channel(self.id);
                     }
                 }
-                self.end(Error::Channel { code, text: said });
+                self.end(&Error::Channel { code, text: said });
                 Ok(false)
             }
             method::CHANNEL_CLOSE_OK => {
                 shared.forget_channel(self.id);
                 self.answer(id, payload)?;
                 if !self.is_over() {
-                    self.end(Error::Closed);
+                    self.end(&Error::Closed);
                 }
                 Ok(false)
             }
@@ -312,7 +312,9 @@ impl Inner {
                 let body = body.into_bytes();
                 let arrived = Arrived { tag, redelivered, exchange, routing_key, header, body };
                 // Nobody receives any more: RabbitMQ has it back when the channel closes.
-                let _gone = self.consumer.as_ref().map(|consumer| consumer.send(arrived));
+                if let Some(consumer) = &self.consumer {
+                    let _gone = consumer.send(arrived);
+                }
             }
             Kind::Return(mut returned) => {
                 let content = Content::read(&header).map(|(_, content)| content).unwrap_or_default();
