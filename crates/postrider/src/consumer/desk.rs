@@ -22,6 +22,9 @@ use crate::store::ConsumerStore;
 /// How long what waits for nobody gathers behind other batches of its handler, at most.
 const BEHIND_OTHERS: Duration = Duration::from_millis(20);
 
+/// Deliveries that may be settled.
+type Ready = Vec<(Receipt, Verdict)>;
+
 /// What a batch handler has in hand, and what gathers meanwhile.
 #[derive(Default)]
 struct Batches {
@@ -39,7 +42,7 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
     /// The batches of each handler, by its number.
     batches: Mutex<HashMap<usize, Batches>>,
-    settled: Mutex<Option<mpsc::Sender<Vec<(Receipt, Verdict)>>>>,
+    settled: Mutex<Option<mpsc::Sender<Ready>>>,
     settling: Mutex<Option<JoinHandle<()>>>,
     tasks: TaskTracker,
     freed: Notify,
@@ -213,7 +216,7 @@ impl<S: ConsumerStore> Desk<S> {
         self.settle(vec![(arrived.delivery.receipt, Verdict::Ack)]).await;
     }
 
-    async fn settle(&self, ready: Vec<(Receipt, Verdict)>) {
+    async fn settle(&self, ready: Ready) {
         let settled = lock(&self.settled).clone().filter(|_| !ready.is_empty());
         if let Some(settled) = settled {
             let _closing = settled.send(ready).await;
@@ -338,7 +341,7 @@ impl<S: ConsumerStore> Drop for Place<S> {
 }
 
 /// Settles whatever is ready in one go. A lost connection needs nothing: the broker delivers again.
-async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<Vec<(Receipt, Verdict)>>) {
+async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<Ready>) {
     const MOST: usize = 512;
     let mut batches = Vec::new();
     while ready.recv_many(&mut batches, MOST).await > 0 {

@@ -63,8 +63,8 @@ pub(super) fn is_our_source(envelope: &Envelope, given: &str) -> bool {
     let ours = || {
         let given = given.strip_prefix('/')?;
         let Some(group) = &envelope.tenant.group else { return Some(given) };
-        let encoded = url::form_urlencoded::byte_serialize(group.as_str().as_bytes());
-        encoded.fold(Some(given), |rest, part| rest?.strip_prefix(part))?.strip_prefix('/')
+        let mut encoded = url::form_urlencoded::byte_serialize(group.as_str().as_bytes());
+        encoded.try_fold(given, |rest, part| rest.strip_prefix(part))?.strip_prefix('/')
     };
     ours() == Some(envelope.event_type.aggregate_type())
 }
