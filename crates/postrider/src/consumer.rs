@@ -288,13 +288,9 @@ impl<S: ConsumerStore> Consumer<S> {
                 deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
             for arrived in self.meet(deliveries, probe).await {
-                tokio::select! {
-                    biased;
-                    // What is not begun is left unsettled: the broker takes it back when the subscription ends.
-                    () = stop.cancelled() => return Ok(()),
-                    () = self.status.held_up() => return Ok(()),
-                    () = desk.left.cancelled() => return Ok(()),
-                    () = desk.take(arrived) => {}
+                // What is not begun is left unsettled: the broker takes it back when the subscription ends.
+                if !desk.takes(arrived).await {
+                    return Ok(());
                 }
             }
             desk.flush(probe).await;

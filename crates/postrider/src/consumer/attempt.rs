@@ -1,5 +1,6 @@
 //! One attempt at one delivery or at a batch of them: admit, handle, commit.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
@@ -115,9 +116,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let admissions = self.store.admit(&mut tx, self.inbox(), &arrivals).await?;
         let judged = events.iter().zip(admissions.into_iter().map(|admission| self.admitted(admission)));
         let outcomes: Vec<_> = judged.map(|(event, admission)| outcome(event, admission)).collect();
-        let fresh =
-            |(event, outcome): (&Incoming, &Outcome)| (*outcome == Outcome::Applied).then(|| event.clone());
-        let fresh: Vec<_> = events.iter().zip(&outcomes).filter_map(fresh).collect();
+        let fresh = fresh(events, &outcomes);
         let done = outcomes.iter().all(|outcome| matches!(outcome, Outcome::Applied | Outcome::Duplicate));
         let lets_go = held && done;
         if fresh.is_empty() && !lets_go {
@@ -186,6 +185,16 @@ pub(super) fn arrival(incoming: &Incoming) -> Arrival {
         tenant: envelope.tenant.group.clone(),
         payload_hash: incoming.hash(),
     }
+}
+
+/// Those that are new: as a rule all of them.
+fn fresh<'a>(events: &'a [Incoming], outcomes: &[Outcome]) -> Cow<'a, [Incoming]> {
+    if outcomes.iter().all(|outcome| *outcome == Outcome::Applied) {
+        return Cow::Borrowed(events);
+    }
+    let is_new =
+        |(event, outcome): (&Incoming, &Outcome)| (*outcome == Outcome::Applied).then(|| event.clone());
+    events.iter().zip(outcomes).filter_map(is_new).collect()
 }
 
 /// What it will be, once the transaction is committed. A duplicate has the first answer; everything else has none yet.

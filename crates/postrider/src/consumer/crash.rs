@@ -81,13 +81,21 @@ impl<S: ConsumerStore> Consumer<S> {
         if self.config.max_crashes == 0 {
             return None;
         }
-        let mark = mark_of(arrived)?;
-        (arrived.suspect() || lock(&self.marked).contains(&mark)).then_some(mark)
+        if arrived.suspect() {
+            return mark_of(arrived);
+        }
+        let marked = lock(&self.marked);
+        // As a rule there are none, and then nobody needs the name.
+        if marked.is_empty() {
+            return None;
+        }
+        mark_of(arrived).filter(|mark| marked.contains(mark))
     }
 
     /// Whether a crash left a mark that was there when the session began.
     pub(super) fn left_a_mark(&self, arrived: &Arrived) -> bool {
-        mark_of(arrived).is_some_and(|mark| lock(&self.marked).contains(&mark))
+        let marked = lock(&self.marked);
+        !marked.is_empty() && mark_of(arrived).is_some_and(|mark| marked.contains(&mark))
     }
 
     /// Asks the store until it answers. Nothing when told to stop before that.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,9 @@ use crate::store::ConsumerStore;
 
 /// How long what waits for nobody gathers behind other batches of its handler, at most.
 const BEHIND_OTHERS: Duration = Duration::from_millis(20);
+
+/// Deliveries that may be settled.
+type Ready = Vec<(Receipt, Verdict)>;
 
 /// What a batch handler has in hand, and what gathers meanwhile.
 #[derive(Default)]
@@ -38,7 +42,7 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
     /// The batches of each handler, by its number.
     batches: Mutex<HashMap<usize, Batches>>,
-    settled: Mutex<Option<mpsc::Sender<(Receipt, Verdict)>>>,
+    settled: Mutex<Option<mpsc::Sender<Ready>>>,
     settling: Mutex<Option<JoinHandle<()>>>,
     tasks: TaskTracker,
     freed: Notify,
@@ -75,6 +79,25 @@ impl<S: ConsumerStore> Desk<S> {
         let settling = lock(&self.settling).take();
         if let Some(settling) = settling {
             let _ended = settling.await;
+        }
+    }
+
+    /// Takes a delivery on, unless nothing more is to be begun by then.
+    pub(super) async fn takes(self: &Arc<Self>, arrived: Arrived) -> bool {
+        if self.is_over() || self.consumer.status.is_held_up() {
+            return false;
+        }
+        let mut taking = std::pin::pin!(self.take(arrived));
+        // Most are taken at once, and to wait for four things costs more than that.
+        if taking.as_mut().now_or_never().is_some() {
+            return true;
+        }
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => false,
+            () = self.consumer.status.held_up() => false,
+            () = self.left.cancelled() => false,
+            () = taking => true,
         }
     }
 
@@ -151,12 +174,18 @@ impl<S: ConsumerStore> Desk<S> {
         let Some(tried) = self.try_batch(number, &batch).await else { return };
         match tried {
             Tried::Done(outcomes) => {
+                let mut done = Vec::with_capacity(batch.len());
                 for ((arrived, outcome), span) in batch.into_iter().zip(outcomes).zip(spans) {
+                    if !matches!(outcome, Outcome::Applied | Outcome::Duplicate) {
+                        // This one goes elsewhere first, which takes its time; the others need not wait for it.
+                        self.settle(std::mem::take(&mut done)).await;
+                    }
                     self.consumer.end_span(span, &arrived, &outcome);
                     if self.consumer.carry_out(&arrived, &outcome, &self.stop).await.is_some() {
-                        self.ack(arrived).await;
+                        done.push((arrived.delivery.receipt, Verdict::Ack));
                     }
                 }
+                self.settle(done).await;
             }
             Tried::Failed(_) => {
                 for arrived in batch {
@@ -184,9 +213,13 @@ impl<S: ConsumerStore> Desk<S> {
     }
 
     pub(super) async fn ack(&self, arrived: Arrived) {
-        let settled = lock(&self.settled).clone();
+        self.settle(vec![(arrived.delivery.receipt, Verdict::Ack)]).await;
+    }
+
+    async fn settle(&self, ready: Ready) {
+        let settled = lock(&self.settled).clone().filter(|_| !ready.is_empty());
         if let Some(settled) = settled {
-            let _closing = settled.send((arrived.delivery.receipt, Verdict::Ack)).await;
+            let _closing = settled.send(ready).await;
         }
     }
 
@@ -308,11 +341,11 @@ impl<S: ConsumerStore> Drop for Place<S> {
 }
 
 /// Settles whatever is ready in one go. A lost connection needs nothing: the broker delivers again.
-async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<(Receipt, Verdict)>) {
+async fn settle_in_batches(settler: Box<dyn Settler>, mut ready: mpsc::Receiver<Ready>) {
     const MOST: usize = 512;
-    let mut batch = Vec::new();
-    while ready.recv_many(&mut batch, MOST).await > 0 {
-        if let Err(error) = settler.settle(std::mem::take(&mut batch)).await {
+    let mut batches = Vec::new();
+    while ready.recv_many(&mut batches, MOST).await > 0 {
+        if let Err(error) = settler.settle(batches.drain(..).flatten().collect()).await {
             tracing::warn!(%error, "deliveries could not be settled; the broker delivers them again");
         }
     }

@@ -86,10 +86,6 @@ impl Attributes {
         self.0.is_empty()
     }
 
-    pub(super) fn forget(&mut self, name: &str) {
-        self.0.remove(name);
-    }
-
     /// As the outbox keeps them; nothing for none.
     pub(crate) fn to_json(&self) -> Option<String> {
         if self.is_empty() {

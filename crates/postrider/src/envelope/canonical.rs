@@ -4,9 +4,10 @@
 //! numbers are exact decimals without leading or trailing zeros: `1.50`, `1.5` and `15e-1` are one number. Numbers never
 //! go through a float, so two large amounts that differ in the last digit stay different.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::borrow::Cow;
+use std::fmt::{Formatter, Write as _};
 
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Deeper nesting than this is treated as bytes, not as JSON.
@@ -14,9 +15,13 @@ const MAX_DEPTH: usize = 128;
 
 /// The canonical form, or nothing if the bytes are not JSON.
 pub(super) fn json(bytes: &[u8]) -> Option<Vec<u8>> {
-    let raw: &RawValue = serde_json::from_slice(bytes).ok()?;
+    let text = std::str::from_utf8(bytes).ok()?;
+    // An object or a list is checked as it is taken apart.
+    if !matches!(text.trim_ascii_start().as_bytes().first()?, b'{' | b'[') {
+        serde_json::from_str::<&RawValue>(text).ok()?;
+    }
     let mut out = String::with_capacity(bytes.len());
-    write_value(raw.get(), &mut out, 0)?;
+    write_value(text, &mut out, 0)?;
     Some(out.into_bytes())
 }
 
@@ -48,18 +53,56 @@ fn write_value(text: &str, out: &mut String, depth: usize) -> Option<()> {
 }
 
 fn write_object(text: &str, out: &mut String, depth: usize) -> Option<()> {
-    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    let Members(mut members) = serde_json::from_str(text).ok()?;
+    // Of those with the same name the last one counts, and a stable sort keeps it last.
+    members.sort_by(|(name, _), (other, _)| name.0.cmp(&other.0));
     out.push('{');
+    let mut first = true;
     for (index, (name, value)) in members.iter().enumerate() {
-        if index > 0 {
+        if members.get(index + 1).is_some_and(|(next, _)| next.0 == name.0) {
+            continue;
+        }
+        if !first {
             out.push(',');
         }
-        write_string(name, out)?;
+        first = false;
+        write_string(&name.0, out)?;
         out.push(':');
         write_value(value.get(), out, depth + 1)?;
     }
     out.push('}');
     Some(())
+}
+
+/// A name that stays in the text, unless it has escapes in it.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The members of an object as they stand there, repeated ones included.
+struct Members<'a>(Vec<(Name<'a>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AsTheyCome;
+
+        impl<'de> Visitor<'de> for AsTheyCome {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::with_capacity(8);
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+
+        deserializer.deserialize_map(AsTheyCome)
+    }
 }
 
 fn write_array(text: &str, out: &mut String, depth: usize) -> Option<()> {
@@ -91,7 +134,8 @@ fn write_number(text: &str, out: &mut String) {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |rest| ("-", rest));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{whole}{fraction}");
+    let digits: Cow<'_, str> =
+        if fraction.is_empty() { whole.into() } else { format!("{whole}{fraction}").into() };
     let significant = digits.trim_end_matches('0');
     let Ok(exponent) = exponent.parse::<i64>() else {
         // An exponent beyond 64 bits: keep the text, it is only compared with itself.
@@ -146,8 +190,18 @@ mod tests {
     }
 
     #[test]
+    fn of_members_with_the_same_name_the_last_counts() {
+        assert_eq!(canonical(r#"{"b":1,"a":2,"b":3,"\u0062":4}"#), r#"{"a":2,"b":4}"#);
+        assert_eq!(canonical("{}"), "{}");
+    }
+
+    #[test]
     fn what_is_not_json_is_left_alone() {
         assert_eq!(json(b"not json"), None);
+        for broken in ["{\"a\":1} x", "{\"a\":[1,}", "[1", "{1:2}", " ", "01", "\u{feff}{}"] {
+            assert_eq!(json(broken.as_bytes()), None, "{broken}");
+        }
+        assert_eq!(json(b"{\"a\":\"\xff\"}"), None);
         assert_eq!(json("[".repeat(5000).as_bytes()), None);
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         assert_eq!(json(deep.as_bytes()), None);

@@ -58,9 +58,12 @@ impl EventType {
 }
 
 fn two_words(what: &'static str, text: &str) -> Result<(), InvalidText> {
-    let words: Vec<_> = text.split('.').collect();
-    let whole = words.len() >= 2 && words.iter().all(|word| !word.is_empty());
-    let plain = !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '*' || c == '#');
+    let whole = text.contains('.') && text.split('.').all(|word| !word.is_empty());
+    let plain = if text.is_ascii() {
+        text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'*' && byte != b'#')
+    } else {
+        !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '*' || c == '#')
+    };
     if whole && plain {
         return Ok(());
     }

@@ -1,5 +1,7 @@
 //! What an event says, and the hash that tells two sayings apart.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
@@ -8,7 +10,7 @@ use super::{canonical, erased};
 /// Bytes and what they are. JSON unless said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
-    content_type: String,
+    content_type: Cow<'static, str>,
     bytes: Bytes,
 }
 
@@ -18,17 +20,22 @@ pub(super) const JSON: &str = "application/json";
 impl Payload {
     /// A value as JSON.
     pub fn json(value: &impl serde::Serialize) -> Result<Self, serde_json::Error> {
-        Ok(Self { content_type: JSON.to_owned(), bytes: serde_json::to_vec(value)?.into() })
+        Ok(Self::json_bytes(serde_json::to_vec(value)?.into()))
     }
 
     /// Any bytes, with their content type.
     pub fn new(content_type: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
-        Self { content_type: content_type.into(), bytes: bytes.into() }
+        Self { content_type: Cow::Owned(content_type.into()), bytes: bytes.into() }
+    }
+
+    /// Bytes that are JSON.
+    pub(super) fn json_bytes(bytes: Bytes) -> Self {
+        Self { content_type: Cow::Borrowed(JSON), bytes }
     }
 
     /// `{}`.
     pub fn empty_object() -> Self {
-        Self::new(JSON, Bytes::from_static(b"{}"))
+        Self::json_bytes(Bytes::from_static(b"{}"))
     }
 
     /// The content type.
@@ -92,7 +99,12 @@ impl std::fmt::Display for PayloadHash {
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |number: u8| char::from(DIGITS[usize::from(number & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(digit(byte >> 4));
+        text.push(digit(*byte));
+    }
+    text
 }
 
 impl std::fmt::Debug for PayloadHash {

@@ -12,12 +12,14 @@ mod identity;
 pub use headers::names as header;
 pub use identity::{Identity, Place};
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use self::draft::Draft;
-use super::{Envelope, Payload};
+use super::{Envelope, EventType, Payload};
 use crate::broker::Message;
 use crate::topology::RoutingKey;
 
@@ -90,32 +92,38 @@ pub fn decode(
     identity: &Identity,
     received_at: Timestamp,
 ) -> Result<Envelope, Malformed> {
-    let (found, payload) = match message.header(header::WIRE_FORMAT) {
+    let (mut draft, payload) = match message.header(header::WIRE_FORMAT) {
         Some(name) => read_as(name.parse()?, message)?,
         None => detect(message, identity)?,
     };
-    let draft = found
-        .or(headers::read(message))
-        .or(cloudevents::read_headers(message))
-        .or(headers::read_properties(message))
-        .or(Draft::from_routing_key(
-            message.header(header::ORIGINAL_ROUTING_KEY).unwrap_or(routing_key.as_str()),
-        ))
-        .or(identity.usual());
+    headers::read(message, &mut draft);
+    cloudevents::read_headers(message, &mut draft);
+    headers::read_properties(message, &mut draft);
+    if draft.event_type.is_none() {
+        let key = message.header(header::ORIGINAL_ROUTING_KEY).unwrap_or(routing_key.as_str());
+        // The key says the type, if it is one.
+        let said = EventType::new(key).is_ok().then_some(key);
+        let usual = || identity.usual_type.as_ref().map(EventType::as_str);
+        draft.event_type = said.or_else(usual).map(Cow::Borrowed);
+    }
     draft.finish(payload, received_at)
 }
 
-fn read_as(format: WireFormat, message: &Message) -> Result<(Draft, Payload), Malformed> {
+fn read_as(format: WireFormat, message: &Message) -> Result<(Draft<'_>, Payload), Malformed> {
     match format {
         WireFormat::Envelope => bodies::read_envelope(&message.body),
         WireFormat::Smap => bodies::read_smap(&message.body),
-        WireFormat::CloudEvents => Ok((cloudevents::read_headers(message), whole_body(message))),
+        WireFormat::CloudEvents => {
+            let mut draft = Draft::default();
+            cloudevents::read_headers(message, &mut draft);
+            Ok((draft, whole_body(message)))
+        }
         WireFormat::Bare => Ok((Draft::default(), whole_body(message))),
     }
 }
 
 /// A foreign producer said nothing of the format: look.
-fn detect(message: &Message, identity: &Identity) -> Result<(Draft, Payload), Malformed> {
+fn detect<'a>(message: &'a Message, identity: &Identity) -> Result<(Draft<'a>, Payload), Malformed> {
     if cloudevents::is_structured(message) {
         return cloudevents::read_structured(&message.body);
     }
@@ -134,12 +142,12 @@ fn detect(message: &Message, identity: &Identity) -> Result<(Draft, Payload), Ma
 
 /// The body as it is. Without a content type, JSON is recognised by being JSON.
 fn whole_body(message: &Message) -> Payload {
-    let declared = message.properties.content_type.clone();
-    let content_type = declared.unwrap_or_else(|| {
-        let json = serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok();
-        if json { super::payload::JSON.to_owned() } else { "application/octet-stream".to_owned() }
-    });
-    Payload::new(content_type, Bytes::clone(&message.body))
+    let body = Bytes::clone(&message.body);
+    match &message.properties.content_type {
+        Some(declared) => Payload::new(declared, body),
+        None if serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok() => Payload::json_bytes(body),
+        None => Payload::new("application/octet-stream", body),
+    }
 }
 
 #[cfg(test)]

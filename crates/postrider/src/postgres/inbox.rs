@@ -49,7 +49,12 @@ impl Inbox for Postgres {
         arrivals: &[Arrival],
     ) -> Result<Vec<Admission>, StoreError> {
         let firsts = first_of_each(arrivals);
-        let marked = self.mark(tx, consumer, &firsts).await?;
+        let rows = self.mark(tx, consumer, &firsts).await?;
+        if rows.len() == arrivals.len() {
+            // Each of them once, and every one new: nobody has to be told apart.
+            return Ok(vec![Admission::New; rows.len()]);
+        }
+        let marked: HashMap<String, bool> = rows.iter().map(|row| (row.get(0), true)).collect();
         let unmarked: Vec<&str> = firsts
             .iter()
             .map(|first| first.event_id.as_str())
@@ -58,6 +63,7 @@ impl Inbox for Postgres {
         let known =
             if unmarked.is_empty() { HashMap::new() } else { self.known(tx, consumer, &unmarked).await? };
 
+        // Each of these is to be admitted once.
         let mut fresh = marked;
         arrivals.iter().map(|arrival| admission(arrival, &mut fresh, &firsts, &known)).collect()
     }
@@ -97,15 +103,15 @@ impl Inbox for Postgres {
 }
 
 impl Postgres {
-    /// Marks what is new. Returns the new ones, each to be admitted once.
+    /// Marks what is new. Returns the new ones.
     async fn mark(
         &self,
         tx: &mut PostgresTx,
         consumer: &ConsumerName,
         firsts: &[&Arrival],
-    ) -> Result<HashMap<String, bool>, StoreError> {
+    ) -> Result<Vec<PgRow>, StoreError> {
         if firsts.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(Vec::new());
         }
         let ids: Vec<&str> = firsts.iter().map(|first| first.event_id.as_str()).collect();
         let groups: Vec<Option<&str>> =
@@ -113,8 +119,7 @@ impl Postgres {
         let hashes: Vec<&[u8]> =
             firsts.iter().map(|first| first.payload_hash.as_bytes().as_slice()).collect();
         let insert = sqlx::query(MARK).bind(consumer.as_str()).bind(ids).bind(groups).bind(hashes);
-        let rows = self.limited("marking events in the inbox", insert.fetch_all(tx.ours())).await?;
-        Ok(rows.iter().map(|row| (row.get(0), true)).collect())
+        self.limited("marking events in the inbox", insert.fetch_all(tx.ours())).await
     }
 
     /// What was marked before.

@@ -20,21 +20,25 @@ use crate::envelope::{Envelope, Payload};
 /// SMAP's ids have this before the id.
 const SMAP_PREFIX: &str = "evt_";
 
+/// A text that stays in the body, unless it has escapes in it. An optional `Cow` alone would always be copied.
+#[derive(Serialize, Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
 #[derive(Serialize, Deserialize)]
 struct EnvelopeBody<'a> {
     #[serde(borrow)]
-    event_id: Cow<'a, str>,
+    event_id: Text<'a>,
     occurred_at: Timestamp,
     #[serde(borrow)]
-    aggregate_type: Cow<'a, str>,
+    aggregate_type: Text<'a>,
     #[serde(borrow, default)]
-    aggregate_id: Option<Cow<'a, str>>,
+    aggregate_id: Option<Text<'a>>,
     #[serde(borrow)]
-    event_type: Cow<'a, str>,
+    event_type: Text<'a>,
     #[serde(borrow, default)]
-    group_id: Option<Cow<'a, str>>,
+    group_id: Option<Text<'a>>,
     #[serde(borrow, default)]
-    subsidiary_id: Option<Cow<'a, str>>,
+    subsidiary_id: Option<Text<'a>>,
     #[serde(borrow, default)]
     payload: Option<&'a RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,14 +61,15 @@ struct SmapBody<'a> {
 
 pub(super) fn write_envelope(envelope: &Envelope) -> Bytes {
     let (payload, payload_base64, payload_content_type) = wrap(&envelope.payload);
+    let said = |text| Text(Cow::Borrowed(text));
     let body = EnvelopeBody {
-        event_id: envelope.id.as_str().into(),
+        event_id: said(envelope.id.as_str()),
         occurred_at: envelope.occurred_at,
-        aggregate_type: envelope.event_type.aggregate_type().into(),
-        aggregate_id: envelope.aggregate_id.as_ref().map(|id| id.as_str().into()),
-        event_type: envelope.event_type.action().into(),
-        group_id: envelope.tenant.group.as_ref().map(|id| id.as_str().into()),
-        subsidiary_id: envelope.tenant.subsidiary.as_ref().map(|id| id.as_str().into()),
+        aggregate_type: said(envelope.event_type.aggregate_type()),
+        aggregate_id: envelope.aggregate_id.as_ref().map(|id| said(id.as_str())),
+        event_type: said(envelope.event_type.action()),
+        group_id: envelope.tenant.group.as_ref().map(|id| said(id.as_str())),
+        subsidiary_id: envelope.tenant.subsidiary.as_ref().map(|id| said(id.as_str())),
         payload,
         payload_base64,
         payload_content_type,
@@ -84,26 +89,26 @@ pub(super) fn write_smap(envelope: &Envelope) -> Bytes {
     to_bytes(&body, envelope)
 }
 
-pub(super) fn read_envelope(body: &[u8]) -> Result<(Draft, Payload), Malformed> {
+pub(super) fn read_envelope(body: &Bytes) -> Result<(Draft<'_>, Payload), Malformed> {
     let read: EnvelopeBody = parse("envelope", body)?;
-    let payload = unwrap(read.payload, read.payload_base64.as_deref(), read.payload_content_type)?;
+    let payload = unwrap(body, read.payload, read.payload_base64.as_deref(), read.payload_content_type)?;
     let draft = Draft {
-        id: Some(read.event_id.into_owned()),
-        event_type: Some(format!("{}.{}", read.aggregate_type, read.event_type)),
-        aggregate_id: read.aggregate_id.map(Cow::into_owned),
-        group: read.group_id.map(Cow::into_owned),
-        subsidiary: read.subsidiary_id.map(Cow::into_owned),
+        id: Some(read.event_id.0),
+        event_type: Some([&*read.aggregate_type.0, ".", &*read.event_type.0].concat().into()),
+        aggregate_id: read.aggregate_id.map(|text| text.0),
+        group: read.group_id.map(|text| text.0),
+        subsidiary: read.subsidiary_id.map(|text| text.0),
         occurred_at: Some(read.occurred_at),
         ..Draft::default()
     };
     Ok((draft, payload))
 }
 
-pub(super) fn read_smap(body: &[u8]) -> Result<(Draft, Payload), Malformed> {
+pub(super) fn read_smap(body: &Bytes) -> Result<(Draft<'_>, Payload), Malformed> {
     let read: SmapBody = parse("smap", body)?;
-    let payload = unwrap(read.payload, read.payload_base64.as_deref(), read.payload_content_type)?;
+    let payload = unwrap(body, read.payload, read.payload_base64.as_deref(), read.payload_content_type)?;
     let id = read.event_id.strip_prefix(SMAP_PREFIX).unwrap_or(&read.event_id).to_owned();
-    let draft = Draft { id: Some(id), occurred_at: Some(read.timestamp), ..Draft::default() };
+    let draft = Draft { id: Some(id.into()), occurred_at: Some(read.timestamp), ..Draft::default() };
     Ok((draft, payload))
 }
 
@@ -148,6 +153,7 @@ fn wrap(payload: &Payload) -> Wrapped<'_> {
 }
 
 fn unwrap(
+    body: &Bytes,
     json: Option<&RawValue>,
     base64: Option<&str>,
     content_type: Option<String>,
@@ -159,6 +165,9 @@ fn unwrap(
             bytes,
         ));
     }
-    let text = json.map_or("null", RawValue::get);
-    Ok(Payload::new(content_type.unwrap_or_else(|| JSON.to_owned()), Bytes::copy_from_slice(text.as_bytes())))
+    let bytes = json.map_or(Bytes::from_static(b"null"), |json| body.slice_ref(json.get().as_bytes()));
+    Ok(match content_type {
+        Some(content_type) => Payload::new(content_type, bytes),
+        None => Payload::json_bytes(bytes),
+    })
 }

@@ -1,5 +1,6 @@
 //! CloudEvents 1.0.2 on AMQP 0-9-1: attributes as headers beside the body, or the whole event as JSON.
 
+use std::borrow::Cow;
 use std::ops::Bound;
 
 use base64::Engine as _;
@@ -17,6 +18,9 @@ use crate::envelope::{Attributes, Envelope, Payload};
 
 /// What readers accept before an attribute's name; the first is what we write.
 const PREFIXES: [&str; 3] = ["cloudEvents_", "cloudEvents:", "ce-"];
+
+/// The attribute that every CloudEvent has, after each of them.
+const VERSIONS: [&str; 3] = ["cloudEvents_specversion", "cloudEvents:specversion", "ce-specversion"];
 
 /// The media type of a whole event as JSON.
 const STRUCTURED: &str = "application/cloudevents+json";
@@ -54,26 +58,33 @@ fn source(envelope: &Envelope) -> String {
     }
 }
 
-/// The source that we gave an event is none of its own.
-pub(super) fn forget_our_source(envelope: &mut Envelope) {
-    if envelope.attributes.get(SOURCE).is_some_and(|given| given == source(envelope)) {
-        envelope.attributes.forget(SOURCE);
-    }
+/// Whether it is what [`source`] says of the event: compared as it stands, because nearly every event has it.
+pub(super) fn is_our_source(envelope: &Envelope, given: &str) -> bool {
+    let ours = || {
+        let given = given.strip_prefix('/')?;
+        let Some(group) = &envelope.tenant.group else { return Some(given) };
+        let mut encoded = url::form_urlencoded::byte_serialize(group.as_str().as_bytes());
+        encoded.try_fold(given, |rest, part| rest.strip_prefix(part))?.strip_prefix('/')
+    };
+    ours() == Some(envelope.event_type.aggregate_type())
 }
 
 fn percent_encode(text: &str) -> String {
     url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-/// What the attributes in the headers say; nothing when it is not a CloudEvent. What the envelope has no place of its own for is kept
-/// beside it, but for what could not be carried on.
-pub(super) fn read_headers(message: &Message) -> Draft {
-    let (mut draft, mut is_event) = (Draft::default(), false);
+/// Fills what is still open from the attributes in the headers, if it is a CloudEvent. What the envelope has no place of its own for is
+/// kept beside it, but for what could not be carried on.
+pub(super) fn read_headers<'a>(message: &'a Message, draft: &mut Draft<'a>) {
+    let is_event = VERSIONS.iter().any(|name| message.header(name).is_some());
+    if !is_event {
+        return;
+    }
+    let keeps = draft.attributes.is_empty() && draft.source.is_none();
     for prefix in PREFIXES {
         let from_here = message.headers.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         let named = from_here.map_while(|(name, value)| Some((name.strip_prefix(prefix)?, value)));
         for (name, value) in named.filter_map(|(name, value)| Some((name, value.as_str()?))) {
-            is_event |= name == "specversion";
             let place = match name {
                 "id" => &mut draft.id,
                 "type" => &mut draft.event_type,
@@ -81,24 +92,25 @@ pub(super) fn read_headers(message: &Message) -> Draft {
                 "partitionkey" => &mut draft.ordering_key,
                 "traceparent" => &mut draft.traceparent,
                 "tracestate" => &mut draft.tracestate,
+                SOURCE if keeps => &mut draft.source,
                 "time" => {
                     draft.occurred_at = draft.occurred_at.or_else(|| value.parse().ok());
                     continue;
                 }
                 _ => {
-                    if !Attributes::is_placed(name) && draft.attributes.get(name).is_none() {
+                    let is_other = name != SOURCE && !Attributes::is_placed(name);
+                    if keeps && is_other && draft.attributes.get(name).is_none() {
                         keep(&mut draft.attributes, name, value);
                     }
                     continue;
                 }
             };
-            place.get_or_insert_with(|| value.to_owned());
+            place.get_or_insert(Cow::Borrowed(value));
         }
     }
-    if is_event { draft } else { Draft::default() }
 }
 
-fn keep(attributes: &mut Attributes, name: &str, value: &str) {
+pub(super) fn keep(attributes: &mut Attributes, name: &str, value: &str) {
     if let Err(why) = attributes.set(name, value) {
         tracing::debug!(%why, "an attribute of a CloudEvent is left out");
     }
@@ -131,7 +143,7 @@ struct Structured<'a> {
     extensions: std::collections::BTreeMap<String, serde_json::Value>,
 }
 
-pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed> {
+pub(super) fn read_structured(body: &Bytes) -> Result<(Draft<'_>, Payload), Malformed> {
     let event: Structured = serde_json::from_slice(body)
         .map_err(|error| Malformed(format!("not a CloudEvent in JSON: {error}")))?;
     if !event.specversion.starts_with("1.") {
@@ -149,17 +161,14 @@ pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed
             )
         }
         (data, None) => {
-            let text = data.map_or("null", RawValue::get);
-            Payload::new(
-                event.datacontenttype.unwrap_or_else(|| JSON.to_owned()),
-                Bytes::copy_from_slice(text.as_bytes()),
-            )
+            let bytes =
+                data.map_or(Bytes::from_static(b"null"), |data| body.slice_ref(data.get().as_bytes()));
+            Payload::new(event.datacontenttype.unwrap_or_else(|| JSON.to_owned()), bytes)
         }
     };
     let mut attributes = Attributes::default();
-    let own = [(SOURCE, event.source), ("dataschema", event.dataschema)];
-    for (name, value) in own.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-        keep(&mut attributes, name, &value);
+    if let Some(schema) = event.dataschema {
+        keep(&mut attributes, "dataschema", &schema);
     }
     for (name, value) in event.extensions.into_iter().filter(|(name, _)| !Attributes::is_placed(name)) {
         if let Some(value) = text(value) {
@@ -167,14 +176,15 @@ pub(super) fn read_structured(body: &[u8]) -> Result<(Draft, Payload), Malformed
         }
     }
     let draft = Draft {
-        id: Some(event.id),
-        event_type: Some(event.event_type),
-        aggregate_id: event.subject,
+        id: Some(event.id.into()),
+        event_type: Some(event.event_type.into()),
+        aggregate_id: event.subject.map(Cow::Owned),
         occurred_at: event.time,
-        ordering_key: event.partitionkey,
-        traceparent: event.traceparent,
-        tracestate: event.tracestate,
+        ordering_key: event.partitionkey.map(Cow::Owned),
+        traceparent: event.traceparent.map(Cow::Owned),
+        tracestate: event.tracestate.map(Cow::Owned),
         attributes,
+        source: event.source.map(Cow::Owned),
         ..Draft::default()
     };
     Ok((draft, payload))

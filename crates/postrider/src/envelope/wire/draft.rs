@@ -1,55 +1,43 @@
 //! An envelope in the making: what each place of a message knows, first come first kept.
+//!
+//! Texts stay where they were found until the end: most of them stand in several places, and only the first is taken.
+
+use std::borrow::Cow;
 
 use jiff::Timestamp;
 
 use super::{Malformed, cloudevents};
+use crate::envelope::attributes::SOURCE;
 use crate::envelope::{
     AggregateId, Attributes, Envelope, EventId, EventType, OrderingKey, Payload, Tenant, TenantId,
     TraceContext,
 };
 use crate::text::InvalidText;
 
-/// What one place knows; text as it was found, checked at the end.
+/// A text as it was found.
+pub(super) type Found<'a> = Option<Cow<'a, str>>;
+
+/// What is known so far; checked at the end.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Draft {
-    pub id: Option<String>,
-    pub event_type: Option<String>,
-    pub aggregate_id: Option<String>,
-    pub group: Option<String>,
-    pub subsidiary: Option<String>,
+pub(super) struct Draft<'a> {
+    pub id: Found<'a>,
+    pub event_type: Found<'a>,
+    pub aggregate_id: Found<'a>,
+    pub group: Found<'a>,
+    pub subsidiary: Found<'a>,
     pub occurred_at: Option<Timestamp>,
-    pub ordering_key: Option<String>,
-    pub causation_id: Option<String>,
-    pub correlation_id: Option<String>,
-    pub traceparent: Option<String>,
-    pub tracestate: Option<String>,
+    pub ordering_key: Found<'a>,
+    pub causation_id: Found<'a>,
+    pub correlation_id: Found<'a>,
+    pub traceparent: Found<'a>,
+    pub tracestate: Found<'a>,
+    /// All attributes but the source.
     pub attributes: Attributes,
+    /// Apart from the others, because as a rule it is the one that we gave the event ourselves.
+    pub source: Found<'a>,
 }
 
-impl Draft {
-    /// The key says the type, if it is one.
-    pub(super) fn from_routing_key(key: &str) -> Self {
-        Self { event_type: EventType::new(key).ok().map(String::from), ..Self::default() }
-    }
-
-    /// Fills what is still open from the next place.
-    pub(super) fn or(self, next: Self) -> Self {
-        Self {
-            id: self.id.or(next.id),
-            event_type: self.event_type.or(next.event_type),
-            aggregate_id: self.aggregate_id.or(next.aggregate_id),
-            group: self.group.or(next.group),
-            subsidiary: self.subsidiary.or(next.subsidiary),
-            occurred_at: self.occurred_at.or(next.occurred_at),
-            ordering_key: self.ordering_key.or(next.ordering_key),
-            causation_id: self.causation_id.or(next.causation_id),
-            correlation_id: self.correlation_id.or(next.correlation_id),
-            traceparent: self.traceparent.or(next.traceparent),
-            tracestate: self.tracestate.or(next.tracestate),
-            attributes: if self.attributes.is_empty() { next.attributes } else { self.attributes },
-        }
-    }
-
+impl Draft<'_> {
     /// The envelope, if there is an id and a type and all texts are what they should be.
     pub(super) fn finish(self, payload: Payload, received_at: Timestamp) -> Result<Envelope, Malformed> {
         let id = self.id.ok_or_else(|| {
@@ -73,11 +61,17 @@ impl Draft {
             ordering_key,
             causation_id: optional(self.causation_id, EventId::new)?,
             correlation_id: optional(self.correlation_id, EventId::new)?,
-            trace: TraceContext { traceparent: self.traceparent, tracestate: self.tracestate },
+            trace: TraceContext {
+                traceparent: self.traceparent.map(Cow::into_owned),
+                tracestate: self.tracestate.map(Cow::into_owned),
+            },
             attributes: self.attributes,
             payload,
         };
-        cloudevents::forget_our_source(&mut envelope);
+        // The source that we gave an event is none of its own.
+        if let Some(source) = self.source.filter(|source| !cloudevents::is_our_source(&envelope, source)) {
+            cloudevents::keep(&mut envelope.attributes, SOURCE, &source);
+        }
         Ok(envelope)
     }
 }
@@ -87,9 +81,9 @@ fn text<T>(checked: Result<T, InvalidText>) -> Result<T, Malformed> {
 }
 
 /// An empty text is an absent one: many producers write `""` for null.
-fn optional<T>(
-    found: Option<String>,
-    check: impl Fn(String) -> Result<T, InvalidText>,
+fn optional<'a, T>(
+    found: Found<'a>,
+    check: impl Fn(Cow<'a, str>) -> Result<T, InvalidText>,
 ) -> Result<Option<T>, Malformed> {
     found.filter(|found| !found.is_empty()).map(|found| text(check(found))).transpose()
 }

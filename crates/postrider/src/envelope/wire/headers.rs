@@ -1,5 +1,7 @@
 //! The headers and properties that every published message has, whatever its body.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 
 use super::draft::Draft;
@@ -85,40 +87,47 @@ pub(super) fn write(envelope: &Envelope, format: WireFormat, attempts: u32, mess
     properties.timestamp = u64::try_from(envelope.occurred_at.as_second()).ok();
 }
 
-/// What our headers, or a HoldCo producer's, say.
-pub(super) fn read(message: &Message) -> Draft {
-    let header = |name| message.header(name).map(str::to_owned);
-    let event_type = match (header(names::AGGREGATE_TYPE), header(names::EVENT_TYPE)) {
-        (Some(aggregate), Some(action)) => Some(format!("{aggregate}.{action}")),
+/// Fills what is still open from our headers, or a HoldCo producer's.
+pub(super) fn read<'a>(message: &'a Message, draft: &mut Draft<'a>) {
+    let (mut aggregate, mut action) = (None, None);
+    for (name, value) in &message.headers {
+        let Some(value) = value.as_str() else { continue };
+        let place = match name.as_str() {
+            names::EVENT_ID => &mut draft.id,
+            names::AGGREGATE_TYPE => &mut aggregate,
+            names::EVENT_TYPE => &mut action,
+            names::AGGREGATE_ID => &mut draft.aggregate_id,
+            names::GROUP_ID => &mut draft.group,
+            names::SUBSIDIARY_ID => &mut draft.subsidiary,
+            names::ORDERING_KEY => &mut draft.ordering_key,
+            names::CAUSATION_ID => &mut draft.causation_id,
+            names::CORRELATION_ID => &mut draft.correlation_id,
+            names::TRACEPARENT => &mut draft.traceparent,
+            names::TRACESTATE => &mut draft.tracestate,
+            names::OCCURRED_AT => {
+                draft.occurred_at = draft.occurred_at.or_else(|| value.parse().ok());
+                continue;
+            }
+            _ => continue,
+        };
+        place.get_or_insert(Cow::Borrowed(value));
+    }
+    draft.event_type = draft.event_type.take().or_else(|| match (aggregate, action) {
+        (Some(aggregate), Some(action)) => Some(Cow::Owned([&*aggregate, ".", &*action].concat())),
         // A producer may write the whole type into the one header it has.
         (None, Some(whole)) if whole.contains('.') => Some(whole),
         _ => None,
-    };
-    Draft {
-        id: header(names::EVENT_ID),
-        event_type,
-        aggregate_id: header(names::AGGREGATE_ID),
-        group: header(names::GROUP_ID),
-        subsidiary: header(names::SUBSIDIARY_ID),
-        occurred_at: header(names::OCCURRED_AT).and_then(|time| time.parse().ok()),
-        ordering_key: header(names::ORDERING_KEY),
-        causation_id: header(names::CAUSATION_ID),
-        correlation_id: header(names::CORRELATION_ID),
-        traceparent: header(names::TRACEPARENT),
-        tracestate: header(names::TRACESTATE),
-        ..Draft::default()
-    }
+    });
 }
 
-/// What the standard properties say.
-pub(super) fn read_properties(message: &Message) -> Draft {
+/// Fills what is still open from the standard properties.
+pub(super) fn read_properties<'a>(message: &'a Message, draft: &mut Draft<'a>) {
     let properties = &message.properties;
-    let seconds = properties.timestamp.and_then(|seconds| i64::try_from(seconds).ok());
-    Draft {
-        id: properties.message_id.clone(),
-        event_type: properties.kind.clone().filter(|kind| kind.contains('.')),
-        occurred_at: seconds.and_then(|seconds| Timestamp::from_second(seconds).ok()),
-        correlation_id: properties.correlation_id.clone(),
-        ..Draft::default()
-    }
+    let text = |text: &'a Option<String>| text.as_deref().map(Cow::Borrowed);
+    let kind = || text(&properties.kind).filter(|kind| kind.contains('.'));
+    let seconds = || properties.timestamp.and_then(|seconds| i64::try_from(seconds).ok());
+    draft.id = draft.id.take().or_else(|| text(&properties.message_id));
+    draft.event_type = draft.event_type.take().or_else(kind);
+    draft.occurred_at = draft.occurred_at.or_else(|| Timestamp::from_second(seconds()?).ok());
+    draft.correlation_id = draft.correlation_id.take().or_else(|| text(&properties.correlation_id));
 }

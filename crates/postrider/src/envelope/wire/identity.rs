@@ -1,9 +1,11 @@
 //! Where foreign producers put identity, said per queue.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::draft::Draft;
+use super::draft::{Draft, Found};
 use crate::broker::Message;
 use crate::envelope::EventType;
 
@@ -54,13 +56,13 @@ impl Place {
         }
     }
 
-    fn find(&self, message: &Message, body: Option<&Value>) -> Option<String> {
+    fn find<'a>(&self, message: &'a Message, body: Option<&Value>) -> Found<'a> {
         let found = match self {
-            Self::MessageId => message.properties.message_id.clone(),
-            Self::Header(name) => message.header(name).map(str::to_owned),
+            Self::MessageId => message.properties.message_id.as_deref().map(Cow::Borrowed),
+            Self::Header(name) => message.header(name).map(Cow::Borrowed),
             Self::Body(pointer) => match body?.pointer(pointer)? {
-                Value::String(text) => Some(text.clone()),
-                Value::Number(number) => Some(number.to_string()),
+                Value::String(text) => Some(Cow::Owned(text.clone())),
+                Value::Number(number) => Some(Cow::Owned(number.to_string())),
                 _ => None,
             },
         };
@@ -84,12 +86,7 @@ impl Identity {
         text.split(',').map(str::trim).filter(|place| !place.is_empty()).map(Place::parse).collect()
     }
 
-    /// What is known of a message that says nothing.
-    pub(super) fn usual(&self) -> Draft {
-        Draft { event_type: self.usual_type.clone().map(String::from), ..Draft::default() }
-    }
-
-    pub(super) fn read(&self, message: &Message) -> Draft {
+    pub(super) fn read<'a>(&self, message: &'a Message) -> Draft<'a> {
         if self.event_id.is_empty() {
             return Draft::default();
         }
