@@ -79,9 +79,7 @@ async fn a_batch_of_100_costs_one_statement_of_the_inbox() {
 
     let log = server.log().unwrap();
     let entries = entries(&log);
-    let marks = entries.iter().filter(|(_, told)| {
-        statement(told).is_some_and(|sql| sql.starts_with(MARKS))
-    });
+    let marks = entries.iter().filter(|(_, told)| statement(told).is_some_and(|sql| sql.starts_with(MARKS)));
     let [(session, _)] = marks.collect::<Vec<_>>()[..] else {
         panic!("the inbox was written oftener:\n{log}")
     };
