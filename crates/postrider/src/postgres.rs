@@ -123,6 +123,8 @@ struct Inner {
     max_payload_bytes: usize,
     /// A job changed in a transaction of this process.
     jobs_changed: Notify,
+    /// Whether consumers get duplicates these days.
+    mixture: inbox::Mixture,
 }
 
 /// How long an answer may be late beyond the statement limit before the connection counts as lost.
@@ -167,9 +169,17 @@ impl Postgres {
         let door = stream::Door::new(config, &options);
         let wake = Wake::new(options, clock.clone());
         let PostgresConfig { statement_limit, max_payload_bytes, .. } = *config;
-        let jobs_changed = Notify::new();
-        let inner =
-            Inner { clock, pool, relays, place, door, statement_limit, max_payload_bytes, jobs_changed };
+        let inner = Inner {
+            clock,
+            pool,
+            relays,
+            place,
+            door,
+            statement_limit,
+            max_payload_bytes,
+            jobs_changed: Notify::new(),
+            mixture: inbox::Mixture::default(),
+        };
         let table = OutboxTable::default();
         let statements = Arc::new(Statements::of(&table));
         Ok(Self { inner: Arc::new(inner), table: Arc::new(table), statements, wake })

@@ -4,7 +4,7 @@ mod filter;
 mod groups;
 
 use sqlx::postgres::PgRow;
-use sqlx::{QueryBuilder, Row as _};
+use sqlx::{PgConnection, QueryBuilder, Row as _, Transaction};
 use uuid::Uuid;
 
 use self::filter::Where;
@@ -25,6 +25,14 @@ macro_rules! summary {
 }
 pub(super) use summary;
 
+/// A page walks the index that has its order, whatever the statistics say. Just after many letters were stored PostgreSQL knows nothing of
+/// them, takes them for few, and would rather read and sort every one: two seconds for a million.
+const WALK: &str = "BEGIN READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; \
+     SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off";
+
+/// Letters that are named are few: they are looked up, and sorted.
+const LOOK: &str = "BEGIN READ ONLY";
+
 const ONE: &str = concat!("SELECT ", summary!(), ", ", whole!(), " FROM postrider.dead_letter WHERE id = $1");
 
 const TAKE: &str = concat!(
@@ -41,14 +49,15 @@ const RESOLVE: &str = "UPDATE postrider.dead_letter d SET status = r.status, res
 
 impl Triage for Postgres {
     async fn letters(&self, query: &LetterQuery) -> Result<LetterPage, StoreError> {
-        let bound = self.scan_bound(&query.filter, query.turn).await?;
+        let mut tx = self.reading(&query.filter).await?;
+        let bound = self.scan_bound(&mut tx, &query.filter, query.turn).await?;
         let mut select =
             QueryBuilder::new(concat!("SELECT ", summary!(), " FROM postrider.dead_letter WHERE "));
         Where::new(&mut select).filter(&query.filter).turn(query.turn).not_beyond(query.turn, bound);
         let direction = if matches!(query.turn, Turn::After(_)) { "ASC" } else { "DESC" };
         select.push(format_args!(" ORDER BY dead_at {direction}, id {direction} LIMIT "));
         select.push_bind(i64::try_from(query.limit).unwrap_or(i64::MAX));
-        let rows = self.limited("listing dead letters", select.build().fetch_all(self.pool())).await?;
+        let rows = self.limited("listing dead letters", select.build().fetch_all(&mut *tx)).await?;
         let mut letters = rows.iter().map(read_summary).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
         let full = letters.len() >= query.limit;
         let last = letters.last().map(LetterSummary::cursor);
@@ -165,8 +174,22 @@ impl Triage for Postgres {
 }
 
 impl Postgres {
+    /// A transaction for listing what a filter matches.
+    async fn reading(
+        &self,
+        filter: &LetterFilter,
+    ) -> Result<Transaction<'static, sqlx::Postgres>, StoreError> {
+        let how = if filter::is_named(filter) { LOOK } else { WALK };
+        self.limited("listing dead letters", self.pool().begin_with(how)).await
+    }
+
     /// The last letter that one page may look at, where the filter asks for what no index knows.
-    async fn scan_bound(&self, filter: &LetterFilter, turn: Turn) -> Result<Option<Cursor>, StoreError> {
+    async fn scan_bound(
+        &self,
+        tx: &mut PgConnection,
+        filter: &LetterFilter,
+        turn: Turn,
+    ) -> Result<Option<Cursor>, StoreError> {
         if filter::is_indexed(filter) {
             return Ok(None);
         }
@@ -177,7 +200,7 @@ impl Postgres {
             " ORDER BY dead_at {direction}, id {direction} OFFSET {} LIMIT 1",
             SCANNED - 1
         ));
-        let row = self.limited("listing dead letters", select.build().fetch_optional(self.pool())).await?;
+        let row = self.limited("listing dead letters", select.build().fetch_optional(tx)).await?;
         let read = |row: PgRow| -> Result<Cursor, sqlx::Error> {
             let dead_at = row.try_get::<jiff_sqlx::Timestamp, _>(0)?.to_jiff();
             Ok(Cursor { dead_at, id: LetterId(row.try_get(1)?) })

@@ -91,6 +91,16 @@ const MIGRATIONS: &[Migration] = &[
         name: "pull_key",
         sql: include_str!("../../../../migrations/postgres/0027_pull_key.sql"),
     },
+    Migration {
+        version: 28,
+        name: "letters_of_group",
+        sql: include_str!("../../../../migrations/postgres/0028_letters_of_group.sql"),
+    },
+    Migration {
+        version: 29,
+        name: "inbox_mark",
+        sql: include_str!("../../../../migrations/postgres/0029_inbox_mark.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -11,24 +11,24 @@ pub(super) struct Where<'a> {
     first: bool,
 }
 
+/// Whether it names the letters, so that there are few and they are looked up.
+pub(super) fn is_named(filter: &LetterFilter) -> bool {
+    !filter.ids.is_empty() || filter.event_id.is_some()
+}
+
 /// Whether the index that is walked finds nothing but what fits.
 pub(super) fn is_indexed(filter: &LetterFilter) -> bool {
-    if !filter.ids.is_empty() || filter.event_id.is_some() {
-        return true;
-    }
     let mut walked = LetterFilter {
         status: filter.status.filter(|status| *status == LetterStatus::Open),
+        fingerprint: filter.fingerprint.clone(),
         since: filter.since,
         until: filter.until,
         ..LetterFilter::default()
     };
-    if walked.status.is_some() && filter.fingerprint.is_none() {
+    if walked.status.is_some() && walked.fingerprint.is_none() {
         walked.queue.clone_from(&filter.queue);
-    } else if filter.fingerprint.is_some() {
-        walked.status = None;
-        walked.fingerprint.clone_from(&filter.fingerprint);
     }
-    *filter == walked
+    is_named(filter) || *filter == walked
 }
 
 impl<'a> Where<'a> {

@@ -66,7 +66,10 @@ impl Postgres {
         &self,
         query: &GroupQuery,
     ) -> Result<(Vec<LetterGroup>, Option<Timestamp>), StoreError> {
-        let bound = self.scan_bound(&query.filter, Turn::Newest).await?;
+        let mut tx = self.reading(&query.filter).await?;
+        let bound = self.scan_bound(&mut tx, &query.filter, Turn::Newest).await?;
+        // What follows sorts the few groups it finds.
+        drop(tx);
         let mut select = QueryBuilder::new(concat!(
             "SELECT ",
             columns!(),

@@ -51,6 +51,7 @@ fn statement(told: &str) -> Option<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_100_costs_one_statement_of_the_inbox() {
+    const MARKS: &str = "SELECT postrider.inbox_mark(";
     let (server, redis) = (servers::Postgres::start().await.unwrap(), Redis::start().await.unwrap());
     set_up(&server, "ALTER DATABASE postgres SET log_statement = 'all'").await;
     let store = postgres(&server.url()).await;
@@ -78,20 +79,17 @@ async fn a_batch_of_100_costs_one_statement_of_the_inbox() {
 
     let log = server.log().unwrap();
     let entries = entries(&log);
-    let marks = entries.iter().filter(|(_, told)| {
-        statement(told).is_some_and(|sql| sql.starts_with("INSERT INTO postrider.event_inbox"))
-    });
+    let marks = entries.iter().filter(|(_, told)| statement(told).is_some_and(|sql| sql.starts_with(MARKS)));
     let [(session, _)] = marks.collect::<Vec<_>>()[..] else {
         panic!("the inbox was written oftener:\n{log}")
     };
     let said: Vec<_> = entries.iter().filter(|(one, _)| one == session).collect();
     let said: Vec<_> = said.iter().filter_map(|(_, told)| statement(told)).collect();
-    let place = said.iter().position(|sql| sql.starts_with("INSERT INTO postrider.event_inbox")).unwrap();
+    let place = said.iter().position(|sql| sql.starts_with(MARKS)).unwrap();
     let first = said[..place].iter().rposition(|sql| sql.starts_with("BEGIN")).unwrap();
     let last = place + said[place..].iter().position(|sql| sql.starts_with("COMMIT")).unwrap();
     // SELECT 1 is for the handler's own statements: had one failed unseen, COMMIT would roll back and call it success.
-    let beginnings =
-        ["BEGIN", "INSERT INTO postrider.event_inbox", "INSERT INTO effect", "SELECT 1", "COMMIT"];
+    let beginnings = ["BEGIN", MARKS, "INSERT INTO effect", "SELECT 1", "COMMIT"];
     let transaction = &said[first..=last];
     assert_eq!(transaction.len(), beginnings.len(), "{transaction:#?}");
     for (sql, beginning) in transaction.iter().zip(beginnings) {

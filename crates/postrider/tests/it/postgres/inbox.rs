@@ -19,18 +19,33 @@ async fn admit(postgres: &Postgres, tx: &mut PostgresTx, arrivals: &[Arrival]) -
     postgres.admit(tx, &consumer, arrivals).await.unwrap()
 }
 
-/// The first transaction holds the mark while the second asks; returns what the second is told.
+/// An arrival among so many others that it is not marked alone.
+fn among_others(arrival: Arrival, others: usize, of: &str) -> Vec<Arrival> {
+    let others = (0..others).map(|other| self::arrival(&format!("{of}-{other}"), "{}"));
+    std::iter::once(arrival).chain(others).collect()
+}
+
+/// The first transaction holds the mark while the second asks; returns what the second is told. Of one event, and of one among others.
 async fn second_while_first(commit: bool, payload: &'static str) -> Admission {
+    let alone = second_of(commit, payload, 0).await;
+    assert_eq!(alone, second_of(commit, payload, 40).await);
+    alone
+}
+
+async fn second_of(commit: bool, payload: &'static str, others: usize) -> Admission {
     let (postgres, _database) = store().await;
     let mut first = postgres.begin().await.unwrap();
-    assert_eq!(admit(&postgres, &mut first, &[arrival("1", "{}")]).await, [Admission::New]);
+    let arrivals = among_others(arrival("1", "{}"), others, "first");
+    assert_eq!(admit(&postgres, &mut first, &arrivals).await, vec![Admission::New; 1 + others]);
     let second = tokio::spawn({
         let postgres = postgres.clone();
         async move {
             let mut tx = postgres.begin().await.unwrap();
-            let admission = admit(&postgres, &mut tx, &[arrival("1", payload)]).await;
+            let arrivals = among_others(arrival("1", payload), others, "second");
+            let admissions = admit(&postgres, &mut tx, &arrivals).await;
             postgres.commit(tx).await.unwrap();
-            admission[0].clone()
+            assert!(admissions[1..].iter().all(|admission| *admission == Admission::New), "{admissions:?}");
+            admissions[0].clone()
         }
     });
     loop {
@@ -84,6 +99,29 @@ async fn the_same_id_twice_in_a_batch_is_new_once() {
     assert_eq!(admit(&postgres, &mut tx, &batch).await, expected);
     let other = ConsumerName::new("ledger").unwrap();
     assert_eq!(postgres.admit(&mut tx, &other, &batch[..1]).await.unwrap(), [Admission::New]);
+}
+
+#[tokio::test]
+async fn a_duplicate_among_many_takes_nothing_back_that_was_written_before() {
+    let (postgres, _database) = store().await;
+    let many = among_others(arrival("1", "{}"), 40, "many");
+    let mut tx = postgres.begin().await.unwrap();
+    assert_eq!(admit(&postgres, &mut tx, &many[..1]).await, [Admission::New]);
+    postgres.commit(tx).await.unwrap();
+
+    let mut tx = postgres.begin().await.unwrap();
+    sqlx::raw_sql("CREATE TABLE effect (what text); INSERT INTO effect VALUES ('before')")
+        .execute(tx.connection())
+        .await
+        .unwrap();
+    let mut expected = vec![Admission::New; many.len()];
+    expected[0] = Admission::Duplicate(None);
+    assert_eq!(admit(&postgres, &mut tx, &many).await, expected);
+    postgres.commit(tx).await.unwrap();
+
+    let count = |sql| sqlx::query_scalar::<_, i64>(sql).fetch_one(postgres.pool());
+    assert_eq!(count("SELECT count(*) FROM effect").await.unwrap(), 1);
+    assert_eq!(count("SELECT count(*) FROM postrider.event_inbox").await.unwrap(), 41);
 }
 
 #[tokio::test]

@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use postrider::envelope::OrderingKey;
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::store::{CopyResult, DualPublishing as _, Held as _, Inbox as _, Replays as _};
-use postrider::topology::ConsumerName;
+use postrider::store::{
+    CopyResult, DualPublishing as _, Held as _, Inbox as _, LetterFilter, LetterQuery, Replays as _, SCANNED,
+    Triage as _, Turn,
+};
+use postrider::topology::{ConsumerName, QueueName};
 use postrider::{Clock, EventId, Store as _};
 use postrider_testkit::servers::{TestDatabase, shared};
 
@@ -105,4 +108,52 @@ async fn the_deliveries_of_an_outbox_that_is_new_are_probed() {
     store.settle_copies(confirmed).await.unwrap();
     let looked = read(&store, "event_delivery").await - before;
     assert!(looked < FEW, "{looked} rows were read for ten copies");
+}
+
+/// Letters that were just stored, in 20 groups: nobody has counted them yet, and to PostgreSQL they look like few.
+async fn letters() -> (Postgres, TestDatabase) {
+    let database = shared().unwrap().database().await.unwrap();
+    let config = PostgresConfig { max_connections: 1, ..PostgresConfig::new(&database.url) };
+    let store = Postgres::connect(config, Clock::system()).await.unwrap();
+    store.migrate().await.unwrap();
+    for sql in [
+        "ALTER TABLE postrider.dead_letter SET (autovacuum_enabled = off)",
+        "INSERT INTO postrider.dead_letter (key, event_id, queue, exchange, routing_key, reason, error, fingerprint, attempts, \
+             first_failed_at, dead_at, properties, headers, body) \
+         SELECT 'k' || n, 'e' || n, 'mail', '', '', 'rejected', 'refused', 'group-' || n % 20, 1, now(), \
+             now() - n * interval '1 second', '{}', '{}', '{}' FROM generate_series(1, 60000) n",
+    ] {
+        sqlx::query(sql).execute(store.pool()).await.unwrap();
+    }
+    (store, database)
+}
+
+/// Letters that were read for a page of 50, and how many it has.
+async fn page(store: &Postgres, filter: LetterFilter) -> (i64, usize) {
+    let before = read(store, "dead_letter").await;
+    let page = store.letters(&LetterQuery { filter, turn: Turn::Newest, limit: 50 }).await.unwrap();
+    (read(store, "dead_letter").await - before, page.letters.len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_letters_that_were_just_stored_reads_what_it_shows() {
+    let (store, _database) = letters().await;
+    let open = LetterFilter::open;
+    let group = || Some("group-7".to_owned());
+    for filter in [
+        open(),
+        LetterFilter { fingerprint: group(), ..open() },
+        LetterFilter { fingerprint: group(), ..LetterFilter::default() },
+        LetterFilter { queue: Some(QueueName::new("mail").unwrap()), ..open() },
+        LetterFilter { event_id: Some(EventId::new("e7").unwrap()), ..open() },
+    ] {
+        let (read, shown) = page(&store, filter.clone()).await;
+        assert!(shown == 50 || filter.event_id.is_some() && shown == 1, "{filter:?}: {shown}");
+        assert!(read < FEW, "{filter:?}: {read} letters were read");
+    }
+    // What no index knows is searched for among the newest: once to see how far that is, and once to look at them.
+    let text = LetterFilter { text: Some("nowhere".to_owned()), ..open() };
+    let (read, shown) = page(&store, text).await;
+    assert_eq!(shown, 0);
+    assert!(read < 2 * i64::from(SCANNED) + FEW, "{read} letters were read for a text that is nowhere");
 }

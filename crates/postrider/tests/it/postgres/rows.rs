@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use postrider::broker::{HeaderValue, Properties};
-use postrider::store::{DeadLetter, DeadLetters as _, PublishResult};
+use postrider::store::{Ask, DeadLetter, DeadLetters as _, PublishResult, Wanted};
 use postrider::topology::QueueName;
 use postrider::{Clock, Outbox as _, Payload, Store as _};
 
@@ -50,6 +50,24 @@ async fn a_failed_head_holds_up_its_key_and_nothing_else() {
             .unwrap();
     assert_eq!(counts[0], ("a1".to_owned(), "published".to_owned(), 1));
     assert_eq!(counts[1], ("a2".to_owned(), "dead".to_owned(), 1));
+}
+
+#[tokio::test]
+async fn a_row_dated_days_ahead_is_found_by_the_look_at_everything() {
+    let (postgres, _database) = store().await;
+    append(&postgres, vec![event("now", None)]).await;
+    let ahead = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at) \
+                 VALUES ('ahead', 'shop.order', 'placed', '{}', now() + interval '40 days')";
+    execute(&postgres, ahead).await.unwrap();
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let look = async |since| {
+        let wanted = Wanted::New { after: 0, since };
+        let rows = postgres.claim(&a, Ask { wanted, ..Ask::everything(10) }).await.unwrap();
+        ids(&rows).join(" ")
+    };
+    assert_eq!(look(Some(Clock::system().now() - SignedDuration::from_hours(24))).await, "now");
+    assert_eq!(look(None).await, "now ahead");
 }
 
 #[tokio::test]

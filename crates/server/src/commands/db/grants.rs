@@ -23,6 +23,8 @@ struct Part {
 const PUBLISH: &str = "publish(text, jsonb, text, text, text, text, text, timestamptz, timestamptz, text, text, text, text, text, \
                        text, text, text)";
 
+const MARK: &str = "inbox_mark(text, text[], text[], bytea[])";
+
 const ALL: &str = "SELECT, INSERT, UPDATE, DELETE";
 
 #[rustfmt::skip] // a table
@@ -61,7 +63,7 @@ const PARTS: [Part; 5] = [
             ("SELECT, INSERT", &["audit_log", "pull_key"]),
         ],
         outboxes: "SELECT, INSERT",
-        functions: &[PUBLISH, "new_id()"],
+        functions: &[PUBLISH, "new_id()", MARK],
         sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token")],
     },
     Part {
