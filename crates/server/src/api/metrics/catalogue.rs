@@ -33,7 +33,7 @@ const fn metric(
 
 /// All of them, in the order in which an event meets them.
 #[rustfmt::skip] // a table
-pub(crate) const METRICS: [Metric; 64] = [
+pub(crate) const METRICS: [Metric; 65] = [
     metric("postrider_build_info", Gauge, &["version"], "Always 1; which version runs."),
     metric("postrider_up", Gauge, &["part"], "1 while the part (store, broker) answers, else 0."),
     metric("postrider_schema_version", Gauge, &[], "The version of the database's schema."),
@@ -47,6 +47,7 @@ pub(crate) const METRICS: [Metric; 64] = [
     metric("postrider_outbox_oldest_due_seconds", Gauge, &["outbox"], "How long the oldest event waits that could be published now."),
     metric("postrider_outbox_stream_lag_bytes", Gauge, &[], "How much of its log PostgreSQL keeps for the relay's stream."),
     metric("postrider_outbox_housekeeping_failed_total", Counter, &[], "Rounds of partitions and retention that failed; each is tried again."),
+    metric("postrider_migration_behind", Gauge, &["database"], "1 while a database that has outboxes does not follow the migration between buses: it cannot be asked, or has one of its own. Told by every process that relays and has outboxes in other databases."),
     metric("postrider_relay_published_total", Counter, &[], "Events that the broker confirmed and that are marked as published."),
     metric("postrider_relay_attempts_total", Counter, &["outcome"], "Attempts to publish an event: confirmed, failed by its own fault, or unknown (the broker was away)."),
     metric("postrider_relay_failed_total", Counter, &[], "Attempts that failed by the event's own fault: returned or refused."),
