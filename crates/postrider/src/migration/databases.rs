@@ -206,9 +206,8 @@ fn note(database: &str, error: Option<StoreError>, behind: &mut bool) {
             %error,
             "a database does not follow the migration; it does when it can, and nothing is settled before"
         ),
-        Some(_) => {}
         None if before => tracing::info!(database, "the database follows the migration again"),
-        None => {}
+        Some(_) | None => {}
     }
 }
 

@@ -85,8 +85,8 @@ impl Buses {
         let mut sources = vec![Source::new(store.clone(), "event_outbox", relay.clone())];
         sources.extend(other.map(|other| Source::new(other.clone(), "shop", relay).elsewhere(SHOP)));
         let databases = Databases::new(store.clone(), clock.clone()).with(&sources);
-        let _servers = (database, vhost);
-        Self { store, databases, sources, broker, clock, definition, relays, _servers }
+        let servers = (database, vhost);
+        Self { store, databases, sources, broker, clock, definition, relays, _servers: servers }
     }
 
     async fn until(&self, what: &str, so: impl AsyncFn() -> bool) {
