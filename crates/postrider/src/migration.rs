@@ -12,12 +12,16 @@
 //! (`event_delivery`), recorded with the mark of the row: a copy to the old bus that fails is counted, tried again and shown apart,
 //! and holds up nothing unless asked to. Whatever was published while a relay did not know yet, or while copies were off, gets
 //! its copy when they are on again: no event is missing on the old bus after a start or a rollback.
+//!
+//! Where outboxes are in several databases, one of them keeps the migration, and the others follow it ([`Databases`]).
 
 mod compare;
 mod copier;
+mod databases;
 mod definition;
 mod errands;
 mod latency;
+mod lead;
 mod parity;
 mod source;
 mod steps;
@@ -25,9 +29,11 @@ mod template;
 
 pub use compare::{Comparing, compare, remove_taps};
 pub(crate) use copier::Copier;
+pub use databases::{DatabaseStanding, Databases};
 pub use definition::{Definition, LatencyRule, Legacy, LegacyFormat, MigrationName, OnLatency};
 pub use errands::{Errand, Errands, ask};
 pub use latency::{Latencies, P99};
+pub use lead::{Followed, Lead, Leader, There};
 pub use parity::{Difference, Parity, Side};
 pub use source::Source;
 pub use steps::{
@@ -129,6 +135,10 @@ pub struct Standing {
     pub legacy_error: Option<String>,
     /// The relays that run, or ran not long ago.
     pub relays: Vec<RelayStanding>,
+    /// The other databases that follow it, where it was asked for all of them: what they have is in the figures above.
+    pub databases: Vec<DatabaseStanding>,
+    /// What is followed here, if another database keeps the migration.
+    pub follows: Option<Leader>,
     /// The last comparison of both buses.
     pub parity: Option<Parity>,
 }
@@ -174,6 +184,14 @@ pub struct DeliveryCounts {
 impl DeliveryCounts {
     /// A count ends when it has looked at so many deliveries.
     pub(crate) const LOOKED_AT: i64 = 100_000;
+
+    /// Adds what another database has counted.
+    fn take_in(&mut self, other: Self) {
+        self.pending += other.pending;
+        self.failed += other.failed;
+        self.confirmed += other.confirmed;
+        self.at_least |= other.at_least;
+    }
 
     /// Counts deliveries of this status.
     pub(crate) fn add(&mut self, status: &str, count: u64) {

@@ -79,8 +79,19 @@ pub struct FurtherOutbox<S> {
     pub relay: RelayConfig,
     /// How long it keeps what is published.
     pub house: HouseRules,
-    /// It is in another database than the first.
-    pub elsewhere: bool,
+    /// How its database is called, where that is another than the first one's.
+    pub database: Option<String>,
+}
+
+impl<S: Clone> FurtherOutbox<S> {
+    /// For a comparison of both buses.
+    fn source(&self) -> Source<S> {
+        let source = Source::new(self.store.clone(), &self.label, self.relay.clone());
+        match &self.database {
+            Some(database) => source.elsewhere(database),
+            None => source,
+        }
+    }
 }
 
 /// What metrics call the first outbox.
@@ -284,9 +295,9 @@ impl<S: Backend> Runtime<S> {
             let keeper =
                 Housekeeper::new(self.store.clone(), self.clock.clone(), self.house.clone(), FIRST_OUTBOX);
             tasks.spawn(keeper.run(stop.clone()));
-            let further =
-                self.more.iter().map(|more| Source::new(more.store.clone(), &more.label, more.relay.clone()));
-            let errands = Errands::new(first, further.collect(), self.broker.clone(), self.clock.clone());
+            let further = self.more.iter().map(FurtherOutbox::source).collect();
+            let errands = Errands::new(first, further, self.broker.clone(), self.clock.clone());
+            tasks.spawn(errands.databases().clone().lead(stop.clone()));
             tasks.spawn(errands.serve(stop.clone()));
             for FurtherOutbox { store, label, relay, house, .. } in &self.more {
                 let keeper = Housekeeper::new(store.clone(), self.clock.clone(), house.clone(), label);
@@ -321,7 +332,7 @@ impl<S: Backend> Runtime<S> {
             let (store, clock, stop, rules) =
                 (self.store.clone(), self.clock.clone(), stop.clone(), self.rules);
             // An operation is where its events are.
-            for outbox in self.more.iter().filter(|outbox| outbox.elsewhere) {
+            for outbox in self.more.iter().filter(|outbox| outbox.database.is_some()) {
                 tasks.spawn(run_replays(outbox.store.clone(), clock.clone(), stop.clone()));
             }
             tasks.spawn(run_operations(store, clock, rules, stop));

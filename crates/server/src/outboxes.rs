@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::archive::Shelf;
 use postrider::audit::Source;
-use postrider::migration;
+use postrider::migration::{self, Databases};
 use postrider::operation::{EventPlan, shelf};
 use postrider::postgres::Postgres;
 use postrider::relay::{Backoff, RelayConfig};
@@ -110,6 +110,13 @@ pub(crate) fn databases<S: Clone>(open: Vec<OpenOutbox<S>>) -> Vec<OpenOutbox<S>
     databases
 }
 
+/// Every database, for a migration between buses: the store's own keeps it, the others follow.
+pub(crate) fn buses<S: WholeStore>(store: &S, open: &[OpenOutbox<S>], clock: &Clock) -> Databases<S> {
+    let elsewhere = open.iter().filter_map(|outbox| Some((outbox.choice.place()?, &outbox.store)));
+    let main = Databases::new(store.clone(), clock.clone());
+    elsewhere.fold(main, |all, (database, store)| all.and(database, store.clone()))
+}
+
 impl<S> OpenOutbox<S> {
     /// What is unparked in it, for the audit log.
     pub(crate) fn subject(&self, target: &Unpark) -> String {
@@ -149,7 +156,7 @@ impl<S: Backend> OpenOutbox<S> {
         FurtherOutbox {
             relay: self.relay(config),
             house: self.house(config),
-            elsewhere: self.choice.database.is_some(),
+            database: self.choice.place().map(str::to_owned),
             label: self.choice.label,
             store: self.store,
         }
@@ -157,7 +164,11 @@ impl<S: Backend> OpenOutbox<S> {
 
     /// For a comparison of both buses.
     pub(crate) fn publishing(self, config: &Config) -> migration::Source<S> {
-        migration::Source::new(self.store.clone(), &self.choice.label, self.relay(config))
+        let source = migration::Source::new(self.store.clone(), &self.choice.label, self.relay(config));
+        match self.choice.place() {
+            Some(database) => source.elsewhere(database),
+            None => source,
+        }
     }
 
     /// For the audit.

@@ -207,6 +207,7 @@ macro_rules! store_conformance {
             a_migration_is_started_once, a_phase_is_changed_by_one_of_two, a_copy_is_tried_until_it_is_confirmed,
             halves_that_arrived_are_known, what_was_published_before_a_relay_knew_gets_its_copy,
             a_rollback_copies_what_went_to_the_new_bus_alone, published_rows_are_found_for_a_comparison,
+            a_migration_of_another_database_is_followed, what_a_follower_missed_is_copied,
         ]);
         $crate::conformance_cases!($fixture, subscriptions: [
             a_subscription_comes_back_whole, a_name_is_taken_once,

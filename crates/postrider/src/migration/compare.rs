@@ -11,12 +11,13 @@ use futures_util::future::{Either, select};
 
 use super::parity::Arrivals;
 use super::source::Window;
-use super::{Course, Definition, MigrationError, MigrationName, Parity, Phase, Side, Source};
+use super::steps::{obstacles_to_settling, running};
+use super::{Course, Databases, Definition, MigrationError, MigrationName, Parity, Phase, Side, Source};
 use crate::broker::{Broker, BrokerError, Delivery, Removal, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::envelope::wire::{self, Identity};
 use crate::envelope::{EventId, Payload, PayloadHash};
-use crate::store::{Outbox, OutboxDesk};
+use crate::store::{Outbox, OutboxDesk, StoreError};
 use crate::topology::{Argument, Binding, BindingKey, ExchangeName, Queue, QueueKind, QueueName, Topology};
 
 /// Deliveries that are fetched at a time.
@@ -59,17 +60,19 @@ pub async fn compare<S: Outbox + OutboxDesk>(
     clock: &Clock,
     how: &Comparing,
 ) -> Result<Parity, MigrationError> {
-    let store = &sources.first().ok_or(MigrationError::NoneRuns)?.store;
+    let (first, more) = sources.split_first().ok_or(MigrationError::NoneRuns)?;
+    let databases = Databases::new(first.store.clone(), clock.clone()).with(more);
+    let standing = running(&databases).await?;
+    let store = databases.main();
     let course = store.course().await?.ok_or(MigrationError::NoneRuns)?;
-    if course.phase != Phase::Dual {
+    if standing.phase != Phase::Dual || course.version != standing.version {
         let name = course.definition.name.clone();
         let why = "there is nothing to compare unless both buses are published to";
         return Err(MigrationError::NotNow { name, phase: course.phase, why });
     }
-    if !course.settled {
-        return Err(MigrationError::Obstacles(vec![
-            "not every relay publishes to both buses yet".to_owned(),
-        ]));
+    let unsettled = obstacles_to_settling(&standing);
+    if !unsettled.is_empty() {
+        return Err(MigrationError::Obstacles(unsettled));
     }
     if let Some(queue) = &course.definition.legacy.queue {
         // With a tap bound, RabbitMQ would confirm copies that reach nobody else.
@@ -151,19 +154,19 @@ async fn listen<S: Outbox + OutboxDesk>(
     // Whatever is committed from here on is published while both taps are bound.
     let mut windows = Vec::new();
     for source in sources {
-        windows.push(Window::open(source, course).await?);
+        windows.push(Window::open(source, course).await.map_err(away(source))?);
     }
     let started = clock.monotonic();
     while clock.since(started) < how.listen && ears.arrivals.len() < how.most_events {
         ears.hear(BREATH).await?;
     }
     for window in &mut windows {
-        window.close().await?;
+        window.close().await.map_err(away(window.source))?;
     }
     let waiting = clock.monotonic();
     loop {
         for window in &mut windows {
-            window.read().await?;
+            window.read().await.map_err(away(window.source))?;
         }
         // What is committed may wait for a relay that takes over from another.
         let published =
@@ -178,16 +181,25 @@ async fn listen<S: Outbox + OutboxDesk>(
         ears.hear(BREATH).await?;
     }
     for window in &mut windows {
-        window.look_back(course.since, clock.now()).await?;
+        window.look_back(clock.now()).await.map_err(away(window.source))?;
     }
     let expected: Vec<_> = windows.iter().flat_map(|window| &window.expected).collect();
     let earlier: Vec<_> = windows.iter().flat_map(|window| &window.earlier).collect();
     let strangers = strangers(sources, clock, ears.arrivals.unexpected(&expected)).await?;
     let report = ears.arrivals.report(&expected, &earlier, &strangers, course.version, clock.now());
     for window in &windows {
-        window.make_up().await?;
+        window.make_up().await.map_err(away(window.source))?;
     }
     Ok(report)
+}
+
+/// That the database of an outbox cannot be asked; which one, if there are several.
+fn away<S>(source: &Source<S>) -> impl Fn(StoreError) -> MigrationError {
+    let database = source.database.clone();
+    move |cause| match database.clone() {
+        Some(database) => MigrationError::Away { database, cause },
+        None => cause.into(),
+    }
 }
 
 /// Of the arrivals outside of the window, those that nobody committed. A relay that streams may publish an event a moment before its
@@ -216,7 +228,7 @@ async fn strangers<S: OutboxDesk>(
 
 async fn committed<S: OutboxDesk>(sources: &[Source<S>], event: &EventId) -> Result<bool, MigrationError> {
     for source in sources {
-        if source.store.committed(event).await?.is_some() {
+        if source.store.committed(event).await.map_err(away(source))?.is_some() {
             return Ok(true);
         }
     }

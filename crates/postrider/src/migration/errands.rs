@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Comparing, MigrationError, Source, Taken, compare, finish};
+use super::{Comparing, Databases, MigrationError, Source, Taken, compare, finish};
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::store::{
@@ -89,6 +89,7 @@ pub async fn ask<S: Operations>(
 pub struct Errands<S> {
     store: S,
     sources: Vec<Source<S>>,
+    databases: Databases<S>,
     broker: Arc<dyn Broker>,
     clock: Clock,
     runner: String,
@@ -100,7 +101,14 @@ impl<S: Operations + Outbox + OutboxDesk> Errands<S> {
     pub fn new(first: Source<S>, more: Vec<Source<S>>, broker: Arc<dyn Broker>, clock: Clock) -> Self {
         let runner = RelayId::of_process(&clock).to_string();
         let store = first.store.clone();
-        Self { store, sources: std::iter::once(first).chain(more).collect(), broker, clock, runner }
+        let databases = Databases::new(store.clone(), clock.clone()).with(&more);
+        let sources = std::iter::once(first).chain(more).collect();
+        Self { store, sources, databases, broker, clock, runner }
+    }
+
+    /// The databases of all its outboxes.
+    pub fn databases(&self) -> &Databases<S> {
+        &self.databases
     }
 
     /// Takes up whatever is asked for, until told to stop.
@@ -183,7 +191,7 @@ impl<S: Operations + Outbox + OutboxDesk> Errands<S> {
                     reason: operation.reason.clone().unwrap_or_default(),
                     forced,
                 };
-                finish(&self.store, self.broker.as_ref(), &step).await.map(|_| ())
+                finish(&self.databases, self.broker.as_ref(), &step).await.map(|_| ())
             }
         }
     }

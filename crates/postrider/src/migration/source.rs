@@ -30,21 +30,30 @@ pub struct Source<S> {
     pub label: String,
     /// How its relay works.
     pub relay: Arc<RelayConfig>,
+    /// How its database is called, where that is another than the one that keeps migrations.
+    pub database: Option<String>,
 }
 
 impl<S> Source<S> {
     /// An outbox of this name.
     pub fn new(store: S, label: &str, relay: RelayConfig) -> Self {
-        Self { store, label: label.to_owned(), relay: Arc::new(relay) }
+        Self { store, label: label.to_owned(), relay: Arc::new(relay), database: None }
+    }
+
+    /// It is in another database than the one that keeps migrations; people know that one by this name.
+    #[must_use]
+    pub fn elsewhere(mut self, database: &str) -> Self {
+        self.database = Some(database.to_owned());
+        self
     }
 }
 
 /// A part of an outbox, from when the taps were bound until listening ended.
 pub(super) struct Window<'a, S> {
-    source: &'a Source<S>,
+    pub(super) source: &'a Source<S>,
     definition: &'a Definition,
-    /// Whether the migration runs in this outbox's database.
-    copied: bool,
+    /// Since when the phase is obeyed in this outbox's database, by its clock; absent if it is not.
+    since: Option<Timestamp>,
     after: i64,
     up_to: i64,
     /// Its events that were published, as far as they were read.
@@ -58,11 +67,12 @@ impl<'a, S: Outbox> Window<'a, S> {
     pub(super) async fn open(source: &'a Source<S>, course: &'a Course) -> Result<Self, StoreError> {
         let here = source.store.course().await?;
         let copied = |here: &Course| here.phase == Phase::Dual && here.definition == course.definition;
+        let since = here.filter(copied).map(|here| here.since);
         let after = source.store.horizon().await?.position;
         Ok(Self {
             source,
             definition: &course.definition,
-            copied: here.as_ref().is_some_and(copied),
+            since,
             after,
             up_to: after,
             expected: Vec::new(),
@@ -96,10 +106,8 @@ impl<'a, S: Outbox> Window<'a, S> {
     }
 
     /// Looks for events from before it that should have a copy, since the phase began: no tap could hear them.
-    pub(super) async fn look_back(&mut self, since: Timestamp, now: Timestamp) -> Result<(), StoreError> {
-        if !self.copied {
-            return Ok(());
-        }
+    pub(super) async fn look_back(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        let Some(since) = self.since else { return Ok(()) };
         let remembered = now.checked_sub(REMEMBERED).unwrap_or(Timestamp::MIN);
         let mut after = self.after.saturating_sub(LOOKED_BACK);
         loop {
@@ -116,7 +124,7 @@ impl<'a, S: Outbox> Window<'a, S> {
     pub(super) async fn make_up(&self) -> Result<(), StoreError> {
         let all = self.expected.iter().chain(&self.earlier);
         let owed: Vec<_> = all.filter_map(|event| Some((event.owed?, event.event_id.clone()))).collect();
-        if owed.is_empty() || !self.copied {
+        if owed.is_empty() || self.since.is_none() {
             return Ok(());
         }
         tracing::warn!(
@@ -132,9 +140,9 @@ impl<'a, S: Outbox> Window<'a, S> {
         let legacy = self.source.relay.copy_of(row, self.definition)?.message.body;
         let error = match copy {
             Some(copy) => copy.error().map(str::to_owned),
-            None if self.copied => Some("no relay made a copy of it; one is made now".to_owned()),
+            None if self.since.is_some() => Some("no relay made a copy of it; one is made now".to_owned()),
             None => Some(format!(
-                "the outbox {} is in a database where this migration does not run, so nothing of it is copied",
+                "the outbox {} is in a database that does not follow this migration, so nothing of it is copied",
                 self.source.label
             )),
         };

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Definition, MigrationName, Phase, Standing};
+use super::{Databases, Definition, MigrationName, Phase, Standing};
 use crate::broker::{Broker, BrokerError, Removal};
-use crate::clock::Clock;
 use crate::store::{DualPublishing, PhaseTurn, StoreError};
 
 /// A comparison is good for this long.
@@ -39,6 +38,14 @@ pub enum MigrationError {
     /// Somebody else took a step at the same moment.
     #[error("somebody else moved the migration on at the same moment; look at its status and try again")]
     Moved,
+    /// One of the databases that follow cannot be asked.
+    #[error("the database {database} cannot be asked: {cause}")]
+    Away {
+        /// Which.
+        database: String,
+        /// Why.
+        cause: StoreError,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -58,28 +65,45 @@ pub struct Taken {
     pub forced: bool,
 }
 
-/// The migration that runs.
-async fn running<S: DualPublishing>(store: &S) -> Result<Standing, MigrationError> {
-    let all = store.migrations_of_buses().await?;
-    all.into_iter().find(|one| one.phase != Phase::Finished).ok_or(MigrationError::NoneRuns)
+/// The migration that runs, and is kept here.
+pub(super) async fn running<S: DualPublishing>(databases: &Databases<S>) -> Result<Standing, MigrationError> {
+    let all = databases.standings().await?;
+    let running = all.into_iter().find(|one| one.phase != Phase::Finished);
+    let running = running.ok_or(MigrationError::NoneRuns)?;
+    if running.follows.is_some() {
+        return Err(not_now(
+            &running,
+            "another database keeps it, and this one follows; take its steps there",
+        ));
+    }
+    Ok(running)
 }
 
-/// Begins: from now on every event goes to both buses. The old exchange and its queue must be there.
+/// Begins: from now on every event goes to both buses. The old exchange and its queue must be there. Other databases follow.
 pub async fn start<S: DualPublishing>(
-    store: &S,
+    databases: &Databases<S>,
     definition: &Definition,
     step: &Taken,
 ) -> Result<(), MigrationError> {
-    Ok(store.start_migration(definition, &step.by, &step.reason).await?)
+    Ok(databases.main().start_migration(definition, &step.by, &step.reason).await?)
+}
+
+/// Why a phase is not settled; nothing if it is. Pure.
+pub(super) fn obstacles_to_settling(standing: &Standing) -> Vec<String> {
+    let of_databases = standing.databases.iter();
+    let told =
+        of_databases.filter_map(|one| Some(format!("the database {} {}", one.database, one.error.as_ref()?)));
+    let mut obstacles: Vec<_> = told.collect();
+    let behind = standing.relays.len() - standing.obedient();
+    if !standing.settled && (behind > 0 || obstacles.is_empty()) {
+        obstacles.push(format!("{behind} relays do not obey the phase {} yet", standing.phase));
+    }
+    obstacles
 }
 
 /// What stands against a cutover. Pure.
 pub fn obstacles_to_cutover(standing: &Standing, now: Timestamp) -> Vec<String> {
-    let mut obstacles = Vec::new();
-    if !standing.settled {
-        let behind = standing.relays.iter().filter(|relay| relay.version != Some(standing.version)).count();
-        obstacles.push(format!("{behind} relays do not obey the phase {} yet", standing.phase));
-    }
+    let mut obstacles = obstacles_to_settling(standing);
     let waiting = standing.legacy.pending + standing.legacy.failed;
     if waiting > 0 {
         let why = standing.legacy_error.as_deref().unwrap_or("they wait for their turn");
@@ -110,37 +134,37 @@ pub fn obstacles_to_cutover(standing: &Standing, now: Timestamp) -> Vec<String> 
 /// Publishes to the new bus alone from now on. Refused while parity is not proven, unless forced: then what stood against it is in
 /// the audit log.
 pub async fn cut_over<S: DualPublishing>(
-    store: &S,
-    clock: &Clock,
+    databases: &Databases<S>,
     step: &Taken,
 ) -> Result<Vec<String>, MigrationError> {
-    let standing = running(store).await?;
+    let standing = running(databases).await?;
     if !standing.phase.may_become(Phase::Cutover) {
         return Err(not_now(&standing, "it is cut over already; `rollback` goes back, `finish` ends it"));
     }
-    let obstacles = obstacles_to_cutover(&standing, clock.now());
+    let obstacles = obstacles_to_cutover(&standing, databases.clock().now());
     if !obstacles.is_empty() && !step.forced {
         return Err(MigrationError::Obstacles(obstacles));
     }
-    turn(store, &standing, Phase::Cutover, step, obstacles.clone()).await?;
+    turn(databases.main(), &standing, Phase::Cutover, step, obstacles.clone()).await?;
     Ok(obstacles)
 }
 
 /// Publishes to both buses again. What went to the new one alone meanwhile is copied to the old one, so that it has everything.
-pub async fn roll_back<S: DualPublishing>(store: &S, step: &Taken) -> Result<(), MigrationError> {
-    let standing = running(store).await?;
+/// A database that is away is no reason to wait: it follows when it is back.
+pub async fn roll_back<S: DualPublishing>(
+    databases: &Databases<S>,
+    step: &Taken,
+) -> Result<(), MigrationError> {
+    let standing = running(databases).await?;
     if !standing.phase.may_become(Phase::Dual) {
         return Err(not_now(&standing, "both buses are published to; there is nothing to go back from"));
     }
-    turn(store, &standing, Phase::Dual, step, Vec::new()).await
+    turn(databases.main(), &standing, Phase::Dual, step, Vec::new()).await
 }
 
 /// What stands against removing the old bus, as far as the store knows; the broker knows whether messages or consumers remain. Pure.
 pub fn obstacles_to_finish(standing: &Standing) -> Vec<String> {
-    let mut obstacles = Vec::new();
-    if !standing.settled {
-        obstacles.push("not every relay obeys the cutover yet".to_owned());
-    }
+    let mut obstacles = obstacles_to_settling(standing);
     let waiting = standing.legacy.pending + standing.legacy.failed;
     if waiting > 0 {
         obstacles.push(format!("{waiting} copies have not reached the old bus"));
@@ -151,11 +175,11 @@ pub fn obstacles_to_finish(standing: &Standing) -> Vec<String> {
 /// Removes the old exchange and its queue, and ends the migration. Refused while copies, messages or consumers remain. A crash after
 /// the removal leaves the migration unfinished, and finishing it again is fine.
 pub async fn finish<S: DualPublishing>(
-    store: &S,
+    databases: &Databases<S>,
     broker: &dyn Broker,
     step: &Taken,
 ) -> Result<Definition, MigrationError> {
-    let standing = running(store).await?;
+    let standing = running(databases).await?;
     if !standing.phase.may_become(Phase::Finished) {
         return Err(not_now(&standing, "cut over first"));
     }
@@ -170,19 +194,19 @@ pub async fn finish<S: DualPublishing>(
         only_unused: true,
     };
     broker.remove(&removal).await?;
-    turn(store, &standing, Phase::Finished, step, obstacles).await?;
+    turn(databases.main(), &standing, Phase::Finished, step, obstacles).await?;
     Ok(standing.definition)
 }
 
-/// Waits until every relay obeys the newest phase, for so long. Says whether they do.
+/// Waits until every relay of every database obeys the newest phase, for so long. Says whether they do.
 pub async fn settled<S: DualPublishing>(
-    store: &S,
-    clock: &Clock,
+    databases: &Databases<S>,
     at_most: Duration,
 ) -> Result<bool, StoreError> {
+    let clock = databases.clock();
     let start = clock.monotonic();
     loop {
-        if store.settle_course().await? {
+        if databases.settle().await? {
             return Ok(true);
         }
         if clock.since(start) >= at_most {
@@ -232,6 +256,8 @@ mod tests {
             legacy: DeliveryCounts::default(),
             legacy_error: None,
             relays: Vec::new(),
+            databases: Vec::new(),
+            follows: None,
             parity: Some(Parity { holds: true, version: 7, compared: 10, ..Parity::default() }),
         }
     }

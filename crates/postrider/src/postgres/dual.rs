@@ -1,6 +1,7 @@
 //! Publishing to two buses, on PostgreSQL: what relays obey, and the copies they owe.
 
 mod deliveries;
+mod following;
 mod standing;
 
 pub(super) use deliveries::Columns;
@@ -14,7 +15,7 @@ use sqlx::{Executor as _, PgConnection, Row as _};
 use super::{OutboxTable, Postgres};
 use crate::envelope::EventId;
 use crate::migration::{
-    Course, Definition, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
+    Course, Definition, DeliveryResult, Halves, Lead, MigrationName, P99, Parity, Phase, Standing, There,
 };
 use crate::store::{CopyResult, DualPublishing, OutboxRow, PhaseTurn, RelayId, StoreError, StoreErrorKind};
 
@@ -141,6 +142,18 @@ impl DualPublishing for Postgres {
 
     async fn migrations_of_buses(&self) -> Result<Vec<Standing>, StoreError> {
         self.read_standings().await
+    }
+
+    async fn leads(&self) -> Result<Vec<Lead>, StoreError> {
+        self.read_leads().await
+    }
+
+    async fn there(&self) -> Result<There, StoreError> {
+        self.read_there().await
+    }
+
+    async fn follow(&self, lead: &Lead, since: Timestamp) -> Result<(), StoreError> {
+        self.take_up(lead, since).await
     }
 
     async fn forget_deliveries(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {

@@ -101,6 +101,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "inbox_mark",
         sql: include_str!("../../../../migrations/postgres/0029_inbox_mark.sql"),
     },
+    Migration {
+        version: 30,
+        name: "bus_followers",
+        sql: include_str!("../../../../migrations/postgres/0030_bus_followers.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -1,5 +1,6 @@
 //! Publishing to two buses, on SQLite. One process relays, so a phase is settled when its relay obeys it.
 
+mod following;
 mod standing;
 
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use super::error::from_sqlite;
 use super::outbox::{COLUMNS, read_row};
 use crate::envelope::EventId;
 use crate::migration::{
-    Course, Definition, Delivered, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
+    Course, Definition, Delivered, DeliveryResult, Halves, Lead, MigrationName, P99, Parity, Phase, Standing,
+    There,
 };
 use crate::store::{CopyResult, DualPublishing, OutboxRow, PhaseTurn, RelayId, StoreError, StoreErrorKind};
 
@@ -195,6 +197,18 @@ impl DualPublishing for Sqlite {
 
     async fn migrations_of_buses(&self) -> Result<Vec<Standing>, StoreError> {
         self.read_standings().await
+    }
+
+    async fn leads(&self) -> Result<Vec<Lead>, StoreError> {
+        self.read_leads().await
+    }
+
+    async fn there(&self) -> Result<There, StoreError> {
+        self.read_there().await
+    }
+
+    async fn follow(&self, lead: &Lead, since: Timestamp) -> Result<(), StoreError> {
+        self.take_up(lead, since).await
     }
 
     async fn forget_deliveries(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {

@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0012_migration.sql"),
     include_str!("../../../../migrations/sqlite/0013_ledger_final.sql"),
     include_str!("../../../../migrations/sqlite/0014_pull_key.sql"),
+    include_str!("../../../../migrations/sqlite/0015_bus_followers.sql"),
 ];
 
 /// Applies what is missing.

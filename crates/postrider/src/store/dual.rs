@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{OutboxRow, RelayId, Store, StoreError, StoreErrorKind};
 use crate::envelope::EventId;
 use crate::migration::{
-    Course, Definition, DeliveryResult, Halves, MigrationName, P99, Parity, Phase, Standing,
+    Course, Definition, DeliveryResult, Halves, Lead, MigrationName, P99, Parity, Phase, Standing, There,
 };
 
 /// Publishing to two buses while a migration runs: which phase it is in, and what became of every copy.
@@ -121,6 +121,23 @@ pub trait DualPublishing: Store {
     /// Every migration, the newest first.
     fn migrations_of_buses(&self) -> impl Future<Output = Result<Vec<Standing>, StoreError>> + Send {
         std::future::ready(Ok(Vec::new()))
+    }
+
+    /// The migrations that this database keeps itself, the newest first: what others follow.
+    fn leads(&self) -> impl Future<Output = Result<Vec<Lead>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// What this database follows, and what time it is there.
+    fn there(&self) -> impl Future<Output = Result<There, StoreError>> + Send {
+        std::future::ready(Err(none_here()))
+    }
+
+    /// Follows a migration of another database into its phase, which began at this time by the clock of this one. Nothing changes if
+    /// it is there already, or further. Refused as [`Duplicate`](super::StoreErrorKind::Duplicate) while another one is not finished
+    /// here, or if one of this name was kept here.
+    fn follow(&self, _lead: &Lead, _since: Timestamp) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Err(none_here()))
     }
 
     /// Forgets confirmed deliveries from before this time, so many at most. Returns how many.

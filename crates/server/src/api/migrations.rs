@@ -137,6 +137,7 @@ impl From<MigrationError> for Problem {
                 Self::new(Code::Conflict, error.message)
             }
             MigrationError::Store(error) => error.into(),
+            MigrationError::Away { .. } => Self::new(Code::StoreUnavailable, error.to_string()),
             MigrationError::Broker(error) => Self::new(Code::BrokerUnavailable, error.message),
             MigrationError::Obstacles(_) => {
                 Self::new(Code::Conflict, error.to_string()).named("parity_not_proven")

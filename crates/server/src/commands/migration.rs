@@ -8,7 +8,9 @@ mod show;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use postrider::migration::{self, Comparing, Errand, Errands, MigrationError, Phase, Standing, Taken};
+use postrider::migration::{
+    self, Comparing, Databases, Errand, Errands, MigrationError, Phase, Standing, Taken,
+};
 use postrider::store::{Operation, OperationState};
 use uuid::Uuid;
 
@@ -32,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(200);
     cutover   events go to the new bus alone; the old one is still there\n  \
     rollback  back to both; what went to the new one alone is copied\n  \
     finish    the old exchange and queue are removed\n\n\
+    Outboxes in other databases ([[outbox.table]] url) follow: every figure is of all of them, and compare, cutover and finish\n\
+    are refused while one of them cannot be asked.\n\n\
     docs/migration.md goes through all of it in ten minutes.")]
 pub(crate) struct MigrationArgs {
     #[command(subcommand)]
@@ -100,20 +104,22 @@ impl OnStore for Migrate<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
         let context = self.context;
+        let open = outboxes::open(&wired.store, &context.config, &context.clock)?;
+        let databases = &outboxes::buses(&wired.store, &open, &context.clock);
         let done = match &self.args.what {
-            What::Status => return status(&wired.store, context).await,
-            What::Start { step } => start(&wired, step, context).await,
+            What::Status => return status(databases, context).await,
+            What::Start { step } => start(&wired, databases, step, context).await,
             What::Compare { listen, events } => {
                 let how = Comparing {
                     listen: Duration::from_secs(*listen),
                     most_events: *events,
                     ..Comparing::default()
                 };
-                return compare(&wired, &how, context).await;
+                return compare(&wired, databases, &how, context).await;
             }
-            What::Cutover { step, force } => cut_over(&wired.store, step, *force, context).await,
-            What::Rollback { step } => roll_back(&wired.store, step, context).await,
-            What::Finish { step, force } => finish(&wired, step, *force, context).await,
+            What::Cutover { step, force } => cut_over(databases, step, *force, context).await,
+            What::Rollback { step } => roll_back(databases, step, context).await,
+            What::Finish { step, force } => finish(&wired, databases, step, *force, context).await,
         };
         match done.as_ref().map_err(|error| error.downcast_ref::<MigrationError>()) {
             // What stands against it is the answer, not a failure of the command.
@@ -129,8 +135,8 @@ impl OnStore for Migrate<'_> {
     }
 }
 
-async fn status<S: WholeStore>(store: &S, context: &Context) -> anyhow::Result<Exit> {
-    let standings = store.migrations_of_buses().await?;
+async fn status<S: WholeStore>(databases: &Databases<S>, context: &Context) -> anyhow::Result<Exit> {
+    let standings = databases.standings().await?;
     if standings.is_empty() {
         let next = match &context.config.migration {
             Some(definition) => format!(
@@ -151,7 +157,12 @@ async fn status<S: WholeStore>(store: &S, context: &Context) -> anyhow::Result<E
     Ok(Exit::Ok)
 }
 
-async fn start<S: WholeStore>(wired: &Wired<S>, step: &Step, context: &Context) -> anyhow::Result<Exit> {
+async fn start<S: WholeStore>(
+    wired: &Wired<S>,
+    databases: &Databases<S>,
+    step: &Step,
+    context: &Context,
+) -> anyhow::Result<Exit> {
     let Some(definition) = &context.config.migration else {
         return Err(usage("[migration] names no old exchange; set migration.legacy_exchange"));
     };
@@ -170,47 +181,52 @@ async fn start<S: WholeStore>(wired: &Wired<S>, step: &Step, context: &Context) 
         ));
         return Ok(Exit::Ok);
     }
-    migration::start(&wired.store, definition, &step.taken(false, context)).await?;
-    settle(&wired.store, context).await
+    migration::start(databases, definition, &step.taken(false, context)).await?;
+    settle(databases, context).await
 }
 
 async fn cut_over<S: WholeStore>(
-    store: &S,
+    databases: &Databases<S>,
     step: &Step,
     force: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
     if step.dry_run {
-        let obstacles = migration::obstacles_to_cutover(&running(store).await?, context.clock.now());
+        let obstacles = migration::obstacles_to_cutover(&running(databases).await?, context.clock.now());
         if obstacles.is_empty() {
             context.output.note("parity is proven; nothing stands against a cutover");
             return Ok(Exit::Ok);
         }
         return Err(MigrationError::Obstacles(obstacles).into());
     }
-    let overruled = migration::cut_over(store, &context.clock, &step.taken(force, context)).await?;
+    let overruled = migration::cut_over(databases, &step.taken(force, context)).await?;
     for obstacle in overruled {
         context.output.note(&format!("overruled: {obstacle}"));
     }
-    settle(store, context).await
+    settle(databases, context).await
 }
 
-async fn roll_back<S: WholeStore>(store: &S, step: &Step, context: &Context) -> anyhow::Result<Exit> {
+async fn roll_back<S: WholeStore>(
+    databases: &Databases<S>,
+    step: &Step,
+    context: &Context,
+) -> anyhow::Result<Exit> {
     if step.dry_run {
-        let phase = running(store).await?.phase;
+        let phase = running(databases).await?.phase;
         context.output.note(&format!("from the phase {phase}, events would go to both buses again"));
         return Ok(Exit::Ok);
     }
-    migration::roll_back(store, &step.taken(false, context)).await?;
-    settle(store, context).await
+    migration::roll_back(databases, &step.taken(false, context)).await?;
+    settle(databases, context).await
 }
 
 async fn compare<S: WholeStore>(
     wired: &Wired<S>,
+    databases: &Databases<S>,
     how: &Comparing,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    running(&wired.store).await?;
+    running(databases).await?;
     context.output.note(&format!("listening to both buses for {} s", how.listen.as_secs()));
     let by = context.environment.actor();
     let asked = migration::ask(&wired.store, &context.clock, Errand::compare(how), &by, None).await?;
@@ -218,7 +234,7 @@ async fn compare<S: WholeStore>(
     if let Some(error) = operation.error {
         return Err(anyhow::anyhow!("the comparison was not made: {error}"));
     }
-    let Some(parity) = running(&wired.store).await?.parity else {
+    let Some(parity) = running(databases).await?.parity else {
         return Err(anyhow::anyhow!("the comparison left no report; try again"));
     };
     context.output.one(&parity, &show::parity(&parity))?;
@@ -227,11 +243,12 @@ async fn compare<S: WholeStore>(
 
 async fn finish<S: WholeStore>(
     wired: &Wired<S>,
+    databases: &Databases<S>,
     step: &Step,
     force: bool,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    let standing = running(&wired.store).await?;
+    let standing = running(databases).await?;
     let legacy = &standing.definition.legacy;
     let queue = legacy.queue.as_ref().map(|queue| format!(" and the queue {queue}")).unwrap_or_default();
     let what = format!("the exchange {}{queue}", legacy.exchange);
@@ -252,7 +269,7 @@ async fn finish<S: WholeStore>(
     context
         .output
         .note(&format!("{what} are gone; take them out of the configuration of whoever declares them"));
-    status(&wired.store, context).await
+    status(databases, context).await
 }
 
 /// Waits for an errand. Where nobody serves, it is done here.
@@ -284,20 +301,21 @@ async fn carried_out<S: WholeStore>(
 }
 
 /// Waits until all relays obey, and shows where it stands.
-async fn settle<S: WholeStore>(store: &S, context: &Context) -> anyhow::Result<Exit> {
-    let settled = migration::settled(store, &context.clock, SETTLES).await?;
-    let done = status(store, context).await?;
+async fn settle<S: WholeStore>(databases: &Databases<S>, context: &Context) -> anyhow::Result<Exit> {
+    let settled = migration::settled(databases, SETTLES).await?;
+    let done = status(databases, context).await?;
     if settled {
         return Ok(done);
     }
     context.output.note(
-        "not every relay obeys yet, or none runs; each does as soon as it sees the phase, and nothing is lost meanwhile",
+        "not every relay obeys yet, none runs, or a database is away; each does as soon as it sees the phase, and nothing is lost \
+         meanwhile",
     );
     Ok(Exit::Partly)
 }
 
-async fn running<S: WholeStore>(store: &S) -> anyhow::Result<Standing> {
-    let all = store.migrations_of_buses().await?;
+async fn running<S: WholeStore>(databases: &Databases<S>) -> anyhow::Result<Standing> {
+    let all = databases.standings().await?;
     let found = all.into_iter().find(|one| one.phase != Phase::Finished);
     found.ok_or_else(|| MigrationError::NoneRuns.into())
 }

@@ -2,11 +2,14 @@
 
 use async_trait::async_trait;
 use postrider::broker::BrokerErrorKind;
-use postrider::migration::{self, Comparing, Definition, Errand, MigrationName, Phase, Standing, Taken};
+use postrider::migration::{
+    self, Comparing, Databases, Definition, Errand, MigrationName, Phase, Standing, Taken,
+};
 use uuid::Uuid;
 
 use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
+use crate::outboxes;
 use crate::wiring::WholeStore;
 
 #[async_trait]
@@ -36,12 +39,11 @@ impl<S: WholeStore> Buses for StoreDesk<S> {
     }
 
     async fn migrations(&self) -> Answer<Vec<Standing>> {
-        Ok(self.store.migrations_of_buses().await?)
+        Ok(self.databases().standings().await?)
     }
 
     async fn migration(&self, name: &MigrationName) -> Answer<Standing> {
-        let found = self.migrations().await?.into_iter().find(|standing| standing.definition.name == *name);
-        found.ok_or_else(|| Problem::new(Code::NotFound, format!("no migration {name} was ever started")))
+        found(self.migrations().await?, name)
     }
 
     async fn start_migration(&self, step: &Taken) -> Answer<Standing> {
@@ -59,19 +61,19 @@ impl<S: WholeStore> Buses for StoreDesk<S> {
             };
             return Err(Problem::new(code, format!("{error}; nothing was changed")));
         }
-        migration::start(&self.store, definition, step).await?;
+        migration::start(&self.databases(), definition, step).await?;
         self.migration(&definition.name).await
     }
 
     async fn cut_over(&self, name: &MigrationName, step: &Taken) -> Answer<Standing> {
         self.runs(name).await?;
-        migration::cut_over(&self.store, &self.clock, step).await?;
+        migration::cut_over(&self.databases(), step).await?;
         self.migration(name).await
     }
 
     async fn roll_back(&self, name: &MigrationName, step: &Taken) -> Answer<Standing> {
         self.runs(name).await?;
-        migration::roll_back(&self.store, step).await?;
+        migration::roll_back(&self.databases(), step).await?;
         self.migration(name).await
     }
 
@@ -87,9 +89,14 @@ impl<S: WholeStore> Buses for StoreDesk<S> {
 }
 
 impl<S: WholeStore> StoreDesk<S> {
+    fn databases(&self) -> Databases<S> {
+        outboxes::buses(&self.store, &self.outboxes, &self.clock)
+    }
+
     /// Steps are taken by the one that is not finished.
     async fn runs(&self, name: &MigrationName) -> Answer<()> {
-        if self.migration(name).await?.phase == Phase::Finished {
+        let all = self.store.migrations_of_buses().await?;
+        if found(all, name)?.phase == Phase::Finished {
             return Err(Problem::new(Code::Conflict, format!("the migration {name} is finished")));
         }
         Ok(())
@@ -99,4 +106,9 @@ impl<S: WholeStore> StoreDesk<S> {
         let reason = Some(step.reason.as_str()).filter(|reason| !reason.is_empty());
         Ok(migration::ask(&self.store, &self.clock, errand, &step.by, reason).await?)
     }
+}
+
+fn found(all: Vec<Standing>, name: &MigrationName) -> Answer<Standing> {
+    let found = all.into_iter().find(|standing| standing.definition.name == *name);
+    found.ok_or_else(|| Problem::new(Code::NotFound, format!("no migration {name} was ever started")))
 }

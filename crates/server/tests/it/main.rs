@@ -22,6 +22,7 @@ mod ledger_http;
 mod ledger_proof;
 mod ledger_serve;
 mod migration;
+mod migration_elsewhere;
 mod networked;
 mod openapi;
 mod outbox_replay;

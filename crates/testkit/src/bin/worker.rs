@@ -1,4 +1,4 @@
-//! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…]`: a process for
+//! `postrider-worker ROLE sqlite PATH` or `postrider-worker ROLE servers DATABASE_URL RABBITMQ_URL[,URL…] [DATABASE_URL…]`: a process for
 //! tests to kill; or `postrider-worker chaos DATABASE_URL RABBITMQ_URL REDIS_URL`. The role `trouble` may be followed by a step at which it kills itself: `trouble@published:3`.
 
 use std::sync::Arc;
@@ -77,14 +77,18 @@ async fn run(wanted: Work, backend: &[&str]) -> Result<()> {
         ["sqlite", path] => {
             let store = Sqlite::open(SqliteConfig::new(*path), clock.clone()).await?;
             let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
-            work(store, broker, clock, wanted).await
+            work(store, Vec::new(), broker, clock, wanted).await
         }
-        ["servers", database, rabbitmq] => {
+        ["servers", database, rabbitmq, others @ ..] => {
             let store = worker::connect_postgres(database, &clock).await?;
             let broker = worker::connect_rabbitmq(rabbitmq, &clock).await?;
-            work(store, broker, clock, wanted).await
+            let mut more = Vec::new();
+            for other in others {
+                more.push(((*other).to_owned(), worker::connect_postgres(other, &clock).await?));
+            }
+            work(store, more, broker, clock, wanted).await
         }
-        _ => bail!("after the role comes: sqlite PATH, or servers DATABASE_URL RABBITMQ_URL"),
+        _ => bail!("after the role comes: sqlite PATH, or servers DATABASE_URL RABBITMQ_URL [DATABASE_URL…]"),
     }
 }
 
@@ -98,7 +102,14 @@ enum Work {
     Flawed(flawed::Flaw),
 }
 
-async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work: Work) -> Result<()> {
+/// `others` are databases that have outboxes too, by their names; only a mailer relays them.
+async fn work<S: Effects>(
+    store: S,
+    others: Vec<(String, S)>,
+    broker: Arc<dyn Broker>,
+    clock: Clock,
+    work: Work,
+) -> Result<()> {
     let running = match work {
         Work::Plain(role, die_at) => {
             let broker: Arc<dyn Broker> = match die_at {
@@ -107,7 +118,7 @@ async fn work<S: Effects>(store: S, broker: Arc<dyn Broker>, clock: Clock, work:
             };
             worker::start(store, Arc::new(Watched(broker)), clock, role).await?
         }
-        Work::Mail(mailer) => mailer::start(store, Arc::new(Watched(broker)), clock, mailer).await?,
+        Work::Mail(mailer) => mailer::start(store, others, Arc::new(Watched(broker)), clock, mailer).await?,
         Work::Edit(step) => return operator::edit(store, clock, step).await,
         Work::Flawed(flaw) => return flawed::work(store, broker, clock, flaw).await,
         Work::Trouble(None) => trouble::start(store, broker, clock, None).await?,

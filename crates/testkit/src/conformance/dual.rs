@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use postrider::envelope::PayloadHash;
 use postrider::migration::{
-    Definition, Delivered, DeliveryResult, Halves, LatencyRule, Legacy, LegacyFormat, MigrationName, P99,
-    Parity, Phase, Standing,
+    Definition, Delivered, DeliveryResult, Halves, LatencyRule, Lead, Legacy, LegacyFormat, MigrationName,
+    P99, Parity, Phase, Standing,
 };
 use postrider::store::{
     Backend, CopyResult, DualPublishing, Operations, OutboxRow, PhaseTurn, PublishResult, RowResult,
@@ -268,4 +268,76 @@ pub async fn published_rows_are_found_for_a_comparison<F: StoreFixture>(fixture:
     desk.store.keep_parity(&definition().name, &parity).await.unwrap();
     assert_eq!(desk.standing().await.parity, Some(parity));
     assert_eq!(desk.store.forget_deliveries(desk.after(Duration::from_secs(5)), 100).await.unwrap(), 7);
+}
+
+/// A migration of another database, which began a while ago by its own clock.
+fn lead(version: i64, phase: Phase) -> Lead {
+    let started_at = jiff::Timestamp::from_second(1_000_000).unwrap();
+    Lead { definition: definition(), phase, version, started_at, age: Duration::from_secs(5) }
+}
+
+/// Phase by phase, never back, and its relays obey it as one that was started here.
+pub async fn a_migration_of_another_database_is_followed<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let there = desk.store.there().await.unwrap();
+    assert_eq!(there.followed, None);
+    desk.store.follow(&lead(41, Phase::Dual), there.now).await.unwrap();
+    let course = desk.store.course().await.unwrap().unwrap();
+    assert_eq!((course.phase, &*course.definition, course.settled), (Phase::Dual, &definition(), false));
+    assert_eq!(course.since, there.now);
+    desk.obey().await;
+    assert!(desk.settled().await);
+    let follows = desk.standing().await.follows.unwrap();
+    assert_eq!((follows.version, follows.started_at), (41, lead(41, Phase::Dual).started_at));
+    assert_eq!(desk.store.leads().await.unwrap(), [], "it is led by nobody here");
+
+    desk.store.follow(&lead(43, Phase::Cutover), there.now).await.unwrap();
+    assert!(!desk.settled().await, "the relay obeys the phase before");
+    desk.obey().await;
+    assert!(desk.settled().await);
+    for old in [lead(42, Phase::Dual), lead(43, Phase::Dual)] {
+        desk.store.follow(&old, there.now).await.unwrap();
+        assert_eq!(desk.standing().await.phase, Phase::Cutover, "it does not go back");
+    }
+    let taken = desk.store.start_migration(&definition(), "bob", "").await.unwrap_err();
+    assert_eq!(taken.kind, StoreErrorKind::Duplicate);
+    let mut other = lead(7, Phase::Dual);
+    other.definition.name = MigrationName::new("another").unwrap();
+    let taken = desk.store.follow(&other, there.now).await.unwrap_err();
+    assert_eq!(taken.kind, StoreErrorKind::Duplicate);
+
+    desk.store.follow(&lead(44, Phase::Finished), there.now).await.unwrap();
+    assert_eq!(desk.store.course().await.unwrap(), None);
+    let followed = desk.store.there().await.unwrap().followed.unwrap();
+    assert_eq!((followed.leader.version, followed.phase), (44, Phase::Finished));
+    desk.store.follow(&other, there.now).await.unwrap();
+    assert_eq!(desk.store.course().await.unwrap().unwrap().definition.name, other.definition.name);
+    let own = desk.store.start_migration(&definition(), "bob", "").await.unwrap_err();
+    assert_eq!(own.kind, StoreErrorKind::Duplicate);
+}
+
+/// What was published here since the phase began there, before anybody here knew; and what went to the new bus alone.
+pub async fn what_a_follower_missed_is_copied<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let since = desk.store.there().await.unwrap().now;
+    desk.commit([free("early")]).await;
+    desk.publish(&desk.expect_due(["early"]).await).await;
+    desk.store.follow(&lead(1, Phase::Dual), since).await.unwrap();
+    desk.obey().await;
+    assert!(desk.settled().await);
+    let copies = desk.copies().await;
+    assert_eq!(due(&copies), ["early"]);
+    let confirmed = vec![(copies[0].row.position, CopyResult::Confirmed)];
+    desk.store.settle_copies(confirmed).await.unwrap();
+
+    let since = desk.store.there().await.unwrap().now;
+    desk.store.follow(&lead(2, Phase::Cutover), since).await.unwrap();
+    desk.obey().await;
+    desk.commit([free("alone")]).await;
+    desk.publish(&desk.expect_due(["alone"]).await).await;
+    let since = desk.store.there().await.unwrap().now;
+    desk.store.follow(&lead(3, Phase::Dual), since).await.unwrap();
+    desk.obey().await;
+    assert!(desk.settled().await);
+    assert_eq!(due(&desk.copies().await), ["alone"], "the first one has its copy");
 }

@@ -9,8 +9,9 @@ use postrider::handler::handler_fn;
 use postrider::migration::{Definition, LatencyRule, Legacy, LegacyFormat, MigrationName, Template};
 use postrider::registry::Registry;
 use postrider::relay::RelayConfig;
-use postrider::runtime::{Running, Runtime};
+use postrider::runtime::{FurtherOutbox, Running, Runtime};
 use postrider::settlement::RetryPolicy;
+use postrider::store::HouseRules;
 use postrider::topology::{
     BindingKey, ConsumerName, ExchangeKind, ExchangeName, QueueName, ServiceQueue, Topology,
 };
@@ -89,9 +90,10 @@ pub fn email(number: usize) -> Result<Event> {
     Ok(Event::new("email.verification.requested")?.id(format!("mail-{number}"))?.json(&data)?)
 }
 
-/// Starts it on a store and a broker.
+/// Starts it on a store and a broker. `others` are databases that have outboxes too, by their names.
 pub async fn start<S: Effects>(
     store: S,
+    others: Vec<(String, S)>,
     broker: Arc<dyn Broker>,
     clock: Clock,
     mailer: Mailer,
@@ -108,7 +110,16 @@ pub async fn start<S: Effects>(
     let mut runtime = Runtime::new(store.clone(), broker, clock)
         .exchange(events()?, ExchangeKind::Topic)
         .topology(topology)
-        .relay((mailer != Mailer::Consumers).then_some(relay));
+        .relay((mailer != Mailer::Consumers).then_some(relay.clone()));
+    for (number, (name, store)) in others.into_iter().enumerate() {
+        runtime = runtime.outbox(FurtherOutbox {
+            store,
+            label: format!("other-{number}"),
+            relay: relay.clone(),
+            house: HouseRules::default(),
+            database: Some(name),
+        });
+    }
     for old in [false, true] {
         if mailer == Mailer::Relay || (old && mailer == Mailer::Moved) {
             runtime = runtime.topology(Topology::default().service(&service(old)?));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postrider::broker::{Delivery, Verdict};
-use postrider::migration::{self, Comparing, Errand, Parity, Phase, Standing, Taken};
+use postrider::migration::{self, Comparing, Databases, Errand, Parity, Phase, Standing, Taken};
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::{Operation, OperationState, StoreError, StoreErrorKind};
 use postrider::topology::QueueName;
@@ -32,13 +32,14 @@ struct Load {
 }
 
 impl Load {
-    fn start<S: Effects>(store: S) -> Self {
+    /// By turns into each of these.
+    fn start<S: Effects>(stores: Vec<S>) -> Self {
         let (stop, committed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (told, count) = (stop.clone(), committed.clone());
         let committing = tokio::spawn(async move {
             let (clock, mut log, mut number) = (Clock::system(), EffectLog::new(), 0);
             while !told.load(Ordering::Relaxed) {
-                match commit(&store, number).await {
+                match commit(&stores[number / 5 % stores.len()], number).await {
                     Ok(ids) => {
                         log.commit(ids);
                         number += 5;
@@ -82,24 +83,28 @@ async fn commit<S: Effects>(store: &S, number: usize) -> Result<Vec<EventId>, St
 struct Taps {
     broker: Arc<dyn Broker>,
     queues: [QueueName; 2],
-    database: String,
+    databases: Vec<String>,
 }
 
 impl Taps {
-    async fn set(broker: Arc<dyn Broker>, database: String) -> Self {
+    async fn set(broker: Arc<dyn Broker>, databases: Vec<String>) -> Self {
         let (topology, queues) = mailer::taps().unwrap();
         broker.declare(&topology).await.unwrap();
-        Self { broker, queues, database }
+        Self { broker, queues, databases }
     }
 
     /// Whether all before this number are published, and marked.
     async fn are_published(&self, before: usize) -> bool {
         use sqlx::Connection as _;
-        let mut connection = sqlx::PgConnection::connect(&self.database).await.unwrap();
         let open = "SELECT count(*) FROM postrider.event_outbox \
                     WHERE status <> 'published' AND substr(id, 6)::bigint < $1";
-        let open = sqlx::query_scalar::<_, i64>(open).bind(i64::try_from(before).unwrap());
-        open.fetch_one(&mut connection).await.unwrap() == 0
+        let mut left = 0;
+        for database in &self.databases {
+            let mut connection = sqlx::PgConnection::connect(database).await.unwrap();
+            let open = sqlx::query_scalar::<_, i64>(open).bind(i64::try_from(before).unwrap());
+            left += open.fetch_one(&mut connection).await.unwrap();
+        }
+        left == 0
     }
 
     /// The e-mails of these numbers were heard on both buses, and the old one heard nothing that the new one did not.
@@ -140,6 +145,8 @@ impl Taps {
 /// A world in which a mail service moves.
 struct Stage<S> {
     store: S,
+    /// Databases that have outboxes and follow, by their names.
+    others: Vec<(String, S)>,
     clock: Clock,
     words: Vec<String>,
     taps: Option<Taps>,
@@ -160,8 +167,13 @@ impl<S: Effects> Stage<S> {
         self.worker(role)
     }
 
+    fn databases(&self) -> Databases<S> {
+        let main = Databases::new(self.store.clone(), self.clock.clone());
+        self.others.iter().fold(main, |all, (name, store)| all.and(name, store.clone()))
+    }
+
     async fn standing(&self) -> Standing {
-        self.store.migrations_of_buses().await.unwrap().remove(0)
+        self.databases().standings().await.unwrap().remove(0)
     }
 
     async fn until(&self, what: &str, so: impl AsyncFn() -> bool) {
@@ -174,7 +186,7 @@ impl<S: Effects> Stage<S> {
 
     /// All relays obey, and every copy has arrived.
     async fn settled(&self) {
-        self.until("the phase is settled", async || self.store.settle_course().await.unwrap()).await;
+        self.until("the phase is settled", async || self.databases().settle().await.unwrap()).await;
         self.until("all copies arrive", async || {
             let legacy = self.standing().await.legacy;
             legacy.pending + legacy.failed == 0
@@ -216,16 +228,17 @@ impl<S: Effects> Stage<S> {
     /// The whole of it. `whole` is the role of the process that is killed; others, if there are any, live on.
     async fn migrate(&self, whole: &str, moved: &str, consumers: Option<WorkerProcess>) {
         let step = Taken { by: "test".to_owned(), reason: "the plan".to_owned(), forced: false };
-        let load = Load::start(self.store.clone());
+        let others = self.others.iter().map(|(_, store)| store.clone());
+        let load = Load::start(std::iter::once(self.store.clone()).chain(others).collect());
         let mut relay = self.worker(whole);
         relay.until(|hands| hands.answered > 0).await.unwrap();
 
         // Week 1: both buses.
-        migration::start(&self.store, &mailer::definition().unwrap(), &step).await.unwrap();
+        migration::start(&self.databases(), &mailer::definition().unwrap(), &step).await.unwrap();
         relay = self.kill(relay, whole).await;
         self.settled().await;
         let since = load.committed();
-        let refused = migration::cut_over(&self.store, &self.clock, &step).await.unwrap_err();
+        let refused = migration::cut_over(&self.databases(), &step).await.unwrap_err();
         assert!(refused.to_string().contains("never compared"), "{refused}");
 
         // Week 2: proof.
@@ -235,17 +248,17 @@ impl<S: Effects> Stage<S> {
 
         // Week 3: the new bus alone, back, and again.
         let mut both = vec![self.on_both(since, &load).await];
-        assert_eq!(migration::cut_over(&self.store, &self.clock, &step).await.unwrap(), Vec::<String>::new());
+        assert_eq!(migration::cut_over(&self.databases(), &step).await.unwrap(), Vec::<String>::new());
         relay = self.kill(relay, whole).await;
         self.settled().await;
-        migration::roll_back(&self.store, &step).await.unwrap();
+        migration::roll_back(&self.databases(), &step).await.unwrap();
         relay = self.kill(relay, whole).await;
         self.settled().await;
         let since = load.committed();
         let parity = self.compare().await;
         assert!(parity.holds, "{parity:#?}");
         both.push(self.on_both(since, &load).await);
-        migration::cut_over(&self.store, &self.clock, &step).await.unwrap();
+        migration::cut_over(&self.databases(), &step).await.unwrap();
         relay = self.kill(relay, whole).await;
         self.settled().await;
 
@@ -297,20 +310,51 @@ async fn kill_the_embedded_process_in_every_phase() {
     let store = Sqlite::open(SqliteConfig::new(&path), clock.clone()).await.unwrap();
     store.create_effects().await.unwrap();
     let words = vec!["sqlite".to_owned(), path.to_str().unwrap().to_owned()];
-    Stage { store, clock, words, taps: None }.migrate("mailer-whole", "mailer-moved", None).await;
+    Stage { store, others: Vec::new(), clock, words, taps: None }
+        .migrate("mailer-whole", "mailer-moved", None)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_the_relay_in_every_phase() {
+    migrate_on_servers(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_the_relay_of_two_databases_in_every_phase() {
+    migrate_on_servers(1).await;
+}
+
+/// With so many databases that follow.
+async fn migrate_on_servers(followers: usize) {
     let (postgres, rabbitmq) = (Postgres::start().await.unwrap(), RabbitMq::start().await.unwrap());
     let clock = Clock::system();
     let store = worker::connect_postgres(&postgres.url(), &clock).await.unwrap();
     store.migrate().await.unwrap();
     store.create_effects().await.unwrap();
-    let words = vec!["servers".to_owned(), postgres.url(), rabbitmq.amqp_url()];
+    let mut words = vec!["servers".to_owned(), postgres.url(), rabbitmq.amqp_url()];
+    let (mut databases, mut others) = (vec![postgres.url()], Vec::new());
+    for number in 0..followers {
+        let name = format!("other_{number}");
+        let create = format!("CREATE DATABASE {name}");
+        sqlx::query(sqlx::AssertSqlSafe(create)).execute(store.pool()).await.unwrap();
+        let url = other_database(&postgres.url(), &name);
+        let other = worker::connect_postgres(&url, &clock).await.unwrap();
+        other.migrate().await.unwrap();
+        databases.push(url.clone());
+        others.push((url.clone(), other));
+        words.push(url);
+    }
     let broker = worker::connect_rabbitmq(&rabbitmq.amqp_url(), &clock).await.unwrap();
-    let taps = Some(Taps::set(broker, postgres.url()).await);
-    let stage = Stage { store, clock, words, taps };
+    let taps = Some(Taps::set(broker, databases).await);
+    let stage = Stage { store, others, clock, words, taps };
     let consumers = stage.worker("mailer-consumers");
-    stage.migrate("mailer-relay", "mailer-moved", Some(consumers)).await;
+    Box::pin(stage.migrate("mailer-relay", "mailer-moved", Some(consumers))).await;
+}
+
+/// Another database of the same server.
+fn other_database(url: &str, name: &str) -> String {
+    let mut url = url::Url::parse(url).unwrap();
+    url.set_path(name);
+    url.to_string()
 }

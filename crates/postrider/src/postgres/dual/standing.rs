@@ -4,7 +4,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::{Postgres, unreadable};
-use crate::migration::{Definition, DeliveryCounts, Phase, RelayStanding, Standing};
+use crate::migration::{Definition, DeliveryCounts, Leader, Phase, RelayStanding, Standing};
 use crate::store::{PhaseTurn, StoreError, StoreErrorKind};
 
 const IN_THE_WAY: &str =
@@ -26,8 +26,8 @@ const TURN: &str = "WITH turned AS ( \
      INSERT INTO postrider.audit_log (actor, action, subject, reason, detail) \
      SELECT $4, 'migration.' || $3, 'migration/' || name, NULLIF($5, ''), $6::jsonb FROM turned";
 
-const ALL: &str = "SELECT definition::text, phase, version, settled_version >= version, started_at, phase_at, parity::text \
-     FROM postrider.bus_migration ORDER BY started_at DESC, name";
+const ALL: &str = "SELECT definition::text, phase, version, settled_version >= version, started_at, phase_at, parity::text, \
+         leader_started_at, leader_version FROM postrider.bus_migration ORDER BY started_at DESC, name";
 
 /// What is owed is found by its index, all of it as a rule; of what is confirmed, which may be everything that a day brought, only
 /// so much is looked at.
@@ -116,6 +116,8 @@ impl Postgres {
         let definition: &str = row.try_get(0).map_err(fail)?;
         let phase: &str = row.try_get(1).map_err(fail)?;
         let parity: Option<&str> = row.try_get(6).map_err(fail)?;
+        let leader: Option<jiff_sqlx::Timestamp> = row.try_get(7).map_err(fail)?;
+        let leader_version: Option<i64> = row.try_get(8).map_err(fail)?;
         Ok(Standing {
             definition: serde_json::from_str(definition).map_err(unreadable)?,
             phase: Phase::from_name(phase).ok_or_else(|| unreadable("its phase is none"))?,
@@ -127,6 +129,10 @@ impl Postgres {
             legacy: DeliveryCounts::default(),
             legacy_error: None,
             relays: Vec::new(),
+            databases: Vec::new(),
+            follows: leader
+                .zip(leader_version)
+                .map(|(started_at, version)| Leader { started_at: started_at.to_jiff(), version }),
             parity: parity.map(serde_json::from_str).transpose().map_err(unreadable)?,
         })
     }

@@ -4,7 +4,7 @@ use futures_util::FutureExt as _;
 use sqlx::SqliteConnection;
 
 use super::{execute, unreadable};
-use crate::migration::{Definition, DeliveryCounts, Phase, RelayStanding, Standing};
+use crate::migration::{Definition, DeliveryCounts, Leader, Phase, RelayStanding, Standing};
 use crate::sqlite::outbox::time;
 use crate::sqlite::{Sqlite, from_sqlite};
 use crate::store::{PhaseTurn, StoreError, StoreErrorKind};
@@ -21,7 +21,7 @@ const COUNTS: &str = "WITH owed AS MATERIALIZED ( \
 /// How long a relay counts as one that runs after it said something, in microseconds.
 const RUNS: i64 = 60 * 1_000_000;
 
-type Row = (String, String, i64, bool, i64, i64, Option<String>);
+type Row = (String, String, i64, bool, i64, i64, Option<String>, Option<i64>, Option<i64>);
 
 impl Sqlite {
     pub(super) async fn insert_migration(
@@ -44,8 +44,8 @@ impl Sqlite {
     }
 
     pub(super) async fn read_standings(&self) -> Result<Vec<Standing>, StoreError> {
-        let select = "SELECT definition, phase, version, settled_version >= version, started_at, phase_at, parity \
-                      FROM bus_migration ORDER BY started_at DESC, name";
+        let select = "SELECT definition, phase, version, settled_version >= version, started_at, phase_at, parity, \
+                      leader_started_at, leader_version FROM bus_migration ORDER BY started_at DESC, name";
         let rows: Vec<Row> = sqlx::query_as(select).fetch_all(self.readers()).await.map_err(from_sqlite)?;
         let mut standings = rows.into_iter().map(standing).collect::<Result<Vec<_>, StoreError>>()?;
         let Some(running) = standings.iter_mut().find(|one| one.phase != Phase::Finished) else {
@@ -78,7 +78,7 @@ impl Sqlite {
 }
 
 fn standing(
-    (definition, phase, version, settled, started_at, phase_at, parity): Row,
+    (definition, phase, version, settled, started_at, phase_at, parity, leader, leader_version): Row,
 ) -> Result<Standing, StoreError> {
     Ok(Standing {
         definition: serde_json::from_str(&definition).map_err(unreadable)?,
@@ -91,6 +91,10 @@ fn standing(
         legacy: DeliveryCounts::default(),
         legacy_error: None,
         relays: Vec::new(),
+        databases: Vec::new(),
+        follows: leader
+            .zip(leader_version)
+            .map(|(started_at, version)| Leader { started_at: time(started_at), version }),
         parity: parity.as_deref().map(serde_json::from_str).transpose().map_err(unreadable)?,
     })
 }

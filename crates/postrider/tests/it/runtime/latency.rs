@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postrider::broker::{BrokerError, Outgoing, Published, Removal, Subscription};
 use postrider::envelope::WireFormat;
-use postrider::migration::{self, P99, Taken};
+use postrider::migration::{self, Databases, P99, Taken};
 use postrider::relay::RelayConfig;
 use postrider::runtime::Runtime;
 use postrider::settlement::RetryPolicy;
@@ -85,8 +85,9 @@ pub(super) async fn the_slowest_publish_of_each_bus_is_told<S: Effects>(stage: S
         .await
         .unwrap();
     let why = Taken { by: "ann".to_owned(), reason: "the plan".to_owned(), forced: false };
-    migration::start(store, &definition, &why).await.unwrap();
-    assert!(migration::settled(store, clock, Duration::from_mins(1)).await.unwrap());
+    let databases = Databases::new(store.clone(), clock.clone());
+    migration::start(&databases, &definition, &why).await.unwrap();
+    assert!(migration::settled(&databases, Duration::from_mins(1)).await.unwrap());
     // One batch each, and as many as it takes to say something.
     let relay = running.relay().unwrap();
     for number in 0..25 {

@@ -33,7 +33,7 @@ const fn metric(
 
 /// All of them, in the order in which an event meets them.
 #[rustfmt::skip] // a table
-pub(crate) const METRICS: [Metric; 64] = [
+pub(crate) const METRICS: [Metric; 65] = [
     metric("postrider_build_info", Gauge, &["version"], "Always 1; which version runs."),
     metric("postrider_up", Gauge, &["part"], "1 while the part (store, broker) answers, else 0."),
     metric("postrider_schema_version", Gauge, &[], "The version of the database's schema."),
@@ -52,6 +52,7 @@ pub(crate) const METRICS: [Metric; 64] = [
     metric("postrider_relay_failed_total", Counter, &[], "Attempts that failed by the event's own fault: returned or refused."),
     metric("event_publish_duration_seconds", Histogram, &["path"], "How long a batch took from publishing to its last confirm; path is new, and legacy too while a migration publishes twice."),
     metric("postrider_migration_legacy_failed_total", Counter, &[], "Copies for the old bus that it refused while a migration runs; each is tried again."),
+    metric("postrider_migration_behind", Gauge, &["database"], "1 while a database that has outboxes does not follow the migration between buses: it cannot be asked, or has one of its own. Told by every process that relays and has outboxes in other databases."),
     metric("postrider_relay_streaming", Gauge, &[], "1 while the relay reads PostgreSQL's log, 0 while it polls."),
     metric("postrider_relay_switches_total", Counter, &["to"], "How often the relay changed to cdc or to poll."),
     metric("postrider_broker_up", Gauge, &["connection"], "1 while this connection to RabbitMQ is open."),

@@ -29,6 +29,17 @@ pub(super) fn standing(standing: &Standing) -> String {
     let obey = standing.obedient();
     let settled = if standing.settled { "settled" } else { "not settled yet" };
     let _ = writeln!(text, "  relays  {obey} of {} obey; {settled}", standing.relays.len());
+    for there in &standing.databases {
+        let how = match &there.error {
+            Some(error) => error.as_str(),
+            None if there.settled => "follows; settled",
+            None => "follows; not settled yet",
+        };
+        let _ = writeln!(text, "  with    {} {how}", there.database);
+    }
+    if standing.follows.is_some() {
+        text.push_str("  kept in another database; take its steps there\n");
+    }
     let _ = writeln!(text, "  new     {}", counts(&standing.new));
     let _ = write!(text, "  old     {}", counts(&standing.legacy));
     if let Some(error) = &standing.legacy_error {

@@ -1,6 +1,6 @@
 //! What `serve` has to do with a migration before it publishes anything.
 
-use postrider::migration::{self, Phase, Taken};
+use postrider::migration::{self, Databases, Phase, Taken};
 use postrider::store::{DualPublishing, StoreErrorKind};
 
 use crate::commands::Context;
@@ -22,7 +22,9 @@ pub(super) async fn begin<S: DualPublishing>(store: &S, context: &Context) -> an
         reason: "migration.dual_publish (ENABLE_DUAL_PUBLISH) is true".to_owned(),
         forced: false,
     };
-    match migration::start(store, definition, &step).await {
+    // Other databases follow as soon as something relays.
+    let databases = Databases::new(store.clone(), context.clock.clone());
+    match migration::start(&databases, definition, &step).await {
         // Another process was faster.
         Err(migration::MigrationError::Store(error)) if error.kind == StoreErrorKind::Duplicate => Ok(()),
         started => Ok(started?),

@@ -8,8 +8,8 @@ use axum::extract::{Extension, Path, State};
 use axum::response::Redirect;
 use maud::{Markup, html};
 use postrider::migration::{
-    Comparing, Definition, DeliveryCounts, MigrationName, Phase, Standing, Taken, obstacles_to_cutover,
-    obstacles_to_finish,
+    Comparing, DatabaseStanding, Definition, DeliveryCounts, MigrationName, Phase, Standing, Taken,
+    obstacles_to_cutover, obstacles_to_finish,
 };
 use postrider::store::{Operation, OperationKind};
 
@@ -169,14 +169,35 @@ fn both(standing: &Standing) -> Markup {
                 div class="under" { @if standing.settled { (pill("good", "settled")) } @else { (pill("warn", "not settled yet")) } }
             }
         }
+        @if !standing.databases.is_empty() {
+            section class="card flush" { header { h2 { "Databases that follow" } }
+                (table(&["Database", "Follows", "New bus", "Old bus"], &standing.databases.iter().map(follower).collect::<Vec<_>>(), ("", ""))) }
+        }
         @if let Some(error) = &standing.legacy_error {
             section class="card" { h2 { "Why copies fail" } pre class="error" { (error) } }
         }
     }
 }
 
+/// A database that has outboxes, and follows.
+fn follower(there: &DatabaseStanding) -> Markup {
+    let counts = |counts: &DeliveryCounts| {
+        let owed = counts.pending + counts.failed;
+        html! { (number(counts.confirmed)) @if counts.at_least { "+" } " confirmed, " (number(owed)) " owed" }
+    };
+    html! { tr {
+        td { code { (there.database) } }
+        td { @match &there.error {
+            Some(error) => (pill("bad", error)),
+            None if there.settled => (pill("good", "settled")),
+            None => (pill("warn", "not settled yet")),
+        } }
+        td { (counts(&there.new)) } td { (counts(&there.legacy)) }
+    } }
+}
+
 fn compare_form(standing: &Standing, visit: &Visit) -> Markup {
-    if standing.phase != Phase::Dual {
+    if standing.phase != Phase::Dual || standing.follows.is_some() {
         return html! {};
     }
     html! {
@@ -198,6 +219,9 @@ fn to(standing: &Standing, step: &str) -> String {
 
 /// What can be done from here. What stands against it is listed, and has to be overruled with a reason.
 fn next_step(standing: &Standing, visit: &Visit) -> Markup {
+    if standing.follows.is_some() {
+        return html! { section class="card" { p class="note" { "Another database keeps this migration, and this one follows it. Take its steps there." } } };
+    }
     html! {
         @if standing.phase.may_become(Phase::Cutover) {
             (step(standing, visit, &Step {
