@@ -9,13 +9,20 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::story;
-use crate::broker::{Broker, BrokerError, Delivery, Settler, Subscription, Verdict};
+use crate::broker::{Broker, BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::store::{DeadLetter, DeadLetters, StoreError};
 use crate::topology::ServiceQueue;
 
 /// Dead letters taken at a time.
 const BATCH: usize = 500;
+
+/// Dead letters, and the right to settle each.
+#[derive(Default)]
+struct Batch {
+    receipts: Vec<Receipt>,
+    letters: Vec<DeadLetter>,
+}
 
 /// Collects the dead letters of one queue.
 pub struct Collector<S> {
@@ -35,23 +42,32 @@ impl<S: DeadLetters> Collector<S> {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let Some(mut subscription) = self.subscribe(&stop).await? else { return Ok(()) };
         let settler = subscription.settler();
+        let mut batch = Batch::default();
         loop {
-            let deliveries = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                deliveries = subscription.next(BATCH) => deliveries?,
-            };
-            let letters = deliveries
-                .into_iter()
-                .map(|delivery| {
-                    let letter =
-                        story::letter(&delivery, &self.service, self.clock.now(), self.clock.new_id());
-                    (delivery, letter)
-                })
-                .collect();
-            if !self.collect(letters, settler.as_ref(), &stop).await? {
-                return Ok(());
+            // While the store has one batch in hand, the next is received and read.
+            let collecting = self.collect(batch, settler.as_ref(), &stop);
+            let (collected, next) = tokio::join!(collecting, self.receive(subscription.as_mut(), &stop));
+            match (collected?, next?) {
+                (true, Some(next)) => batch = next,
+                _ => return Ok(()),
             }
         }
+    }
+
+    /// The next batch; nothing when told to stop.
+    async fn receive(
+        &self,
+        subscription: &mut dyn Subscription,
+        stop: &CancellationToken,
+    ) -> Result<Option<Batch>, BrokerError> {
+        let deliveries = tokio::select! {
+            () = stop.cancelled() => return Ok(None),
+            deliveries = subscription.next(BATCH) => deliveries?,
+        };
+        let letter =
+            |delivery: &Delivery| story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
+        let letters = deliveries.iter().map(letter).collect();
+        Ok(Some(Batch { receipts: deliveries.into_iter().map(|delivery| delivery.receipt).collect(), letters }))
     }
 
     async fn subscribe(
@@ -73,31 +89,34 @@ impl<S: DeadLetters> Collector<S> {
     /// Stores and acks. A batch that is refused is halved until what is refused stands alone. False when told to stop.
     async fn collect(
         &self,
-        letters: Vec<(Delivery, DeadLetter)>,
+        batch: Batch,
         settler: &dyn Settler,
         stop: &CancellationToken,
     ) -> Result<bool, BrokerError> {
-        let mut parts = vec![letters];
-        while let Some(mut part) = parts.pop() {
-            let letters = part.iter().map(|(_, letter)| letter.clone()).collect();
-            match self.store_surely(letters, stop).await {
+        let mut parts = vec![batch];
+        while let Some(Batch { mut receipts, mut letters }) = parts.pop() {
+            if letters.is_empty() {
+                continue;
+            }
+            match self.store_surely(&letters, stop).await {
                 None => return Ok(false),
                 Some(Ok(())) => {
-                    metrics::counter!("postrider_dead_letters_collected_total").increment(part.len() as u64);
-                    let done = part.into_iter().map(|(delivery, _)| (delivery.receipt, Verdict::Ack));
+                    metrics::counter!("postrider_dead_letters_collected_total")
+                        .increment(letters.len() as u64);
+                    let done = receipts.into_iter().map(|receipt| (receipt, Verdict::Ack));
                     settler.settle(done.collect()).await?;
                 }
-                Some(Err(error)) if part.len() > 1 => {
+                Some(Err(error)) if letters.len() > 1 => {
                     tracing::debug!(%error, "a batch of dead letters was refused; looking for the one that is at fault");
-                    let rest = part.split_off(part.len() / 2);
-                    parts.push(rest);
-                    parts.push(part);
+                    let half = letters.len() / 2;
+                    parts.push(Batch { receipts: receipts.split_off(half), letters: letters.split_off(half) });
+                    parts.push(Batch { receipts, letters });
                 }
                 // Its receipt is dropped: the broker keeps it, and delivers it again when this connection ends.
                 Some(Err(error)) => {
                     metrics::counter!("postrider_dead_letters_refused_total").increment(1);
                     tracing::error!(queue = %self.service.dead_letter_queue, %error,
-                        event_id = part.first().and_then(|(_, letter)| letter.event_id.as_ref()).map(AsRef::<str>::as_ref),
+                        event_id = letters.first().and_then(|letter| letter.event_id.as_ref()).map(AsRef::<str>::as_ref),
                         "the store refuses a dead letter; nothing is lost, it stays in its queue. Look at it there; the \
                          others are collected");
                 }
@@ -109,11 +128,11 @@ impl<S: DeadLetters> Collector<S> {
     /// Tries until it is committed or refused; nothing when told to stop before that.
     async fn store_surely(
         &self,
-        letters: Vec<DeadLetter>,
+        letters: &[DeadLetter],
         stop: &CancellationToken,
     ) -> Option<Result<(), StoreError>> {
         loop {
-            let error = match self.store.collect(letters.clone()).await {
+            let error = match self.store.collect(letters.to_vec()).await {
                 Err(error) if may_pass(&error) => error,
                 answered => return Some(answered),
             };

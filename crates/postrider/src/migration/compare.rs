@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 
 use super::parity::Arrivals;
@@ -236,23 +237,30 @@ async fn committed<S: OutboxDesk>(sources: &[Source<S>], event: &EventId) -> Res
 }
 
 impl Ears {
-    /// Listens for so long, or until something arrived.
+    /// Listens for so long, or until something arrived. Whoever speaks first does not drown out the other: under load one side may always
+    /// have something to say.
     async fn hear(&mut self, at_most: Duration) -> Result<(), BrokerError> {
         let clock = self.clock.clone();
         let either = select(self.new.next(BATCH), self.legacy.next(BATCH));
-        let heard = tokio::select! {
-            heard = either => Some(match heard {
-                Either::Left((heard, _)) => (Side::New, heard?),
-                Either::Right((heard, _)) => (Side::Legacy, heard?),
-            }),
-            () = clock.sleep(at_most) => None,
+        let (new, legacy) = tokio::select! {
+            heard = either => match heard {
+                Either::Left((new, legacy)) => (Some(new?), legacy.now_or_never().transpose()?),
+                Either::Right((legacy, new)) => (new.now_or_never().transpose()?, Some(legacy?)),
+            },
+            () = clock.sleep(at_most) => return Ok(()),
         };
-        let Some((side, deliveries)) = heard else { return Ok(()) };
+        for (side, deliveries) in [(Side::New, new), (Side::Legacy, legacy)] {
+            self.note(side, deliveries.unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+
+    async fn note(&mut self, side: Side, deliveries: Vec<Delivery>) -> Result<(), BrokerError> {
         let settler = match side {
             Side::New => self.new.settler(),
             Side::Legacy => self.legacy.settler(),
         };
-        let now = clock.now();
+        let now = self.clock.now();
         let mut settled = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
             let (event, body) = read(side, &delivery, now);
@@ -272,5 +280,54 @@ fn read(side: Side, delivery: &Delivery, now: jiff::Timestamp) -> (Option<EventI
             (Some(envelope.id), hash)
         }
         Err(_) => (None, body()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::broker::{Message, Receipt, Settler};
+    use crate::topology::RoutingKey;
+
+    /// A tap that always has one more message of an event.
+    struct Talker(&'static str);
+
+    #[async_trait]
+    impl Subscription for Talker {
+        async fn next(&mut self, _max: usize) -> Result<Vec<Delivery>, BrokerError> {
+            let mut message = Message::default();
+            message.properties.message_id = Some(self.0.to_owned());
+            message.properties.kind = Some("mail.wanted".to_owned());
+            Ok(vec![Delivery {
+                message,
+                exchange: ExchangeName::default_exchange(),
+                routing_key: RoutingKey::new("mail.wanted").unwrap(),
+                redelivered: false,
+                receipt: Receipt::void(),
+            }])
+        }
+
+        fn settler(&self) -> Box<dyn Settler> {
+            Box::new(Deaf)
+        }
+    }
+
+    struct Deaf;
+
+    #[async_trait]
+    impl Settler for Deaf {
+        async fn settle(&self, _settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bus_that_never_falls_silent_does_not_drown_out_the_other() {
+        let (new, legacy) = (Box::new(Talker("a")), Box::new(Talker("b")));
+        let mut ears = Ears { new, legacy, arrivals: Arrivals::default(), clock: Clock::system() };
+        ears.hear(BREATH).await.unwrap();
+        assert_eq!(ears.arrivals.unexpected(&[]).len(), 2, "one of each");
     }
 }

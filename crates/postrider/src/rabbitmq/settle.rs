@@ -1,10 +1,11 @@
 //! Settling deliveries, always on the channel they came by.
 //!
 //! Acks that cover every unsettled delivery up to one are sent as a single multiple ack, which costs RabbitMQ a fraction of as
-//! many single ones. So an ack of a later delivery waits a few milliseconds for those before it. A crash before an ack reaches
-//! RabbitMQ means that the message is delivered again.
+//! many single ones: each is an entry in the log of a quorum queue. So acks wait a few milliseconds for company, unless nothing else is
+//! with the consumer, and those of later deliveries a few more for those before them. A crash before an ack reaches RabbitMQ means
+//! that the message is delivered again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,13 +16,23 @@ use super::amqp::{Channel, Settlement};
 use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Verdict};
 use crate::clock::Clock;
 
-/// How long an ack waits for those before it.
+/// How long an ack waits for others.
 const COMPANY: Duration = Duration::from_millis(5);
+/// So many times that long for those before it.
+const PATIENCE: u8 = 3;
 
 /// What was handed out and not yet settled, in the present epoch.
 pub(super) struct Unsettled {
     book: Mutex<Book>,
-    /// When so many acks wait, they go: they take room that RabbitMQ could fill with new deliveries.
+    room: Room,
+}
+
+/// How many acks may wait: they take room that RabbitMQ could fill with new deliveries.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// So many that can go as one do.
+    enough: usize,
+    /// When there are more that cannot, they go one by one.
     most: usize,
 }
 
@@ -31,15 +42,16 @@ struct Book {
     channel: Option<Channel>,
     /// Handed out and not settled, as RabbitMQ knows it.
     tags: BTreeSet<u64>,
-    /// Those of them that wait to be acked.
-    acked: BTreeSet<u64>,
+    /// Those of them that wait to be acked, and how often they were left waiting.
+    acked: BTreeMap<u64, u8>,
     /// Somebody will see to it that they are, in a moment.
     watched: bool,
 }
 
 impl Unsettled {
     pub(super) fn new(prefetch: u16) -> Self {
-        Self { book: Mutex::default(), most: usize::from(prefetch / 4) }
+        let prefetch = usize::from(prefetch);
+        Self { book: Mutex::default(), room: Room { enough: (prefetch / 8).max(1), most: prefetch / 2 } }
     }
 
     /// Starts a new epoch on a new channel.
@@ -52,7 +64,9 @@ impl Unsettled {
     /// Ends the epoch: all its receipts are void. Acks that waited go, if the channel is there.
     pub(super) fn stop(&self) {
         let mut book = self.lock();
-        book.flush();
+        let mut settlements = book.front();
+        settlements.extend(book.one_by_one(0));
+        book.hand_over(settlements);
         book.begin(None);
     }
 
@@ -87,7 +101,7 @@ impl Settler for RabbitSettler {
     async fn settle(&self, settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
         let (channel, watch) = {
             let mut book = self.unsettled.lock();
-            book.send(settled, self.unsettled.most);
+            book.send(settled, self.unsettled.room);
             let waits = !book.acked.is_empty() && !book.watched;
             book.watched |= waits;
             (book.channel.clone(), waits.then_some(book.epoch))
@@ -110,13 +124,19 @@ impl Settler for RabbitSettler {
     }
 }
 
-/// Sends the acks that have waited long enough.
+/// Sends acks that have waited long enough, until none waits.
 async fn flush_soon(unsettled: Arc<Unsettled>, epoch: u64, clock: Clock) {
-    clock.sleep(COMPANY).await;
-    let mut book = unsettled.lock();
-    if book.epoch == epoch {
-        book.watched = false;
+    loop {
+        clock.sleep(COMPANY).await;
+        let mut book = unsettled.lock();
+        if book.epoch != epoch {
+            return;
+        }
         book.flush();
+        if book.acked.is_empty() {
+            book.watched = false;
+            return;
+        }
     }
 }
 
@@ -127,16 +147,16 @@ impl Book {
 
     /// Hands all to the connection in one go. Order matters: a multiple ack that overtook an earlier settlement would
     /// settle that one too, and RabbitMQ closes the channel over a delivery that is settled twice.
-    fn send(&mut self, settled: Vec<(Receipt, Verdict)>, most: usize) {
+    fn send(&mut self, settled: Vec<(Receipt, Verdict)>, room: Room) {
         let epoch = self.epoch;
         let current = settled.into_iter().filter(|(receipt, _)| receipt.epoch == epoch);
-        let settlements = self.plan(current.map(|(receipt, verdict)| (receipt.tag, verdict)), most);
+        let settlements = self.plan(current.map(|(receipt, verdict)| (receipt.tag, verdict)), room);
         self.hand_over(settlements);
     }
 
-    /// Sends all acks that wait.
+    /// Sends what can go as one, and one by one what has waited for long.
     fn flush(&mut self) {
-        let settlements = self.one_by_one();
+        let settlements = self.after_a_while();
         self.hand_over(settlements);
     }
 
@@ -146,17 +166,17 @@ impl Book {
         }
     }
 
-    /// What to say now: a word for each that is not acked, and one ack for all up to the first that is with the consumer
-    /// still. The acks behind that one wait, unless there are too many of them.
-    fn plan(&mut self, settled: impl Iterator<Item = (u64, Verdict)>, most: usize) -> Vec<Settlement> {
+    /// What to say now: a word for each that is not acked; and one ack for all up to the first that is with the consumer still, if
+    /// they are enough or nothing else is with it.
+    fn plan(&mut self, settled: impl Iterator<Item = (u64, Verdict)>, room: Room) -> Vec<Settlement> {
         let mut settlements = Vec::new();
         for (tag, verdict) in settled {
-            if !self.tags.contains(&tag) || self.acked.contains(&tag) {
+            if !self.tags.contains(&tag) || self.acked.contains_key(&tag) {
                 continue;
             }
             let settlement = match verdict {
                 Verdict::Ack => {
-                    self.acked.insert(tag);
+                    self.acked.insert(tag, 0);
                     continue;
                 }
                 Verdict::Requeue => Settlement::Requeue(tag),
@@ -165,26 +185,43 @@ impl Book {
             self.tags.remove(&tag);
             settlements.push(settlement);
         }
-        let mut front = None;
-        while let (Some(tag), Some(acked)) = (self.tags.first(), self.acked.first())
-            && tag == acked
-        {
-            front = self.acked.pop_first();
-            self.tags.pop_first();
+        let idle = self.acked.len() == self.tags.len();
+        if idle || self.acked.len() > room.most || self.in_front().count() >= room.enough {
+            settlements.extend(self.front());
         }
-        settlements.extend(front.map(Settlement::AckUpTo));
-        if self.acked.len() > most {
-            settlements.extend(self.one_by_one());
+        if self.acked.len() > room.most {
+            settlements.extend(self.one_by_one(0));
         }
         settlements
     }
 
-    fn one_by_one(&mut self) -> Vec<Settlement> {
-        let acked = std::mem::take(&mut self.acked);
-        for tag in &acked {
+    fn after_a_while(&mut self) -> Vec<Settlement> {
+        let mut settlements = self.front();
+        self.acked.values_mut().for_each(|left| *left += 1);
+        settlements.extend(self.one_by_one(PATIENCE));
+        settlements
+    }
+
+    /// The acks that can go as one.
+    fn in_front(&self) -> impl Iterator<Item = u64> {
+        self.tags.iter().zip(self.acked.keys()).take_while(|(tag, acked)| tag == acked).map(|(tag, _)| *tag)
+    }
+
+    /// Takes them.
+    fn front(&mut self) -> Vec<Settlement> {
+        let Some(last) = self.in_front().last() else { return Vec::new() };
+        self.tags = self.tags.split_off(&(last + 1));
+        self.acked = self.acked.split_off(&(last + 1));
+        vec![Settlement::AckUpTo(last)]
+    }
+
+    /// Takes those that were left waiting so often.
+    fn one_by_one(&mut self, often: u8) -> Vec<Settlement> {
+        let gone: Vec<u64> = self.acked.extract_if(.., |_, left| *left >= often).map(|(tag, _)| tag).collect();
+        for tag in &gone {
             self.tags.remove(tag);
         }
-        acked.into_iter().map(Settlement::Ack).collect()
+        gone.into_iter().map(Settlement::Ack).collect()
     }
 }
 
@@ -198,7 +235,7 @@ mod tests {
     }
 
     fn plan(book: &mut Book, settled: &[(u64, Verdict)]) -> Vec<Settlement> {
-        book.plan(settled.iter().copied(), 2)
+        book.plan(settled.iter().copied(), Room { enough: 2, most: 2 })
     }
 
     #[test]
@@ -213,11 +250,30 @@ mod tests {
     }
 
     #[test]
+    fn one_ack_waits_for_company_unless_nothing_else_is_with_the_consumer() {
+        let mut book = book(&[1, 2, 3]);
+        assert_eq!(plan(&mut book, &[(1, Ack)]), []);
+        assert_eq!(plan(&mut book, &[(2, Ack)]), [Settlement::AckUpTo(2)]);
+        assert_eq!(plan(&mut book, &[(3, Ack)]), [Settlement::AckUpTo(3)]);
+    }
+
+    #[test]
     fn acks_behind_an_unsettled_one_wait_for_it() {
         let mut book = book(&[1, 2, 3, 4]);
         assert_eq!(plan(&mut book, &[(2, Ack), (3, Ack)]), []);
         assert_eq!(plan(&mut book, &[(3, Requeue)]), [], "it is acked already");
         assert_eq!(plan(&mut book, &[(1, Requeue)]), [Settlement::Requeue(1), Settlement::AckUpTo(3)]);
+        assert_eq!(book.tags, BTreeSet::from([4]));
+    }
+
+    #[test]
+    fn they_do_not_wait_for_ever() {
+        let mut book = book(&[1, 2, 3, 4]);
+        assert_eq!(plan(&mut book, &[(2, Ack)]), []);
+        assert_eq!((book.after_a_while(), book.after_a_while()), (Vec::new(), Vec::new()));
+        assert_eq!(plan(&mut book, &[(3, Ack)]), []);
+        assert_eq!(book.after_a_while(), [Settlement::Ack(2)]);
+        assert_eq!(plan(&mut book, &[(1, Ack)]), [Settlement::AckUpTo(3)], "what is settled is not in the way");
         assert_eq!(book.tags, BTreeSet::from([4]));
     }
 
@@ -230,7 +286,7 @@ mod tests {
         );
         assert_eq!(plan(&mut book, &[(4, Ack), (9, Ack)]), [], "settled before, and never handed out");
         assert_eq!(plan(&mut book, &[(3, Ack)]), []);
-        assert_eq!(book.one_by_one(), [Settlement::Ack(3)]);
+        assert_eq!(book.one_by_one(0), [Settlement::Ack(3)]);
         assert_eq!(book.tags, BTreeSet::from([1]));
     }
 }
