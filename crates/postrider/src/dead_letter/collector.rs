@@ -64,10 +64,14 @@ impl<S: DeadLetters> Collector<S> {
             () = stop.cancelled() => return Ok(None),
             deliveries = subscription.next(BATCH) => deliveries?,
         };
-        let letter =
-            |delivery: &Delivery| story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
+        let letter = |delivery: &Delivery| {
+            story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id())
+        };
         let letters = deliveries.iter().map(letter).collect();
-        Ok(Some(Batch { receipts: deliveries.into_iter().map(|delivery| delivery.receipt).collect(), letters }))
+        Ok(Some(Batch {
+            receipts: deliveries.into_iter().map(|delivery| delivery.receipt).collect(),
+            letters,
+        }))
     }
 
     async fn subscribe(
@@ -109,7 +113,8 @@ impl<S: DeadLetters> Collector<S> {
                 Some(Err(error)) if letters.len() > 1 => {
                     tracing::debug!(%error, "a batch of dead letters was refused; looking for the one that is at fault");
                     let half = letters.len() / 2;
-                    parts.push(Batch { receipts: receipts.split_off(half), letters: letters.split_off(half) });
+                    parts
+                        .push(Batch { receipts: receipts.split_off(half), letters: letters.split_off(half) });
                     parts.push(Batch { receipts, letters });
                 }
                 // Its receipt is dropped: the broker keeps it, and delivers it again when this connection ends.

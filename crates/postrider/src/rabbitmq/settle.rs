@@ -217,7 +217,8 @@ impl Book {
 
     /// Takes those that were left waiting so often.
     fn one_by_one(&mut self, often: u8) -> Vec<Settlement> {
-        let gone: Vec<u64> = self.acked.extract_if(.., |_, left| *left >= often).map(|(tag, _)| tag).collect();
+        let gone: Vec<u64> =
+            self.acked.extract_if(.., |_, left| *left >= often).map(|(tag, _)| tag).collect();
         for tag in &gone {
             self.tags.remove(tag);
         }
@@ -273,7 +274,11 @@ mod tests {
         assert_eq!((book.after_a_while(), book.after_a_while()), (Vec::new(), Vec::new()));
         assert_eq!(plan(&mut book, &[(3, Ack)]), []);
         assert_eq!(book.after_a_while(), [Settlement::Ack(2)]);
-        assert_eq!(plan(&mut book, &[(1, Ack)]), [Settlement::AckUpTo(3)], "what is settled is not in the way");
+        assert_eq!(
+            plan(&mut book, &[(1, Ack)]),
+            [Settlement::AckUpTo(3)],
+            "what is settled is not in the way"
+        );
         assert_eq!(book.tags, BTreeSet::from([4]));
     }
 
