@@ -9,7 +9,7 @@ use crate::store::{Outbox, PublishResult, RowResult, StoreError};
 /// Marks that came too early are made again after this long, doubled each time, and so often.
 const MARK_AGAIN: Duration = Duration::from_millis(1);
 const MARK_TIMES: u32 = 8;
-/// Marks wait this long for company: to PostgreSQL a statement costs as much as marking 25 rows does.
+/// While more is on its way, marks wait this long for company: to PostgreSQL a statement costs as much as marking 25 rows does.
 const GATHER: Duration = Duration::from_millis(20);
 
 impl<S: Outbox> Pump<S> {
@@ -32,7 +32,12 @@ impl<S: Outbox> Pump<S> {
     /// before, is recorded at once: others of its key wait for that.
     fn is_gathering(&mut self) -> bool {
         let awaited = |done: &Done| done.retried || done.result != PublishResult::Published;
-        if self.stopping || self.done.len() >= self.relay.config.batch_size || self.done.iter().any(awaited) {
+        let idle = self.publishing == 0;
+        if idle
+            || self.stopping
+            || self.done.len() >= self.relay.config.batch_size
+            || self.done.iter().any(awaited)
+        {
             return false;
         }
         let now = self.now();
