@@ -101,16 +101,20 @@ def check_checkpoint(tenant, checkpoint, hashes, keys):
 
 
 def join(entries, lines):
-    """Tenants with their entries, each with its lines."""
-    tenants, by_number = defaultdict(list), {}
+    """Tenants with their entries, each with its lines; and whose lines have lost their entry."""
+    tenants, by_number, strays = defaultdict(list), {}, set()
     for row in entries:
         entry = dict(zip(ENTRY, row), lines=[])
         tenants[entry["tenant"]].append(entry)
         by_number[entry["tenant"], entry["number"]] = entry
     for row in lines:
         line = dict(zip(LINE, row))
-        by_number[line["tenant"], line["entry"]]["lines"].append(line)
-    return tenants
+        place = line["tenant"], line["entry"]
+        if place in by_number:
+            by_number[place]["lines"].append(line)
+        else:
+            strays.add(place)
+    return tenants, strays
 
 
 def from_sqlite(path):
@@ -124,7 +128,7 @@ def from_sqlite(path):
     checkpoints = database.execute(
         "SELECT tenant, first_number, last_number, root, head_hash, made_at, public_key, signature FROM ledger_checkpoint "
         "ORDER BY tenant, last_number")
-    return join(entries, lines), [(row[0], row[1:]) for row in checkpoints]
+    return *join(entries, lines), [(row[0], row[1:]) for row in checkpoints]
 
 
 def from_postgres(url):
@@ -154,7 +158,7 @@ def from_postgres(url):
         "FROM postrider.ledger_checkpoint ORDER BY tenant, last_number")
     checkpoints = [(r[0], (int(r[1]), int(r[2]), hexed(r[3]), hexed(r[4]), int(r[5]), hexed(r[6]), hexed(r[7])))
                    for r in checkpoints]
-    return join(entries, lines), checkpoints
+    return *join(entries, lines), checkpoints
 
 
 def from_jsonl(path):
@@ -185,7 +189,7 @@ def from_jsonl(path):
                     "rate_source": line.get("rateSource"),
                 } for line in document["lines"]],
             })
-    return tenants, []
+    return tenants, set(), []
 
 
 def microseconds(time):
@@ -206,16 +210,20 @@ def main():
                         help="a public key that may have signed checkpoints; without one the key in the database is believed")
     args = parser.parse_args()
     if args.sqlite:
-        tenants, checkpoints = from_sqlite(args.sqlite)
+        tenants, strays, checkpoints = from_sqlite(args.sqlite)
     elif args.postgres:
-        tenants, checkpoints = from_postgres(args.postgres)
+        tenants, strays, checkpoints = from_postgres(args.postgres)
     else:
-        tenants, checkpoints = from_jsonl(args.jsonl)
+        tenants, strays, checkpoints = from_jsonl(args.jsonl)
     wrong = 0
+    # Whose entries are all gone may still have lines or checkpoints.
+    for tenant in {owner for owner, _ in checkpoints} | {owner for owner, _ in strays}:
+        tenants.setdefault(tenant, [])
     for tenant, entries in sorted(tenants.items()):
         if args.tenant not in (None, tenant):
             continue
         hashes, problems = verify(entries)
+        problems += [f"entry {number} is gone, and lines of it are there" for owner, number in sorted(strays) if owner == tenant]
         for owner, checkpoint in checkpoints:
             if owner == tenant:
                 problems += check_checkpoint(tenant, checkpoint, hashes, args.key)

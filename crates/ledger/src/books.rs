@@ -4,6 +4,7 @@
 //! caller's transaction. Everything that changes a tenant's books first locks them ([`Books::lock`]), so that there is one
 //! writer a tenant at a time, however many processes there are; what is read after the lock holds until the commit.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use jiff::Timestamp;
@@ -13,13 +14,14 @@ use postrider::store::StoreError;
 use postrider::{EventId, Outbox};
 use serde::Serialize;
 
-use crate::account::{Account, AccountCode};
+use crate::account::{Account, AccountCode, Side};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart, DayRate};
 use crate::checkpoint::Checkpoint;
 use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::Period;
+use crate::statement::Earlier;
 use crate::stored::{EntryRow, LineRow};
 
 /// Entries read at a time where they are scanned.
@@ -140,14 +142,14 @@ pub trait Books: Outbox {
         last: u64,
     ) -> impl Future<Output = Result<Vec<Hash>, StoreError>> + Send;
 
-    /// Entries with a line on an account, the next after a number, in order.
-    fn entries_of(
+    /// The newest lines of an account that were posted, or those before a place.
+    fn lines_of(
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        after: u64,
+        before: Option<&Earlier>,
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<Sealed>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<AccountLines, StoreError>> + Send;
 
     /// Every balance as it is kept, by account and currency.
     fn balances(&self, tenant: &TenantId) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
@@ -194,6 +196,34 @@ pub trait Books: Outbox {
         &self,
         tenant: &TenantId,
     ) -> impl Future<Output = Result<Vec<Checkpoint>, StoreError>> + Send;
+}
+
+/// A line of an account, with what its statement tells of the entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountLine {
+    /// Which entry.
+    pub entry: u64,
+    /// Which line of it.
+    pub line: u16,
+    /// The day it counts for.
+    pub effective_on: Date,
+    /// For people.
+    pub description: String,
+    /// Which side.
+    pub side: Side,
+    /// Minor units.
+    pub amount: i64,
+    /// Of what.
+    pub currency: Currency,
+}
+
+/// Lines of an account, the newest first, and what it held in the same moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccountLines {
+    /// The lines.
+    pub lines: Vec<AccountLine>,
+    /// Debits less credits, in minor units. Nothing where there are no lines.
+    pub held: BTreeMap<Currency, i64>,
 }
 
 /// The rules as they were for a while. Entries name the version that made them: `order completed@3`.
@@ -303,6 +333,18 @@ pub struct Sums {
     pub pending_debits: i64,
     /// Credits that are promised.
     pub pending_credits: i64,
+}
+
+impl std::fmt::Display for Sums {
+    /// Minor units, as the table has them; promises where there are some.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { debits, credits, base_debits, base_credits, pending_debits, pending_credits } = self;
+        write!(f, "debits {debits} ({base_debits} in base), credits {credits} ({base_credits} in base)")?;
+        if (*pending_debits, *pending_credits) != (0, 0) {
+            write!(f, ", pending debits {pending_debits}, pending credits {pending_credits}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Sums {

@@ -48,6 +48,11 @@ impl EntryKind {
         (Self::Seal, 8, "seal"),
     ];
 
+    /// Every kind.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().map(|(kind, ..)| kind)
+    }
+
     /// Its number, as tables and the chain have it.
     pub fn number(self) -> u8 {
         Self::ALL.iter().find(|(kind, ..)| *kind == self).map_or(0, |(_, number, _)| *number)

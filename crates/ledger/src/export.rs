@@ -62,7 +62,7 @@ impl Exporter {
     }
 
     /// One entry.
-    pub fn entry(&self, entry: &Sealed, chart: &Chart) -> String {
+    pub fn entry(&mut self, entry: &Sealed, chart: &Chart) -> String {
         match self {
             Self::Csv => csv(entry, chart),
             Self::Jsonl(base) => format!("{}\n", journal_event::payload(entry, *base)),

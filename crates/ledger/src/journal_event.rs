@@ -7,8 +7,14 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::books::Page;
 use crate::entry::{EntryKind, Line, Sealed};
 use crate::money::Currency;
+
+/// The events that tell of a page.
+pub fn of_page(page: &Page, base: Currency, exchange: &ExchangeName) -> Vec<Event> {
+    page.entries.iter().filter_map(|entry| of(entry, base, exchange)).collect()
+}
 
 /// The event that tells of an entry; nothing for the seal of a period. Amounts and numbers are texts.
 pub fn of(entry: &Sealed, base: Currency, exchange: &ExchangeName) -> Option<Event> {

@@ -97,7 +97,12 @@ impl<B: Books> Ledger<B> {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
             return Err(LedgerError::Invalid(text));
         }
-        let (mut tx, ..) = self.locked(tenant).await?;
+        let (mut tx, _, chart) = self.locked(tenant).await?;
+        let base = chart.book.base_currency;
+        if rates.iter().any(|rate| rate.quote == base) {
+            let text = format!("{base} is what the books are kept in; rates are for other currencies");
+            return Err(LedgerError::Invalid(text));
+        }
         self.books.change(&mut tx, tenant, &Change::Rates(rates.to_vec())).await?;
         Ok(self.books.commit(tx).await?)
     }

@@ -13,7 +13,7 @@ use crate::books::{Books, Head};
 use crate::chart::Chart;
 use crate::checkpoint::PublicKey;
 use crate::journal_event;
-use crate::pipeline::{self, Answer, Arrival, Outcome, Standing};
+use crate::pipeline::{self, Answer, Arrival, Outcome, Prepared, Standing};
 use crate::refusal::Refusal;
 use crate::verify::{Scope, Verification, verify};
 
@@ -78,7 +78,24 @@ impl<B: Books> Ledger<B> {
     /// All of it is one transaction: after an error nothing was posted, or everything was and the answers were lost; posting
     /// the same batch again tells, because what was posted is a duplicate then.
     pub async fn post(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
-        match self.post_together(tenant, arrivals).await {
+        self.post_prepared(tenant, arrivals, &mut []).await
+    }
+
+    /// Takes an arrival through the steps that need no lock. Nothing where the chart was not read yet: it can be posted all the same.
+    pub fn prepare(&self, tenant: &TenantId, arrival: &Arrival) -> Option<Prepared> {
+        let (version, chart) =
+            self.charts().get(tenant).map(|cached| (cached.version, cached.chart.clone()))?;
+        Some(Prepared::new(arrival, &chart, version))
+    }
+
+    /// Posts a batch like [`Self::post`], with what was prepared for its arrivals.
+    pub async fn post_prepared(
+        &self,
+        tenant: &TenantId,
+        arrivals: &[Arrival],
+        prepared: &mut [Option<Prepared>],
+    ) -> Result<Vec<Answer>, StoreError> {
+        match self.post_together(tenant, arrivals, prepared).await {
             Err(error) if error.kind == StoreErrorKind::Invalid && arrivals.len() > 1 => {
                 tracing::warn!(%tenant, %error, "a batch was refused by the database; posting its events one by one");
                 let mut answers = Vec::with_capacity(arrivals.len());
@@ -95,7 +112,7 @@ impl<B: Books> Ledger<B> {
     }
 
     async fn post_alone(&self, tenant: &TenantId, arrival: &Arrival) -> Result<Vec<Answer>, StoreError> {
-        match self.post_together(tenant, std::slice::from_ref(arrival)).await {
+        match self.post_together(tenant, std::slice::from_ref(arrival), &mut []).await {
             Err(error) if error.kind == StoreErrorKind::Invalid => {
                 Ok(vec![Answer::Refused(refused_by_store(&error))])
             }
@@ -107,6 +124,7 @@ impl<B: Books> Ledger<B> {
         &self,
         tenant: &TenantId,
         arrivals: &[Arrival],
+        prepared: &mut [Option<Prepared>],
     ) -> Result<Vec<Answer>, StoreError> {
         if arrivals.is_empty() {
             return Ok(Vec::new());
@@ -116,7 +134,7 @@ impl<B: Books> Ledger<B> {
             let refusal = Refusal::UnknownTenant(tenant.to_string());
             return Ok(vec![Answer::Refused(refusal); arrivals.len()]);
         };
-        let outcome = self.post_locked(&mut tx, tenant, head, arrivals).await?;
+        let outcome = self.post_ready(&mut tx, tenant, head, arrivals, prepared).await?;
         let opened: Vec<AccountCode> =
             outcome.page.opened.iter().map(|account| account.code.clone()).collect();
         if outcome.page.entries.is_empty() {
@@ -147,6 +165,17 @@ impl<B: Books> Ledger<B> {
         head: Head,
         arrivals: &[Arrival],
     ) -> Result<Outcome, StoreError> {
+        self.post_ready(tx, tenant, head, arrivals, &mut []).await
+    }
+
+    async fn post_ready(
+        &self,
+        tx: &mut B::Tx,
+        tenant: &TenantId,
+        head: Head,
+        arrivals: &[Arrival],
+        prepared: &mut [Option<Prepared>],
+    ) -> Result<Outcome, StoreError> {
         let cached = self.chart(tx, tenant, head.version).await?;
         let ids: Vec<EventId> = arrivals.iter().map(|arrival| arrival.id().0.clone()).collect();
         let known = self.books.known(tx, tenant, &ids).await?;
@@ -160,14 +189,19 @@ impl<B: Books> Ledger<B> {
             known: &known,
             referred: &referred,
         };
-        let outcome = pipeline::run(tenant, arrivals, &standing, self.clock.now());
+        let outcome = pipeline::run_prepared(tenant, arrivals, prepared, &standing, self.clock.now());
         if !outcome.page.entries.is_empty() {
+            let events = self.announce.clone().map(|exchange| {
+                let (page, base) = (outcome.page.clone(), cached.chart.book.base_currency);
+                // Elsewhere, because meanwhile the database has the entries to write.
+                tokio::spawn(async move { journal_event::of_page(&page, base, &exchange) })
+            });
             self.books.write(tx, tenant, &outcome.page).await?;
-            if let Some(exchange) = &self.announce {
-                let base = cached.chart.book.base_currency;
-                let events =
-                    outcome.page.entries.iter().filter_map(|entry| journal_event::of(entry, base, exchange));
-                self.books.append(tx, events.collect()).await?;
+            if let Some(events) = events {
+                let events = events.await.map_err(|error| {
+                    StoreError::new(StoreErrorKind::Other, format!("the entries cannot be told of: {error}"))
+                })?;
+                self.books.append(tx, events).await?;
             }
         }
         Ok(outcome)

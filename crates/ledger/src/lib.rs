@@ -10,7 +10,7 @@
 //! 5. [`chain`]: every entry's hash contains that of the one before. [`checkpoint`]: signed roots over them.
 //! 6. [`books`]: the port to the database. [`postgres`] and [`sqlite`] keep it.
 //! 7. [`journal_event`]: what others are told.
-//! 8. [`correcting`] and [`closing`]: what people do. [`report`], [`verify`], [`export`]: what they read. [`import`]: what others
+//! 8. [`correcting`] and [`closing`]: what people do. [`report`], [`statement`], [`verify`], [`export`]: what they read. [`import`]: what others
 //!    wrote before.
 
 pub mod account;
@@ -42,6 +42,7 @@ pub mod report;
 pub mod rules;
 pub mod sequencer;
 pub mod sqlite;
+pub mod statement;
 pub mod stored;
 pub mod verify;
 

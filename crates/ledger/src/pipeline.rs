@@ -4,6 +4,9 @@
 //! → write → commit. Only then is anything acked. Whatever dies before the commit leaves nothing; after it, the entries, their
 //! place in the chain, the balances and the outgoing events are all there, and a repeat is a duplicate.
 //!
+//! The steps from [`mapping`] to [`currency`] ask for nothing but the chart, so they may be taken before the lock ([`Prepared`]),
+//! while another batch has it.
+//!
 //! A refusal is about one event: it leaves the batch, its neighbours are posted.
 
 pub mod currency;
@@ -15,6 +18,7 @@ pub mod sealing;
 pub mod validation;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use postrider::envelope::{PayloadHash, TenantId};
 use postrider::{Envelope, EventId};
@@ -67,6 +71,20 @@ pub enum Answer {
     Refused(Refusal),
 }
 
+/// What the steps before the lock came to for one arrival, by the chart that was known then. It counts if the books, once they are
+/// locked, still have that version; otherwise the steps are taken again.
+pub struct Prepared {
+    version: u64,
+    balanced: Result<Balanced, Refusal>,
+}
+
+impl Prepared {
+    /// Takes an arrival as far as a chart of this version leads.
+    pub fn new(arrival: &Arrival, chart: &Chart, version: u64) -> Self {
+        Self { version, balanced: balance(arrival, chart) }
+    }
+}
+
 /// What the pure steps need to know: all of it read after the books were locked.
 pub struct Standing<'a> {
     /// What entries are made by.
@@ -86,7 +104,7 @@ pub struct Outcome {
     /// In the order of the arrivals.
     pub answers: Vec<Answer>,
     /// What is to be written.
-    pub page: Page,
+    pub page: Arc<Page>,
 }
 
 /// Takes a batch through all steps. Pure: the same batch on the same books comes to the same page.
@@ -96,17 +114,30 @@ pub fn run(
     standing: &Standing<'_>,
     now: jiff::Timestamp,
 ) -> Outcome {
-    let mut seen = idempotency::Seen::new(standing.known);
+    run_prepared(tenant, arrivals, &mut [], standing, now)
+}
+
+/// The same with what was prepared for the arrivals, in their order. It is used up.
+pub fn run_prepared(
+    tenant: &TenantId,
+    arrivals: &[Arrival],
+    prepared: &mut [Option<Prepared>],
+    standing: &Standing<'_>,
+    now: jiff::Timestamp,
+) -> Outcome {
+    let mut prepared = prepared.iter_mut().map(Option::take);
+    let mut seen = idempotency::Seen::new(standing.known, arrivals.len());
     let mut references = reference::References::new(standing.referred);
-    let mut sealer = sealing::Sealer::new(tenant.clone(), standing.head, now);
+    let mut sealer = sealing::Sealer::new(tenant.clone(), standing.head, now, arrivals.len());
     let mut opened: HashMap<AccountCode, Account> = HashMap::new();
     let mut answers = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
+        let prepared = prepared.next().flatten();
         let (event, hash) = arrival.id();
         let answer = match seen.check(event, hash) {
             Err(refusal) => Answer::Refused(refusal),
             Ok(Some(receipt)) => Answer::Duplicate(receipt),
-            Ok(None) => match one(arrival, standing, &mut references, &mut sealer) {
+            Ok(None) => match one(arrival, prepared, standing, &mut references, &mut sealer) {
                 Err(refusal) => Answer::Refused(refusal),
                 Ok(balanced) => {
                     note_children(&balanced, standing, &mut opened);
@@ -122,11 +153,12 @@ pub fn run(
     let mut page = sealer.into_page();
     page.opened = opened.into_values().collect();
     page.opened.sort_by(|left, right| left.code.cmp(&right.code));
-    Outcome { answers, page }
+    Outcome { answers, page: Arc::new(page) }
 }
 
 fn one(
     arrival: &Arrival,
+    prepared: Option<Prepared>,
     standing: &Standing<'_>,
     references: &mut reference::References<'_>,
     sealer: &mut sealing::Sealer,
@@ -135,13 +167,19 @@ fn one(
     if chart.book.max_entries.is_some_and(|most| number > most) {
         return Err(Refusal::QuotaExceeded("entries"));
     }
-    let (draft, poster) = mapping::draft(arrival, chart)?;
-    let draft = period::place(draft, chart, poster)?;
-    validation::check(&draft, chart)?;
-    let balanced = currency::convert(draft, chart)?;
+    let prepared = prepared.filter(|prepared| prepared.version == standing.head.version);
+    let balanced = prepared.map_or_else(|| balance(arrival, chart), |prepared| prepared.balanced)?;
     sealer.has_room(&balanced)?;
     references.claim(&balanced, number)?;
     Ok(balanced)
+}
+
+/// The steps that ask for nothing but the chart.
+fn balance(arrival: &Arrival, chart: &Chart) -> Result<Balanced, Refusal> {
+    let (draft, poster) = mapping::draft(arrival, chart)?;
+    let draft = period::place(draft, chart, poster)?;
+    validation::check(&draft, chart)?;
+    currency::convert(draft, chart)
 }
 
 /// Remembers the accounts that this entry opens.

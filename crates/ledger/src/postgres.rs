@@ -3,6 +3,7 @@
 //! Every transaction first names its tenant (`postrider.tenant`, for this transaction alone), and row-level security shows it
 //! that tenant's rows and no others.
 
+mod account_lines;
 mod changing;
 mod posting;
 mod reading;
@@ -18,11 +19,12 @@ use postrider::postgres::{Postgres, PostgresTx};
 use postrider::store::StoreError;
 
 use crate::account::AccountCode;
-use crate::books::{Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
+use crate::books::{AccountLines, Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::entry::Sealed;
+use crate::statement::Earlier;
 use crate::stored::{EntryRow, LineRow};
 
 /// Names the tenant of a transaction. The other settings keep plans that were made on empty tables from reading whole ones.
@@ -134,15 +136,15 @@ impl Books for Postgres {
         reading::hashes(self, tx.connection(), tenant, first, last).await
     }
 
-    async fn entries_of(
+    async fn lines_of(
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        after: u64,
+        before: Option<&Earlier>,
         limit: usize,
-    ) -> Result<Vec<Sealed>, StoreError> {
+    ) -> Result<AccountLines, StoreError> {
         let mut tx = reading(self, tenant).await?;
-        reading::entries_of(self, tx.connection(), tenant, account, after, limit).await
+        account_lines::lines_of(self, tx.connection(), tenant, account, before, limit).await
     }
 
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {

@@ -11,8 +11,8 @@ use crate::money::Currency;
 /// Why an event was not posted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The payload cannot be read.
-    #[error("the payload is not JSON that can be read ({0}); send it again as one JSON object")]
+    /// It cannot be read, or it has no id or no type.
+    #[error("the event cannot be read: {0}; mend it, and send it again")]
     Malformed(String),
     /// It does not say whose it is.
     #[error("the event names no tenant; say whose it is")]

@@ -1,15 +1,14 @@
-//! What people read: trial balance, balance sheet, income statement, the statement of an account.
+//! What people read of all accounts: trial balance, balance sheet, income statement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use serde::Serialize;
 
-use crate::account::{AccountCode, AccountType, Side};
+use crate::account::{AccountCode, AccountType};
 use crate::books::{Balance, Books, Sums};
 use crate::chart::Chart;
-use crate::entry::Effect;
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::money::Currency;
@@ -33,6 +32,18 @@ pub struct Row {
     pub balance: String,
     /// The same in the base currency.
     pub base_balance: String,
+    /// Debits and credits that are promised. Only as of now: of other days it is not kept.
+    #[serde(flatten)]
+    pub pending: Option<Pending>,
+}
+
+/// What is promised in one account and currency: pended, and neither settled nor voided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pending {
+    /// Debits.
+    pub pending_debits: String,
+    /// Credits.
+    pub pending_credits: String,
 }
 
 /// Debits and credits of every account.
@@ -82,25 +93,6 @@ pub struct Statement {
     pub balanced: bool,
 }
 
-/// One line of an account's statement.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Movement {
-    /// The entry.
-    pub entry: String,
-    /// The day it counts for.
-    pub effective_on: Date,
-    /// For people.
-    pub description: String,
-    /// Which side.
-    pub side: Side,
-    /// How much.
-    pub amount: String,
-    /// Of what.
-    pub currency: Currency,
-    /// What the account holds after it in this currency, in the order of posting.
-    pub balance: String,
-}
-
 impl<B: Books> Ledger<B> {
     /// Debits and credits of every account, at the end of a day or now.
     pub async fn trial_balance(
@@ -109,10 +101,15 @@ impl<B: Books> Ledger<B> {
         as_of: Option<Date>,
     ) -> Result<TrialBalance, LedgerError> {
         let chart = self.read_chart(tenant).await?;
-        let balances = self.books.movements(tenant, None, as_of).await?;
+        let mut balances = self.books.movements(tenant, None, as_of).await?;
         let base = chart.book.base_currency;
         let totals = totals(&balances, base);
-        let rows = rows(&chart, &balances, |_| true);
+        let promised = if as_of.is_none() { self.books.balances(tenant).await? } else { Vec::new() };
+        join_promised(&mut balances, &promised);
+        let mut rows = rows(&chart, &balances, |_| true);
+        if as_of.is_none() {
+            show_promised(&mut rows, &promised);
+        }
         Ok(TrialBalance { tenant: tenant.clone(), as_of, base_currency: base, rows, totals })
     }
 
@@ -170,43 +167,6 @@ impl<B: Books> Ledger<B> {
         })
     }
 
-    /// Every movement of an account after an entry, with what it holds after each.
-    pub async fn statement(
-        &self,
-        tenant: &TenantId,
-        account: &AccountCode,
-        limit: usize,
-    ) -> Result<Vec<Movement>, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
-        let there = chart.accounts.get(account).ok_or_else(|| Refusal::UnknownAccount(account.clone()))?;
-        let sign = there.normal_side().sign();
-        let mut held: BTreeMap<Currency, i128> = BTreeMap::new();
-        let (mut movements, mut after) = (Vec::new(), 0);
-        loop {
-            let entries = self.books.entries_of(tenant, account, after, 1000).await?;
-            let Some(last) = entries.last() else { break };
-            after = last.number;
-            for entry in entries.iter().filter(|entry| entry.kind.effect() == Effect::Post) {
-                for line in entry.lines.iter().filter(|line| line.account == *account && line.amount > 0) {
-                    let held = held.entry(line.currency).or_default();
-                    *held += sign * line.side.sign() * i128::from(line.amount);
-                    movements.push(Movement {
-                        entry: entry.number.to_string(),
-                        effective_on: entry.effective_on,
-                        description: entry.description.to_string(),
-                        side: line.side,
-                        amount: line.currency.show(line.amount.into()),
-                        currency: line.currency,
-                        balance: line.currency.show(*held),
-                    });
-                }
-            }
-        }
-        // The newest ones, if there are more than asked for.
-        let skip = movements.len().saturating_sub(limit);
-        Ok(movements.split_off(skip))
-    }
-
     pub(crate) async fn read_chart(&self, tenant: &TenantId) -> Result<Chart, LedgerError> {
         let chart = self.books.read_chart(tenant).await?;
         chart.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()).into())
@@ -228,6 +188,31 @@ fn without(mut balances: Vec<Balance>, closings: &[Balance]) -> Vec<Balance> {
     balances
 }
 
+/// Lists the accounts too that have promises and nothing else.
+fn join_promised(balances: &mut Vec<Balance>, promised: &[Balance]) {
+    let known: BTreeSet<(AccountCode, Currency)> =
+        balances.iter().map(|balance| (balance.account.clone(), balance.currency)).collect();
+    for Balance { account, currency, sums } in promised {
+        if (sums.pending_debits, sums.pending_credits) != (0, 0)
+            && !known.contains(&(account.clone(), *currency))
+        {
+            balances.push(Balance { account: account.clone(), currency: *currency, sums: Sums::default() });
+        }
+    }
+}
+
+fn show_promised(rows: &mut [Row], promised: &[Balance]) {
+    let sums: BTreeMap<(&AccountCode, Currency), &Sums> =
+        promised.iter().map(|balance| ((&balance.account, balance.currency), &balance.sums)).collect();
+    for row in rows {
+        let of = sums.get(&(&row.account, row.currency)).copied().copied().unwrap_or_default();
+        row.pending = Some(Pending {
+            pending_debits: row.currency.show(of.pending_debits.into()),
+            pending_credits: row.currency.show(of.pending_credits.into()),
+        });
+    }
+}
+
 fn rows(chart: &Chart, balances: &[Balance], wanted: impl Fn(AccountType) -> bool) -> Vec<Row> {
     let base = chart.book.base_currency;
     let row = |Balance { account, currency, sums }: &Balance| {
@@ -241,6 +226,7 @@ fn rows(chart: &Chart, balances: &[Balance], wanted: impl Fn(AccountType) -> boo
             credits: currency.show(sums.credits.into()),
             balance: currency.show(sign * net(sums.debits, sums.credits)),
             base_balance: base.show(sign * net(sums.base_debits, sums.base_credits)),
+            pending: None,
         })
     };
     let mut rows: Vec<Row> = balances.iter().filter_map(row).collect();

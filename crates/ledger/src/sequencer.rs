@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::books::Books;
 use crate::ledger::Ledger;
-use crate::pipeline::{Answer, Arrival};
+use crate::pipeline::{Answer, Arrival, Prepared};
 
 /// The most entries of a batch.
 pub const MAX_BATCH: usize = 500;
@@ -48,6 +48,7 @@ struct Shared<B> {
 
 struct Job {
     arrival: Arrival,
+    prepared: Option<Prepared>,
     answer: oneshot::Sender<Result<Answer, Arc<StoreError>>>,
 }
 
@@ -73,7 +74,9 @@ impl<B: Books> Sequencer<B> {
     /// Submits an arrival, and returns when its batch is committed.
     pub async fn submit(&self, tenant: &TenantId, arrival: Arrival) -> Result<Answer, NoAnswer> {
         let (answer, answered) = oneshot::channel();
-        let mut job = Job { arrival, answer };
+        // Here, because the tenant's own task has the database to wait for, and the next batch behind it.
+        let prepared = self.shared.ledger.prepare(tenant, &arrival);
+        let mut job = Job { arrival, prepared, answer };
         loop {
             if self.shared.stop.is_cancelled() {
                 return Err(NoAnswer::Stopped);
@@ -144,13 +147,18 @@ impl<B: Books> Shared<B> {
     }
 
     async fn post(&self, tenant: &TenantId, batch: Vec<Job>) {
-        let (arrivals, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|job| (job.arrival, job.answer)).unzip();
+        let (mut arrivals, mut prepared) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        let answers = batch.into_iter().map(|job| {
+            arrivals.push(job.arrival);
+            prepared.push(job.prepared);
+            job.answer
+        });
+        let answers: Vec<_> = answers.collect();
         let mut pause = FIRST_PAUSE;
         loop {
             // The semaphore is never closed.
             let slot = self.slots.acquire().await;
-            let posted = self.ledger.post(tenant, &arrivals).await;
+            let posted = self.ledger.post_prepared(tenant, &arrivals, &mut prepared).await;
             drop(slot);
             match posted {
                 Ok(results) => {

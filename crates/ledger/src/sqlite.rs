@@ -1,5 +1,6 @@
 //! The books on SQLite: the same contract on one file. The file has one writer, so a transaction that writes has the books locked.
 
+mod account_lines;
 mod changing;
 mod posting;
 mod reading;
@@ -13,11 +14,12 @@ use postrider::sqlite::{Sqlite, SqliteTx};
 use postrider::store::StoreError;
 
 use crate::account::AccountCode;
-use crate::books::{Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
+use crate::books::{AccountLines, Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::entry::Sealed;
+use crate::statement::Earlier;
 
 /// A connection that only reads.
 type Reader = sqlx::pool::PoolConnection<sqlx::Sqlite>;
@@ -98,14 +100,14 @@ impl Books for Sqlite {
         reading::hashes(self, &mut *reader(self).await?, tenant, first, last).await
     }
 
-    async fn entries_of(
+    async fn lines_of(
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        after: u64,
+        before: Option<&Earlier>,
         limit: usize,
-    ) -> Result<Vec<Sealed>, StoreError> {
-        reading::entries_of(self, &mut *reader(self).await?, tenant, account, after, limit).await
+    ) -> Result<AccountLines, StoreError> {
+        account_lines::lines_of(self, &mut *reader(self).await?, tenant, account, before, limit).await
     }
 
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {

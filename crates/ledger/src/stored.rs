@@ -1,6 +1,7 @@
 //! An entry as a store keeps it: the columns, and the way from them to an entry and back. What cannot be read is named, because
 //! somebody changed it.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use jiff::Timestamp;
@@ -9,9 +10,10 @@ use postrider::envelope::{PayloadHash, TenantId};
 use postrider::store::{StoreError, StoreErrorKind};
 
 use crate::account::{AccountCode, Side};
+use crate::books::{AccountLine, AccountLines};
 use crate::chain::{self, Hash};
-use crate::entry::{EntryKind, Line, Rate, Sealed, Source};
-use crate::money::Currency;
+use crate::entry::{Effect, EntryKind, Line, Rate, Sealed, Source};
+use crate::money::{Currency, UnknownCurrency};
 
 /// The columns of an entry, borrowed. Nothing about them is checked.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +93,59 @@ impl Line {
             rate_source: self.rate.as_ref().map(|rate| rate.source.as_str()),
         }
     }
+}
+
+/// A line of an account and its entry, as their columns are.
+pub(crate) struct AccountLineRow<'a> {
+    pub(crate) entry: i64,
+    pub(crate) line: i16,
+    pub(crate) effective_on: i32,
+    pub(crate) description: &'a str,
+    pub(crate) side: i16,
+    pub(crate) amount: i64,
+    pub(crate) currency: &'a str,
+}
+
+impl AccountLineRow<'_> {
+    pub(crate) fn read(&self, tenant: &TenantId) -> Result<AccountLine, StoreError> {
+        let bad = |what: &dyn Display| unreadable(tenant, format!("a line of entry {}", self.entry), what);
+        Ok(AccountLine {
+            entry: u64::try_from(self.entry).map_err(|error| bad(&error))?,
+            line: u16::try_from(self.line).map_err(|error| bad(&error))?,
+            effective_on: chain::day(self.effective_on).ok_or_else(|| bad(&"effective_on"))?,
+            description: self.description.to_owned(),
+            side: Side::from_number(self.side).ok_or_else(|| bad(&"side"))?,
+            amount: self.amount,
+            currency: Currency::new(self.currency).map_err(|error| bad(&error))?,
+        })
+    }
+}
+
+impl AccountLines {
+    /// From the lines, and what is held as a JSON object.
+    pub(crate) fn read(
+        tenant: &TenantId,
+        held: Option<&str>,
+        lines: impl Iterator<Item = Result<AccountLine, StoreError>>,
+    ) -> Result<Self, StoreError> {
+        let bad = |what: &dyn Display| unreadable(tenant, "the balances of an account", what);
+        let held: BTreeMap<String, i64> =
+            serde_json::from_str(held.unwrap_or("{}")).map_err(|error| bad(&error))?;
+        let held = held.into_iter().map(|(currency, held)| Ok((Currency::new(&currency)?, held)));
+        let held = held.collect::<Result<_, UnknownCurrency>>().map_err(|error| bad(&error))?;
+        Ok(Self { lines: lines.collect::<Result<_, _>>()?, held })
+    }
+}
+
+/// The kinds of entries whose lines count, as a list in SQL.
+pub(crate) fn posting_kinds() -> String {
+    let kinds = EntryKind::all().filter(|kind| kind.effect() == Effect::Post);
+    kinds.map(|kind| kind.number().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// As many as a database can count.
+pub(crate) fn count(many: usize) -> i64 {
+    i64::try_from(many).unwrap_or(i64::MAX)
 }
 
 /// Numbers grow from 1 by one: 64 bits signed are enough for ever.

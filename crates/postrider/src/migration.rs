@@ -162,6 +162,11 @@ impl Standing {
         }
     }
 
+    /// Whether the last comparison is of an earlier phase, and says nothing of this one.
+    pub fn is_parity_outdated(&self) -> bool {
+        self.phase == Phase::Dual && self.parity.as_ref().is_some_and(|parity| parity.version != self.version)
+    }
+
     /// Relays that obey this version.
     pub fn obedient(&self) -> usize {
         self.relays.iter().filter(|relay| relay.version == Some(self.version)).count()

@@ -34,10 +34,6 @@ use crate::spans::{Operation, Span};
 use crate::store::{Controls, StoreError};
 use crate::topology::ConsumerName;
 
-/// What most endpoints answer.
-const USUAL: u16 = 200;
-const USUAL_LABEL: &str = "200";
-
 /// An endpoint as a handler.
 pub struct Push {
     sender: Sender,
@@ -47,7 +43,8 @@ pub struct Push {
     clock: Clock,
     /// Looked up once: by name and labels that costs more than counting.
     seconds: OnceLock<Histogram>,
-    taken: OnceLock<Counter>,
+    /// Of the first status that came: as a rule the others are the same.
+    usual: OnceLock<(u16, Counter)>,
 }
 
 /// Whoever can pause a consumer, without its type.
@@ -79,8 +76,8 @@ impl Push {
         pauses: Arc<dyn Pauses>,
         clock: Clock,
     ) -> Self {
-        let (seconds, taken) = (OnceLock::new(), OnceLock::new());
-        Self { sender, table, attempts, pauses, clock, seconds, taken }
+        let (seconds, usual) = (OnceLock::new(), OnceLock::new());
+        Self { sender, table, attempts, pauses, clock, seconds, usual }
     }
 
     async fn attempt(&self, event: &Incoming) -> Result<(), Failure> {
@@ -115,10 +112,11 @@ impl Push {
         let consumer = || consumer.to_string();
         let attempts = |status: &'static str| metrics::counter!("postrider_push_attempts_total", "consumer" => consumer(), "status" => status);
         match sent {
-            Ok(answer) if answer.status == USUAL => {
-                self.taken.get_or_init(|| attempts(USUAL_LABEL)).increment(1);
+            Ok(answer) => {
+                let of_this = || attempts(answer.label());
+                let (usual, counter) = self.usual.get_or_init(|| (answer.status, of_this()));
+                if *usual == answer.status { counter.increment(1) } else { of_this().increment(1) }
             }
-            Ok(answer) => attempts(answer.label()).increment(1),
             Err(error) => attempts(error.class()).increment(1),
         }
         let seconds = || metrics::histogram!("postrider_push_seconds", "consumer" => consumer());

@@ -1,7 +1,7 @@
 //! RabbitMQ: the networked broker.
 //!
 //! Publishing and consuming have a connection each, kept by a `link`. The rest is in the order a message meets it:
-//! `publish` sends batches over `lanes` and judges the `confirms`; `subscription` receives; `settle` acks;
+//! `publish` has batches go out (`sending`) over `lanes` and judges the `confirms`; `subscription` receives; `settle` acks;
 //! `declare` makes the topology; `fault` says what to do about errors. `operator` looks at a whole virtual host through the
 //! `management` API, applies plans, and has `replace` exchange a queue for one with other arguments. The protocol itself is in
 //! `amqp`, a client of our own: a general one costs more per message than all the rest of a relay or of a consumer.
@@ -21,6 +21,7 @@ pub mod management;
 mod operator;
 mod publish;
 mod replace;
+mod sending;
 mod settle;
 mod subscription;
 

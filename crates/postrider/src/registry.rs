@@ -82,6 +82,11 @@ impl<S: Store> Registry<S> {
     pub(crate) fn largest_batch(&self) -> Option<usize> {
         self.entries.iter().filter_map(|entry| entry.batch).map(|batch| batch.max_size.max(1)).max()
     }
+
+    /// Whether any handler works outside of the database.
+    pub(crate) fn works_outside(&self) -> bool {
+        self.entries.iter().any(|entry| entry.handler.outside().is_some())
+    }
 }
 
 /// A handler without its type. One that takes single events is only ever given one.

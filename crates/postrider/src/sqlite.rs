@@ -182,6 +182,8 @@ fn writable(config: &SqliteConfig) -> SqliteConnectOptions {
         // KiB of cache, because the indexes are walked at every write; bytes of log kept after a burst.
         .pragma("cache_size", "-16384")
         .pragma("journal_size_limit", "67108864")
+        // Pages of log until it is written back to the file: what changes often is written back once, and the disk waited for less.
+        .pragma("wal_autocheckpoint", "4000")
 }
 
 fn readable(config: &SqliteConfig) -> SqliteConnectOptions {

@@ -74,7 +74,7 @@ pub(crate) use subscriptions::KEPT_ATTEMPTS;
 #[cfg(feature = "push")]
 pub use subscriptions::{StoredSubscription, Subscriptions};
 pub use token::{Token, TokenHash, TokenRole, Tokens};
-pub use trace::{AppliedStep, OutboxStep, Trace, Traces};
+pub use trace::{AppliedStep, HeldStep, OutboxStep, Trace, Traces};
 pub use upkeep::{Migration, MigrationState, StoreFacts, StoreFigures, Upkeep};
 
 use std::future::Future;

@@ -101,7 +101,8 @@ impl Api {
         listens_at: SocketAddr,
     ) -> Self {
         let slots = Arc::new(Semaphore::new(http.max_concurrent_requests));
-        let (checkup, at_work) = (health::Checkup::new(backend.clone(), clock.clone()), Arc::default());
+        let (checkup, at_work) =
+            (health::Checkup::new(backend.clone(), once.clone(), clock.clone()), Arc::default());
         Self(Arc::new(Parts {
             backend,
             once,

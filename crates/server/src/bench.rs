@@ -2,6 +2,7 @@
 
 mod chart;
 mod consumer;
+mod dashboard;
 mod delay;
 mod desk;
 mod duplicates;
@@ -51,6 +52,8 @@ pub(crate) enum Part {
     Http,
     /// Dead letters: collecting, listing, grouping, searching, replaying
     Letters,
+    /// Open dashboards beside the relay, and pages with a long history behind them
+    Dashboard,
     /// The ledger over a posting function in SQL, in a database of its own
     Ledger,
     /// The cost of an event as the tables grow
@@ -93,6 +96,8 @@ pub(crate) struct Sizes {
     pub(crate) letters: usize,
     /// Of these, so many are sent again.
     pub(crate) replays: u64,
+    /// Events to look at a page of.
+    pub(crate) history: usize,
     /// Rows that the tables grow to.
     pub(crate) rows: Vec<usize>,
 }

@@ -1,14 +1,15 @@
 //! The event catalogue: a file for each type of event, with the JSON Schema of its payload; and what was released of it.
 //!
 //! Schemas are checked by our own reading of a part of JSON Schema (type, properties, required, additionalProperties, items, enum, const):
-//! enough for payloads, small enough to say of two schemas whether one only adds to the other. Anything else in a schema is kept for
-//! people and other tools.
+//! enough for payloads, small enough to say of two schemas whether one only adds to the other. Words that could hide fields from it are
+//! refused; limits on values (minLength, pattern, …) are kept for people and other tools.
 
 pub(crate) mod additive;
 pub(crate) mod asyncapi;
 pub(crate) mod docs;
 pub(crate) mod payload;
 pub(crate) mod privacy;
+pub(crate) mod reading;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -99,6 +100,7 @@ impl Catalog {
         let mut faults = Vec::new();
         for (name, entry) in &self.entries {
             let mut fault = |what: String| faults.push((name.clone(), what));
+            reading::unreadable(&entry.schema).into_iter().for_each(&mut fault);
             privacy::undeclared(&entry.schema).into_iter().for_each(&mut fault);
             if let Some(example) = &entry.example {
                 for problem in payload::problems(&entry.schema, example) {

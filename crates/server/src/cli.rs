@@ -31,8 +31,9 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// What every command takes. Under a heading of its own, or it would stand between a command's own options.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Shared {
     /// The configuration file [default: postrider.toml, if there is one]
     #[arg(long, global = true, value_name = "FILE")]

@@ -78,6 +78,15 @@ pub(crate) enum Refused {
 }
 
 impl EventInput {
+    /// Reads one. An object alone is one: an array of its members in their order would do for serde.
+    pub(crate) fn read(json: &str) -> Result<Self, Refused> {
+        if json.trim_start().starts_with('[') {
+            let told = "it is an array; an array of events goes to /v1/events:batch";
+            return Err(Refused::NotAnEvent(told.to_owned()));
+        }
+        serde_json::from_str(json).map_err(|error| Refused::NotAnEvent(error.to_string()))
+    }
+
     /// The event, or why it is refused.
     pub(crate) fn into_event(self, limits: Limits) -> Result<Event, Refused> {
         let payload = Payload::new("application/json", self.data.get().trim().to_owned());
@@ -127,7 +136,7 @@ mod tests {
     const LIMITS: Limits = Limits { max_payload_bytes: 64, max_depth: 3, max_batch_events: 10 };
 
     fn event(json: &str) -> Result<Event, String> {
-        let input: EventInput = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let input = EventInput::read(json).map_err(|error| error.to_string())?;
         input.into_event(LIMITS).map_err(|error| error.to_string())
     }
 
@@ -136,6 +145,13 @@ mod tests {
         let event = event(r#"{"type":"a.b","data": {"z": 1.50, "a" :2} ,"tenant":"g/s","key":"k"}"#).unwrap();
         assert_eq!(event.payload.bytes().as_ref(), br#"{"z": 1.50, "a" :2}"#);
         assert_eq!(event.tenant.subsidiary.unwrap().as_str(), "s");
+    }
+
+    #[test]
+    fn an_array_is_no_event() {
+        for json in [r#"["a.b", {}]"#, r#" [{"type":"a.b","data":{}}]"#, "[]"] {
+            assert!(event(json).unwrap_err().contains("/v1/events:batch"), "{json}");
+        }
     }
 
     #[test]

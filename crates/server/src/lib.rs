@@ -18,6 +18,7 @@ mod exit;
 pub mod fuzz;
 mod logging;
 mod old_buses;
+mod opening;
 mod outboxes;
 mod output;
 mod pull_desks;

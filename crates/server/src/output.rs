@@ -48,7 +48,7 @@ impl Output {
     /// One thing: its JSON, or the text that people read.
     pub(crate) fn one<T: Serialize>(self, value: &T, text: &str) -> anyhow::Result<()> {
         match self.format {
-            Format::Table => write_out(&format!("{text}\n")),
+            Format::Table => write_out(&format!("{}\n", tame(text))),
             Format::Json | Format::Jsonl => self.document(value),
         }
     }
@@ -61,7 +61,18 @@ impl Output {
     /// A message that can be left out.
     pub(crate) fn note(self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            eprintln!("{}", tame(text));
+        }
+    }
+
+    /// A finding that the table has no room for: data for people, a message beside the document that has it too.
+    pub(crate) fn finding(self, text: &str) -> anyhow::Result<()> {
+        match self.format {
+            Format::Table => write_out(&format!("{text}\n")),
+            Format::Json | Format::Jsonl => {
+                self.note(text);
+                Ok(())
+            }
         }
     }
 
@@ -95,9 +106,29 @@ impl Output {
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    let rows =
+        rows.map(|cells| cells.iter().map(|cell| tame(cell).replace('\n', "\u{fffd}")).collect::<Vec<_>>());
     table.set_header(header.iter().copied()).add_rows(rows);
     let lines = table.to_string();
     lines.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+/// Ids and errors of others may have anything in them: what would steer a terminal is shown as a mark. Colours may stay.
+fn tame(text: &str) -> String {
+    let mut tamed = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(letter) = rest.next() {
+        let steers =
+            letter.is_control() && !matches!(letter, '\n' | '\t') && !is_color(letter, rest.as_str());
+        tamed.push(if steers { '\u{fffd}' } else { letter });
+    }
+    tamed
+}
+
+fn is_color(letter: char, after: &str) -> bool {
+    let code =
+        after.strip_prefix('[').map(|code| code.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';'));
+    letter == '\u{1b}' && code.is_some_and(|code| code.starts_with('m'))
 }
 
 /// Writes to stdout. A reader that has seen enough (`| head`) is no error.
@@ -106,5 +137,20 @@ fn write_out(text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_does_not_steer_the_terminal() {
+        let (title, color) = ("evt\u{1b}]0;pwned\u{7}\u{1b}[2J", "\u{1b}[32m+\u{1b}[0m queue");
+        assert_eq!(tame(title), "evt\u{fffd}]0;pwned\u{fffd}\u{fffd}[2J");
+        assert_eq!(tame(color), color);
+        assert_eq!(tame("one\n\ttwo"), "one\n\ttwo");
+        let listed = table(&["ID"], [vec!["a\nfaked".to_owned()]].into_iter());
+        assert_eq!(listed, "ID\na\u{fffd}faked");
     }
 }

@@ -123,6 +123,7 @@ macro_rules! store_conformance {
             every_field_comes_back, json_keeps_its_bytes, any_bytes_come_back, unicode_comes_back,
             a_payload_too_large_is_refused,
             aggregates_order_their_events, destinations_come_back, absent_fields_stay_absent,
+            rows_of_a_batch_have_each_what_is_theirs,
             // claiming
             rows_are_claimed_in_the_order_of_positions, a_claim_takes_no_more_than_its_limit,
             rows_are_claimed_again_until_settled, nothing_is_claimed_without_a_lease,
@@ -214,7 +215,7 @@ macro_rules! store_conformance {
             two_secrets_are_valid_while_one_takes_the_others_place, attempts_are_remembered_and_forgotten,
         ]);
         $crate::conformance_cases!($fixture, held: [
-            a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, holding_again_changes_nothing,
+            a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, a_trace_says_behind_whom_an_event_is_held, holding_again_changes_nothing,
             a_head_waits_for_its_time, a_lease_runs_out, a_lease_is_renewed_by_who_has_it, letting_go_commits_with_the_inbox,
             a_parked_key_stays_until_it_is_released,
         ]);
@@ -232,7 +233,8 @@ macro_rules! books_conformance {
             ids_may_be_any_text, tenants_are_apart, processes_side_by_side_leave_no_gap,
             a_balance_that_would_overflow_is_refused, every_entry_is_told_of_once,
             // changing
-            new_rules_count_from_the_next_batch_on, accounts_are_closed_for_every_process,
+            new_rules_count_from_the_next_batch_on, what_was_prepared_by_old_rules_is_worked_out_again,
+            accounts_are_closed_for_every_process,
             children_are_opened_by_their_first_entry, foreign_amounts_are_kept_in_base_with_the_residue_as_a_line,
             a_closed_period_is_sealed_and_refuses_events, back_dated_events_move_on_where_the_tenant_wants_it,
             a_quota_is_kept, a_close_in_the_middle_of_posting_splits_it_cleanly, every_version_of_the_rules_is_kept,

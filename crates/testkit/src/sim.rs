@@ -17,6 +17,7 @@ mod check;
 mod database;
 mod fault;
 mod flaw;
+mod handling;
 mod operation;
 mod player;
 mod process;

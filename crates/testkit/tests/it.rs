@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod it {
+    #[macro_use]
+    mod steps;
+
     mod hostile;
     mod instructions;
     mod kill;

@@ -6,17 +6,20 @@ use std::fmt::Write as _;
 use crate::account::{Account, AccountCode, AccountType};
 use crate::chart::Chart;
 use crate::entry::Sealed;
+use crate::money::Currency;
 
 /// Writes for hledger.
 pub struct Hledger {
     accounts: Vec<(AccountCode, AccountType)>,
+    /// Those that were declared: hledger's strict mode asks for that.
+    currencies: BTreeSet<Currency>,
 }
 
 impl Hledger {
     /// With the accounts of a chart.
     pub fn new(chart: &Chart) -> Self {
         let accounts = sorted(chart).into_iter().map(|account| (account.code.clone(), account.kind));
-        Self { accounts: accounts.collect() }
+        Self { accounts: accounts.collect(), currencies: BTreeSet::new() }
     }
 
     pub(super) fn head(&self) -> String {
@@ -29,22 +32,35 @@ impl Hledger {
                 AccountType::Income => 'R',
                 AccountType::Expense => 'X',
             };
-            let _ = writeln!(text, "account {code}  ; type: {letter}");
+            let _ = writeln!(text, "account {}  ; type: {letter}", hledger_name(code));
         }
         text + "\n"
     }
 
-    #[allow(clippy::unused_self, reason = "one form of a book among others")]
-    pub(super) fn entry(&self, entry: &Sealed) -> String {
+    pub(super) fn entry(&mut self, entry: &Sealed) -> String {
         let said: String =
             entry.description.chars().map(|c| if c.is_control() || c == ';' { ' ' } else { c }).collect();
-        let mut text = format!("{} * ({}) {}\n", entry.effective_on, entry.number, said.trim());
+        let mut text = String::new();
+        for line in entry.lines.iter().filter(|line| line.amount > 0) {
+            if self.currencies.insert(line.currency) {
+                // The sample needs a mark for decimals, also where there are none.
+                let point = if line.currency.digits() == 0 { "." } else { "" };
+                let _ = writeln!(text, "commodity {} {}{point}\n", line.currency, line.currency.show(0));
+            }
+        }
+        let _ = writeln!(text, "{} * ({}) {}", entry.effective_on, entry.number, said.trim());
         for line in entry.lines.iter().filter(|line| line.amount > 0) {
             let amount = line.currency.show(line.side.sign() * i128::from(line.amount));
-            let _ = writeln!(text, "    {}  {} {amount}", line.account, line.currency);
+            let _ = writeln!(text, "    {}  {} {amount}", hledger_name(&line.account), line.currency);
         }
         text + "\n"
     }
+}
+
+/// What hledger would read as a mark of the posting, and not as the beginning of its account, gets something before it.
+fn hledger_name(code: &AccountCode) -> String {
+    let mark = if code.as_str().starts_with(['(', '[', '*', '!']) { "_" } else { "" };
+    format!("{mark}{code}")
 }
 
 /// Writes for beancount, whose accounts begin with one of five words and whose parts begin with a capital.
@@ -135,5 +151,19 @@ mod tests {
         assert_eq!(name("receivable:alice"), "Assets:Receivable:Alice");
         assert_eq!(name("1200"), "Assets:1200");
         assert_eq!(name("tax-payable:é_x"), "Assets:Tax-payable:U00E9-u005Fx");
+    }
+
+    #[test]
+    fn hledger_takes_no_name_for_a_mark() {
+        for (code, name) in [
+            ("bank", "bank"),
+            ("(x)", "_(x)"),
+            ("[x]", "_[x]"),
+            ("*x", "_*x"),
+            ("!", "_!"),
+            ("a:(x)", "a:(x)"),
+        ] {
+            assert_eq!(hledger_name(&AccountCode::new(code).unwrap()), name);
+        }
     }
 }

@@ -13,9 +13,11 @@ use crate::refusal::Refusal;
 pub struct Seen(HashMap<EventId, (PayloadHash, Receipt)>);
 
 impl Seen {
-    /// With what the books know.
-    pub fn new(known: &[Known]) -> Self {
-        Self(known.iter().map(|known| (known.event.clone(), (known.payload_hash, known.receipt))).collect())
+    /// With what the books know, and room for so many arrivals.
+    pub fn new(known: &[Known], arrivals: usize) -> Self {
+        let mut seen = HashMap::with_capacity(arrivals);
+        seen.extend(known.iter().map(|known| (known.event.clone(), (known.payload_hash, known.receipt))));
+        Self(seen)
     }
 
     /// Nothing if it is new, its receipt if it is a repeat.

@@ -22,20 +22,22 @@ pub struct Sealer {
     now: Timestamp,
     head: Head,
     entries: Vec<Sealed>,
+    /// What is not posted for a day: promises.
     changes: BTreeMap<Key, Sums>,
+    /// What is posted, which is a change of its account, too.
     days: BTreeMap<(Key, Date), Sums>,
     /// More than any sum of this batch.
     moved: i128,
 }
 
 impl Sealer {
-    /// Goes on from the head of the chain.
-    pub fn new(tenant: TenantId, head: Head, now: Timestamp) -> Self {
+    /// Goes on from the head of the chain, with room for so many entries.
+    pub fn new(tenant: TenantId, head: Head, now: Timestamp, entries: usize) -> Self {
         Self {
             tenant,
             now,
             head,
-            entries: Vec::new(),
+            entries: Vec::with_capacity(entries),
             changes: BTreeMap::new(),
             days: BTreeMap::new(),
             moved: 0,
@@ -84,7 +86,10 @@ impl Sealer {
     }
 
     /// What is to be written.
-    pub fn into_page(self) -> Page {
+    pub fn into_page(mut self) -> Page {
+        for ((key, _), sums) in &self.days {
+            add(self.changes.entry(key.clone()).or_default(), sums);
+        }
         let balance = |(account, currency), sums| Balance { account, currency, sums };
         Page {
             entries: self.entries,
@@ -97,11 +102,13 @@ impl Sealer {
     fn add_up(&mut self, entry: &Sealed, released: &[Line]) {
         for line in &entry.lines {
             let sums = effect(line.side, line.amount, line.base_amount, entry.kind.effect());
-            add(self.changes.entry((line.account.clone(), line.currency)).or_default(), &sums);
-            if entry.kind.effect() == Effect::Post {
-                let key = (line.account.clone(), line.currency);
-                add(self.days.entry((key, entry.effective_on)).or_default(), &sums);
-            }
+            let key = (line.account.clone(), line.currency);
+            let sum = if entry.kind.effect() == Effect::Post {
+                self.days.entry((key, entry.effective_on)).or_default()
+            } else {
+                self.changes.entry(key).or_default()
+            };
+            add(sum, &sums);
         }
         for line in released {
             let promised = effect(line.side, line.amount, line.base_amount, Effect::Promise);

@@ -16,7 +16,7 @@ use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::{BackDated, Period, PeriodState};
 use crate::rules::Rules;
-use crate::stored::{EntryRow, LineRow, join, signed, unreadable};
+use crate::stored::{EntryRow, LineRow, count, join, signed, unreadable};
 
 const ENTRY: &str = "number, kind, effective_on, posted_at, source_event, payload_hash, rule, description, \
      metadata, refers_to, hash";
@@ -164,24 +164,6 @@ pub(super) async fn hashes(
     rows.iter().map(|row| Hash::from_bytes(row.get(0)).ok_or_else(bad)).collect()
 }
 
-pub(super) async fn entries_of(
-    store: &Sqlite,
-    connection: &mut SqliteConnection,
-    tenant: &TenantId,
-    account: &AccountCode,
-    after: u64,
-    limit: usize,
-) -> Result<Vec<Sealed>, StoreError> {
-    let select = format!(
-        "SELECT {ENTRY} FROM ledger_entry WHERE tenant = ?1 AND number IN (SELECT DISTINCT entry \
-         FROM ledger_line WHERE tenant = ?1 AND account = ?2 AND entry > ?3 ORDER BY entry LIMIT ?4) ORDER BY number"
-    );
-    let rows = sqlx::query(AssertSqlSafe(select)).bind(tenant.as_str()).bind(account.as_str());
-    let rows = rows.bind(signed(after)).bind(count(limit)).fetch_all(&mut *connection).await;
-    let rows = rows.map_err(|cause| store.error(cause))?;
-    with_lines(store, connection, tenant, &rows).await
-}
-
 pub(super) async fn referred(
     store: &Sqlite,
     connection: &mut SqliteConnection,
@@ -306,8 +288,4 @@ fn json(numbers: &[i64]) -> String {
 
 fn time(tenant: &TenantId, microseconds: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_microsecond(microseconds).map_err(|error| unreadable(tenant, "a time", error))
-}
-
-fn count(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -34,7 +34,7 @@ pub(super) fn compare(tally: &Tally, kept: &[Balance], days: &[(Date, Balance)])
         let mut differ = |what: &str, is: Sums, should: Sums| {
             if is != should {
                 let text = format!(
-                    "the {what} of {account} in {currency} is {is:?}, its lines add up to {should:?}"
+                    "the {what} of {account} in {currency} is {is}; its lines add up to {should} (minor units)"
                 );
                 problems.push(Problem::new("balance_differs", None, text));
             }

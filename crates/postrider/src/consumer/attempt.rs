@@ -41,7 +41,9 @@ impl<S: ConsumerStore> Consumer<S> {
             self.tell_breaker(incoming, &outcome);
             return Some(outcome);
         }
-        let outcome = match self.try_on(entry, std::slice::from_ref(incoming), held, stop).await? {
+        // In a box: those that work outside need none of it, and a task that is larger than it has to be is copied with all its room.
+        let trying = Box::pin(self.try_on(entry, std::slice::from_ref(incoming), held, stop));
+        let outcome = match trying.await? {
             Tried::Done(mut outcomes) => outcomes.pop().unwrap_or(Outcome::Duplicate),
             Tried::Failed(failure) => Outcome::Failed(failure),
         };

@@ -36,8 +36,15 @@ impl<S: ConsumerStore> Consumer<S> {
         stop: &CancellationToken,
     ) -> Option<Result<Turn<'_>, Outcome>> {
         let mark = self.crash_mark(arrived);
-        let Some(mark) = mark else { return Some(Ok(Turn::Beside(self.alone.read().await))) };
-        let times = self.surely(stop, || self.store.unfinished(&self.name, &mark)).await?;
+        match mark {
+            None => Some(Ok(Turn::Beside(self.alone.read().await))),
+            // Few are marked: in a box, so that the others have no room for it.
+            Some(mark) => Box::pin(self.marked_turn(&mark, stop)).await,
+        }
+    }
+
+    async fn marked_turn(&self, mark: &str, stop: &CancellationToken) -> Option<Result<Turn<'_>, Outcome>> {
+        let times = self.surely(stop, || self.store.unfinished(&self.name, mark)).await?;
         if times >= self.config.max_crashes {
             return Some(Err(Outcome::Crashed { times }));
         }
@@ -45,7 +52,7 @@ impl<S: ConsumerStore> Consumer<S> {
             0 => Turn::Beside(self.alone.read().await),
             _ => Turn::Alone(self.alone.write().await),
         };
-        self.surely(stop, || self.store.begun(&self.name, &mark)).await?;
+        self.surely(stop, || self.store.begun(&self.name, mark)).await?;
         Some(Ok(turn))
     }
 
@@ -53,7 +60,7 @@ impl<S: ConsumerStore> Consumer<S> {
     /// event is delivered again, and does no harm before.
     pub(super) async fn over(&self, arrived: &Arrived) {
         let Some(mark) = self.crash_mark(arrived) else { return };
-        match self.store.ended(&self.name, &mark).await {
+        match Box::pin(self.store.ended(&self.name, &mark)).await {
             Ok(()) => _ = lock(&self.marked).remove(&mark),
             Err(error) => {
                 tracing::warn!(consumer = %self.name, %mark, %error, "a crash mark could not be taken away");

@@ -103,8 +103,24 @@ impl<S: ConsumerStore> Consumer<S> {
         self.count(outcome, &settlement);
         self.note(arrived, outcome);
         self.tell_repeats(arrived, outcome);
+        if settlement == Settlement::Ack {
+            return Some(Fate::Done);
+        }
+        // Few go elsewhere, and that takes much room: in a box, so that not every attempt is as large.
+        Box::pin(self.send_elsewhere(arrived, outcome, &settlement, now, stop)).await
+    }
+
+    /// To its wait queue, to the dead letters, or to those that are held. Nothing when it was told to stop before it was done.
+    async fn send_elsewhere(
+        &self,
+        arrived: &Arrived,
+        outcome: &Outcome,
+        settlement: &Settlement,
+        now: jiff::Timestamp,
+        stop: &CancellationToken,
+    ) -> Option<Fate> {
         let on_dead = arrived.key().and(self.service.order);
-        let (retries, delay) = match settlement {
+        let (retries, delay) = match *settlement {
             Settlement::Ack => return Some(Fate::Done),
             Settlement::DeadLetter { reason } => {
                 self.publish(self.to_dead_letters(&arrived.delivery, arrived, outcome, reason), stop).await?;

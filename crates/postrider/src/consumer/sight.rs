@@ -64,14 +64,12 @@ impl<S: ConsumerStore> Consumer<S> {
         accelerator.note(sighting, status, answer.as_ref().filter(|_| status == Status::Completed));
     }
 
-    /// How many deliveries are taken from the subscription at a time: with somebody to ask first, all there are, so that they are
-    /// asked about together.
+    /// How many deliveries are taken from the subscription at a time: with somebody to ask first, be it the inbox before a call, all
+    /// there are, so that they are asked about together.
     pub(super) fn most_at_a_time(&self) -> usize {
         let handled = self.pace().limit().max(self.registry.largest_batch().unwrap_or(1));
-        match &self.accelerator {
-            Some(_) => handled.max(usize::from(self.config.prefetch)),
-            None => handled,
-        }
+        let asks_first = self.accelerator.is_some() || self.registry.works_outside();
+        if asks_first { handled.max(usize::from(self.config.prefetch)) } else { handled }
     }
 
     /// Asks the store which history it has. Until it says so nothing is looked up.

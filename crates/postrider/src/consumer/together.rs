@@ -49,7 +49,8 @@ impl<T, R> Together<T, R> {
             };
             let (items, senders): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
             if !items.is_empty() {
-                tell(senders, all(items).await);
+                // In a box: every caller would have room for the call that one of them makes.
+                tell(senders, Box::pin(all(items)).await);
             }
             drop(turn);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::story;
-use crate::broker::{Broker, BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use crate::broker::{Broker, BrokerError, Receipt, Settler, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::store::{DeadLetter, DeadLetters, StoreError};
 use crate::topology::ServiceQueue;
@@ -64,14 +64,9 @@ impl<S: DeadLetters> Collector<S> {
             () = stop.cancelled() => return Ok(None),
             deliveries = subscription.next(BATCH) => deliveries?,
         };
-        let letter = |delivery: &Delivery| {
-            story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id())
-        };
-        let letters = deliveries.iter().map(letter).collect();
-        Ok(Some(Batch {
-            receipts: deliveries.into_iter().map(|delivery| delivery.receipt).collect(),
-            letters,
-        }))
+        let letter = |delivery| story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
+        let (receipts, letters) = deliveries.into_iter().map(letter).unzip();
+        Ok(Some(Batch { receipts, letters }))
     }
 
     async fn subscribe(

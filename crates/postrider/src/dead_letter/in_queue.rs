@@ -236,8 +236,9 @@ impl<'a> Hand<'a> {
             if looks.unwrap_or(0) >= MOST_LOOKS {
                 return Err(looked_too_often(&self.service.dead_letter_queue));
             }
-            let letter = story::letter(&delivery, self.service, self.clock.now(), self.clock.new_id());
-            Ok((letter, delivery.receipt))
+            let (receipt, letter) =
+                story::letter(delivery, self.service, self.clock.now(), self.clock.new_id());
+            Ok((letter, receipt))
         });
         letters.collect::<Result<_, _>>().map(Some)
     }

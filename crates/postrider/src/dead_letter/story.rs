@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::header as mark;
-use crate::broker::{Delivery, HeaderValue, Message};
+use crate::broker::{Delivery, HeaderValue, Headers, Message, Properties, Receipt};
 use crate::envelope::wire::{self, header};
 use crate::settlement::DeadReason;
 use crate::store::DeadLetter;
@@ -137,8 +138,21 @@ fn is_ours(message: &Message, service: &ServiceQueue) -> bool {
     died.as_second() <= failed.as_second()
 }
 
-/// Reads a dead letter from its delivery. `fresh` names a message that has no identity at all.
-pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid) -> DeadLetter {
+/// Makes a dead letter of a delivery, whose receipt is left. `fresh` names a message that has no identity at all.
+pub(super) fn letter(
+    delivery: Delivery,
+    service: &ServiceQueue,
+    now: Timestamp,
+    fresh: Uuid,
+) -> (Receipt, DeadLetter) {
+    let mut letter = read(&delivery, service, now, fresh);
+    let Message { properties, headers, body } = delivery.message;
+    (letter.properties, letter.headers, letter.body) = (properties, headers, body);
+    (delivery.receipt, letter)
+}
+
+/// All but the message itself.
+fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid) -> DeadLetter {
     let message = &delivery.message;
     let text = |name: &str| message.header(name).map(str::to_owned);
     let ours = is_ours(message, service);
@@ -149,8 +163,8 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
         .or_else(|| of_broker(|death| death.key.map(str::to_owned)))
         .unwrap_or_else(|| delivery.routing_key.to_string());
     // The key that it died with tells nothing of its type.
-    let read = RoutingKey::new(&routing_key).ok();
-    let read = read.and_then(|key| wire::decode(message, &key, &service.identity, now).ok());
+    let event = RoutingKey::new(&routing_key).ok();
+    let event = event.and_then(|key| wire::decode(message, &key, &service.identity, now).ok());
     let queue =
         if ours { text(mark::ORIGINAL_QUEUE) } else { of_broker(|death| death.queue.map(str::to_owned)) };
     let time = |name: &str| message.header(name).filter(|_| ours).and_then(|time| time.parse().ok());
@@ -163,14 +177,14 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
     };
     let mut letter = DeadLetter {
         key: String::new(),
-        event_id: read.as_ref().map(|envelope| envelope.id.clone()),
-        event_type: read
+        event_id: event.as_ref().map(|envelope| envelope.id.clone()),
+        event_type: event
             .as_ref()
             .map(|envelope| envelope.event_type.to_string())
             .or(Some(routing_key.clone())),
-        tenant: read.as_ref().and_then(|envelope| envelope.tenant.group.clone()),
-        aggregate_id: read.as_ref().and_then(|envelope| envelope.aggregate_id.clone()),
-        ordering_key: read.as_ref().and_then(|envelope| envelope.ordering_key.clone()),
+        tenant: event.as_ref().and_then(|envelope| envelope.tenant.group.clone()),
+        aggregate_id: event.as_ref().and_then(|envelope| envelope.aggregate_id.clone()),
+        ordering_key: event.as_ref().and_then(|envelope| envelope.ordering_key.clone()),
         consumer: text(mark::CONSUMER).filter(|_| ours).and_then(|name| ConsumerName::new(name).ok()),
         queue: queue.and_then(|queue| QueueName::new(queue).ok()).unwrap_or_else(|| service.name().clone()),
         exchange: text(header::ORIGINAL_EXCHANGE)
@@ -183,9 +197,9 @@ pub(super) fn letter(delivery: &Delivery, service: &ServiceQueue, now: Timestamp
         attempts: u32::try_from(attempts).unwrap_or(1),
         first_failed_at: time(mark::FIRST_FAILED_AT).unwrap_or(dead_at),
         dead_at,
-        properties: message.properties.clone(),
-        headers: message.headers.clone(),
-        body: message.body.clone(),
+        properties: Properties::default(),
+        headers: Headers::new(),
+        body: Bytes::new(),
     };
     if letter.reason == DeadReason::Unroutable.as_str() && letter.error.is_empty() {
         letter.error = format!("no queue of {} wanted {}", letter.exchange, letter.routing_key);
@@ -281,7 +295,13 @@ fn bounded(key: String) -> String {
 }
 
 fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().fold(String::from("sha256:"), |key, byte| format!("{key}{byte:02x}"))
+    use std::fmt::Write as _;
+
+    hash.finalize().iter().fold(String::from("sha256:"), |mut key, byte| {
+        // Writing to a String cannot fail.
+        _ = write!(key, "{byte:02x}");
+        key
+    })
 }
 
 #[cfg(test)]

@@ -108,6 +108,13 @@ impl Accelerator {
         self.shared.outage().is_open()
     }
 
+    /// Whether the cache can be used now. It is asked: where nobody consumes, nobody else notices that it is gone.
+    pub async fn answers(&self) -> bool {
+        let Shared { cache, config, .. } = &*self.shared;
+        !self.is_degraded()
+            && self.shared.limited(config.connect_limit, cache.first_sight(&[])).await.is_some()
+    }
+
     /// What all that is looked up now has in common. Without a lineage nothing that is found can be believed.
     pub fn stamp(&self, lineage: impl Into<String>) -> Arc<Stamp> {
         let Shared { clock, config, owner, .. } = &*self.shared;

@@ -105,9 +105,12 @@ impl<S: Claims + Inbox> Deduplicator<S> {
         self
     }
 
-    /// Whether the cache in front is left alone for now; nothing where there is none.
-    pub fn is_degraded(&self) -> Option<bool> {
-        self.accelerator.as_ref().map(Accelerator::is_degraded)
+    /// Whether the cache in front can be used now; nothing where there is none.
+    pub async fn cache_answers(&self) -> Option<bool> {
+        match &self.accelerator {
+            Some(accelerator) => Some(accelerator.answers().await),
+            None => None,
+        }
     }
 
     /// Claims a key for a payload.

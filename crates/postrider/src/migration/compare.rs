@@ -17,7 +17,7 @@ use super::{Course, Databases, Definition, MigrationError, MigrationName, Parity
 use crate::broker::{Broker, BrokerError, Delivery, Removal, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::envelope::wire::{self, Identity};
-use crate::envelope::{EventId, Payload, PayloadHash};
+use crate::envelope::{EventId, EventType, Payload, PayloadHash};
 use crate::store::{Outbox, OutboxDesk, StoreError};
 use crate::topology::{Argument, Binding, BindingKey, ExchangeName, Queue, QueueKind, QueueName, Topology};
 
@@ -274,7 +274,9 @@ impl Ears {
 /// Which event a message is, and what it says: the payload on the new side, the body as it is on the old one.
 fn read(side: Side, delivery: &Delivery, now: jiff::Timestamp) -> (Option<EventId>, PayloadHash) {
     let body = || Payload::new("", delivery.message.body.clone()).hash();
-    match wire::decode(&delivery.message, &delivery.routing_key, &Identity::default(), now) {
+    // Somebody else's message may name its id and no type; the report names it all the same.
+    let identity = Identity { usual_type: EventType::new("type.unsaid").ok(), ..Identity::default() };
+    match wire::decode(&delivery.message, &delivery.routing_key, &identity, now) {
         Ok(envelope) => {
             let hash = if side == Side::New { envelope.payload.hash() } else { body() };
             (Some(envelope.id), hash)
@@ -321,6 +323,21 @@ mod tests {
         async fn settle(&self, _settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_message_of_somebody_else_is_known_by_its_id_alone() {
+        let read = |message_id: Option<&str>| {
+            let mut message = Message { body: b"{}".to_vec().into(), ..Message::default() };
+            message.properties.message_id = message_id.map(str::to_owned);
+            let routing_key = RoutingKey::new("").unwrap();
+            let exchange = ExchangeName::default_exchange();
+            let delivery =
+                Delivery { message, exchange, routing_key, redelivered: false, receipt: Receipt::void() };
+            super::read(Side::Legacy, &delivery, jiff::Timestamp::UNIX_EPOCH).0
+        };
+        assert_eq!(read(Some("theirs-1")), Some(EventId::new("theirs-1").unwrap()));
+        assert_eq!(read(None), None);
     }
 
     #[tokio::test]

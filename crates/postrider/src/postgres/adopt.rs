@@ -42,6 +42,11 @@ const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE
 const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$ \
      BEGIN \
+         IF NOT (LEAST(NEW.created_at, NEW.available_at) >= '0001-01-01Z' \
+                 AND GREATEST(NEW.created_at, NEW.available_at) < '9999-12-30Z') THEN \
+             RAISE EXCEPTION 'created_at and available_at are times of the years 1 to 9999' \
+                 USING ERRCODE = 'check_violation'; \
+         END IF; \
          NEW.position := COALESCE(NEW.position, nextval('{positions}')); \
          NEW.occurred_at := COALESCE(NEW.occurred_at, NEW.created_at, now()); \
          NEW.key := NULLIF(COALESCE(NEW.ordering_key, COALESCE(NEW.group_id::text || '/', '') || NEW.aggregate_type || '/' \
@@ -62,10 +67,13 @@ const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      DROP TRIGGER IF EXISTS postrider_wake ON {outbox}; \
      CREATE TRIGGER postrider_wake AFTER INSERT ON {outbox} FOR EACH STATEMENT EXECUTE FUNCTION {wake}()";
 
-/// Rows that were there before get their places in the order they were written, some at a time.
+/// Rows that were there before get their places in the order they were written, some at a time. Claims find a failed row by a time that
+/// is later than its own; a publisher that set none has it tried again at once.
 const BACKFILL: &str = "WITH old AS (SELECT ctid FROM {outbox} WHERE slot IS NULL ORDER BY created_at LIMIT 5000), \
      placed AS (SELECT ctid, row_number() OVER () FROM old) \
      UPDATE {outbox} o SET position = nextval('{positions}'), occurred_at = COALESCE(o.occurred_at, o.created_at), \
+         available_at = CASE WHEN o.status = 'failed' THEN GREATEST(o.available_at, o.created_at + interval '1 us') \
+             ELSE o.available_at END, \
          key = NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') || o.aggregate_type || '/' \
              || o.aggregate_id::text), ''), \
          slot = (hashtextextended(COALESCE(NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') \
@@ -145,6 +153,11 @@ impl Postgres {
         .bind(table.schema().to_owned())
         .bind(table.table().to_owned());
         let columns = self.limited("reading the columns of a table", columns.fetch_all(self.pool())).await?;
+        if columns.is_empty() {
+            let message =
+                format!("there is no table {table} that could be adopted, or none that this user may see");
+            return Err(StoreError::new(StoreErrorKind::Schema, message));
+        }
         let wrong: Vec<String> = NEEDED
             .iter()
             .filter_map(|(name, types)| match columns.iter().find(|(column, _)| column == name) {

@@ -28,7 +28,8 @@ const SELECTION: &str = "slot = ANY (ARRAY(SELECT s.slot FROM postrider.outbox_s
      AND position NOT IN (SELECT unnest($3::bigint[])) \
      AND (key IS NULL OR key NOT IN (SELECT unnest($4::text[])))";
 
-/// New rows: walks `…_new` in the order of positions, which has no row that is published or has a time of its own. `failing`
+/// New rows: walks `…_new` in the order of positions, which has no row that is published or has a time of its own: one whose service's
+/// clock is ahead, so that both of its times are still to come, is due all the same. `failing`
 /// are the keys with a failed or dead row; nothing behind such a row is due. Where it is said since when to look, the partitions that were
 /// made ahead are left alone too, which is a fifth of a small claim; a row that says it was written in days to come is found by the look
 /// at everything.
@@ -38,7 +39,7 @@ pub(super) fn new() -> String {
              SELECT key FROM {{outbox}} WHERE status IN ('failed', 'dead') AND key IS NOT NULL \
          ) \
          SELECT {COLUMNS} FROM {{outbox}} \
-         WHERE status = 'pending' AND available_at <= created_at AND available_at <= now() \
+         WHERE status = 'pending' AND available_at <= created_at \
            AND position > $7 AND created_at >= COALESCE($8::timestamptz, '-infinity') \
            AND created_at <= CASE WHEN $8::timestamptz IS NULL THEN 'infinity' ELSE now() + interval '1 day' END \
            AND {SELECTION} \

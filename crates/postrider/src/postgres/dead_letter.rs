@@ -100,6 +100,12 @@ impl<'a> Exact<'a> {
             headers: Cow::Borrowed(&letter.headers),
         }
     }
+
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let always = [&self.key, &self.exchange, &self.routing_key, &self.reason, &self.error];
+        let maybe = [self.event_type.as_ref(), self.error_class.as_ref()];
+        always.into_iter().chain(maybe.into_iter().flatten()).map(AsRef::as_ref)
+    }
 }
 
 /// Properties and headers as jsonb takes them; and the exact texts, if a NUL stands anywhere.
@@ -113,12 +119,19 @@ impl Tables {
     fn of(letter: &DeadLetter) -> Result<Self, serde_json::Error> {
         const NUL: &str = "\\u0000";
         const SHOWN: &str = "\\ufffd";
-        let exact = serde_json::to_string(&Exact::of(letter))?;
-        Ok(Self {
-            properties: serde_json::to_string(&letter.properties)?.replace(NUL, SHOWN),
-            headers: serde_json::to_string(&letter.headers)?.replace(NUL, SHOWN),
-            exact: exact.contains(NUL).then(|| exact.into_bytes()),
-        })
+        let mut properties = serde_json::to_string(&letter.properties)?;
+        let mut headers = serde_json::to_string(&letter.headers)?;
+        let exact = Exact::of(letter);
+        let has_nul = exact.texts().any(|text| text.contains('\0'))
+            || properties.contains(NUL)
+            || headers.contains(NUL);
+        // Hardly any has one, and to write all of it once more costs as much as the rest.
+        if !has_nul {
+            return Ok(Self { properties, headers, exact: None });
+        }
+        properties = properties.replace(NUL, SHOWN);
+        headers = headers.replace(NUL, SHOWN);
+        Ok(Self { properties, headers, exact: Some(serde_json::to_vec(&exact)?) })
     }
 }
 

@@ -3,6 +3,8 @@
 mod filter;
 mod groups;
 
+use std::collections::HashMap;
+
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, QueryBuilder, Row as _, Transaction};
 use uuid::Uuid;
@@ -148,7 +150,8 @@ impl Triage for Postgres {
         let select = sqlx::query(TAKE).bind(numbers).fetch_all(tx.ours());
         let rows = self.limited("taking dead letters", select).await?;
         let mut letters = rows.iter().map(read_letter).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
-        letters.sort_by_key(|letter| ids.iter().position(|id| *id == letter.summary.id));
+        let places: HashMap<LetterId, usize> = ids.iter().copied().zip(0..).collect();
+        letters.sort_by_key(|letter| places.get(&letter.summary.id));
         Ok(letters)
     }
 

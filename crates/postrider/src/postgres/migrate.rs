@@ -106,6 +106,16 @@ const MIGRATIONS: &[Migration] = &[
         name: "bus_followers",
         sql: include_str!("../../../../migrations/postgres/0030_bus_followers.sql"),
     },
+    Migration {
+        version: 31,
+        name: "payload_limit",
+        sql: include_str!("../../../../migrations/postgres/0031_payload_limit.sql"),
+    },
+    Migration {
+        version: 33,
+        name: "outbox_times",
+        sql: include_str!("../../../../migrations/postgres/0033_outbox_times.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -58,9 +58,16 @@ const CLAIM: &str = concat!(
 const RENEW: &str = "UPDATE postrider.operation SET lease_until = now() + $3 \
      WHERE id = $1::uuid AND lease_owner = $2 AND state = 'running'";
 
-const TAKE: &str = "DELETE FROM postrider.operation_item WHERE operation_id = $1::uuid AND seq IN ( \
-         SELECT seq FROM postrider.operation_item WHERE operation_id = $1::uuid ORDER BY seq LIMIT $2) \
-     RETURNING seq, subject";
+/// One item after the other by the key, however many wait behind them: see the inbox. Written as `ORDER BY seq LIMIT $2`, PostgreSQL read all that
+/// were left, twice, whether its statistics knew the operation or not. Nobody changes an item, so none moves between the probe and the delete.
+const TAKE: &str = "WITH RECURSIVE next AS ( \
+         (SELECT seq, ctid AS place, 1 AS nr FROM postrider.operation_item WHERE operation_id = $1::uuid ORDER BY seq LIMIT 1) \
+         UNION ALL \
+         SELECT item.seq, item.place, nr + 1 FROM next CROSS JOIN LATERAL (SELECT seq, ctid AS place FROM postrider.operation_item \
+             WHERE operation_id = $1::uuid AND seq > next.seq ORDER BY seq LIMIT 1) item \
+         WHERE nr < $2 \
+     ) \
+     DELETE FROM postrider.operation_item WHERE ctid = ANY (ARRAY(SELECT place FROM next)) RETURNING seq, subject";
 
 const ADVANCE: &str =
     "UPDATE postrider.operation SET done = done + $2, skipped = skipped + $3 WHERE id = $1::uuid";

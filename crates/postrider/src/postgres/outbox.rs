@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use jiff_sqlx::ToSqlx as _;
-use sqlx::PgConnection;
+use sqlx::postgres::PgArguments;
+use sqlx::{Arguments as _, PgConnection};
 
 use super::error::failed;
 use super::table::{OutboxTable, Statement};
@@ -16,18 +17,30 @@ use crate::store::{
     StreamState, Verbatim,
 };
 
-/// Rows of UNNEST come in the order of the arrays, so positions are in the order of the events.
+/// Rows come in the order of the arrays, so positions are in the order of the events. UNNEST stands among the columns: as a table
+/// PostgreSQL would store each of the arrays and read it back, row by row. An array of one is for all rows ([`once`]), and one that
+/// is too short ends in NULLs ([`if_any`]).
 pub(super) const APPEND: &str = "INSERT INTO {outbox} (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
      event_type, body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, \
      exchange, routing_key, target_queue, available_at, headers) \
-     SELECT id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, body, content_type, occurred_at, \
-     ordering_key, causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, \
+     SELECT id, CASE cardinality($2) WHEN 1 THEN ($2)[1] ELSE group_id END, subsidiary_id, \
+     CASE cardinality($4) WHEN 1 THEN ($4)[1] ELSE aggregate_type END, aggregate_id, \
+     CASE cardinality($6) WHEN 1 THEN ($6)[1] ELSE event_type END, body, \
+     CASE cardinality($8) WHEN 1 THEN ($8)[1] ELSE content_type END, \
+     CASE cardinality($9) WHEN 1 THEN ($9)[1] ELSE occurred_at END, \
+     CASE cardinality($10) WHEN 1 THEN ($10)[1] ELSE ordering_key END, causation_id, correlation_id, traceparent, \
+     tracestate, CASE cardinality($15) WHEN 1 THEN ($15)[1] ELSE exchange END, routing_key, target_queue, \
      COALESCE(available_at, now()), headers::jsonb \
-     FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], \
-     $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], \
-     $17::text[], $18::timestamptz[], $19::text[]) AS event (id, group_id, subsidiary_id, aggregate_type, aggregate_id, \
-     event_type, body, content_type, occurred_at, ordering_key, causation_id, correlation_id, traceparent, tracestate, \
-     exchange, routing_key, target_queue, available_at, headers)";
+     FROM (SELECT UNNEST($1::text[]) AS id, UNNEST($2::text[]) AS group_id, UNNEST($3::text[]) AS subsidiary_id, \
+     UNNEST($4::text[]) AS aggregate_type, UNNEST($5::text[]) AS aggregate_id, UNNEST($6::text[]) AS event_type, \
+     UNNEST($7::bytea[]) AS body, UNNEST($8::text[]) AS content_type, UNNEST($9::timestamptz[]) AS occurred_at, \
+     UNNEST($10::text[]) AS ordering_key, UNNEST($11::text[]) AS causation_id, UNNEST($12::text[]) AS correlation_id, \
+     UNNEST($13::text[]) AS traceparent, UNNEST($14::text[]) AS tracestate, UNNEST($15::text[]) AS exchange, \
+     UNNEST($16::text[]) AS routing_key, UNNEST($17::text[]) AS target_queue, UNNEST($18::timestamptz[]) AS available_at, \
+     UNNEST($19::text[]) AS headers) AS event";
+
+/// About as many bytes as a row takes besides its body.
+const ROW_BYTES: usize = 160;
 
 impl Outbox for Postgres {
     fn outbox_name(&self) -> String {
@@ -153,33 +166,49 @@ async fn insert(
     statement: &Statement,
     rows: &[NewRow],
 ) -> Result<(), sqlx::Error> {
-    fn column<'a, T>(rows: &'a [NewRow], of: impl Fn(&'a NewRow) -> T) -> Vec<T> {
-        rows.iter().map(of).collect()
-    }
-    let text = |of: fn(&NewRow) -> &str| column(rows, of);
-    let maybe = |of: fn(&NewRow) -> Option<&str>| column(rows, of);
+    let text = |of: fn(&NewRow) -> &str| rows.iter().map(of);
+    let maybe = |of: fn(&NewRow) -> Option<&str>| rows.iter().map(of);
 
-    sqlx::query(statement.sql())
-        .bind(text(|row| row.envelope.id.as_str()))
-        .bind(maybe(|row| row.envelope.tenant.group.as_ref().map(AsRef::as_ref)))
-        .bind(maybe(|row| row.envelope.tenant.subsidiary.as_ref().map(AsRef::as_ref)))
-        .bind(text(|row| row.envelope.event_type.aggregate_type()))
-        .bind(maybe(|row| row.envelope.aggregate_id.as_ref().map(AsRef::as_ref)))
-        .bind(text(|row| row.envelope.event_type.action()))
-        .bind(column(rows, |row| row.envelope.payload.bytes().as_ref()))
-        .bind(text(|row| row.envelope.payload.content_type()))
-        .bind(column(rows, |row| row.envelope.occurred_at.to_sqlx()))
-        .bind(maybe(|row| row.ordering_key.as_deref()))
-        .bind(maybe(|row| row.envelope.causation_id.as_ref().map(AsRef::as_ref)))
-        .bind(maybe(|row| row.envelope.correlation_id.as_ref().map(AsRef::as_ref)))
-        .bind(maybe(|row| row.envelope.trace.traceparent.as_deref()))
-        .bind(maybe(|row| row.envelope.trace.tracestate.as_deref()))
-        .bind(maybe(|row| row.exchange.as_deref()))
-        .bind(maybe(|row| row.routing_key.as_deref()))
-        .bind(maybe(|row| row.target_queue.as_deref()))
-        .bind(column(rows, |row| row.available_at))
-        .bind(column(rows, |row| row.envelope.attributes.to_json()))
+    // Once, instead of growing to it by doubling.
+    let mut arguments = PgArguments::default();
+    arguments.reserve(19, rows.iter().map(|row| row.envelope.payload.bytes().len() + ROW_BYTES).sum());
+    sqlx::query_with(statement.sql(), arguments)
+        .bind(text(|row| row.envelope.id.as_str()).collect::<Vec<_>>())
+        .bind(once(maybe(|row| row.envelope.tenant.group.as_ref().map(AsRef::as_ref))))
+        .bind(if_any(maybe(|row| row.envelope.tenant.subsidiary.as_ref().map(AsRef::as_ref))))
+        .bind(once(text(|row| row.envelope.event_type.aggregate_type())))
+        .bind(if_any(maybe(|row| row.envelope.aggregate_id.as_ref().map(AsRef::as_ref))))
+        .bind(once(text(|row| row.envelope.event_type.action())))
+        .bind(rows.iter().map(|row| row.envelope.payload.bytes().as_ref()).collect::<Vec<_>>())
+        .bind(once(text(|row| row.envelope.payload.content_type())))
+        .bind(once(rows.iter().map(|row| row.envelope.occurred_at.to_sqlx())))
+        .bind(once(maybe(|row| row.ordering_key.as_deref())))
+        .bind(if_any(maybe(|row| row.envelope.causation_id.as_ref().map(AsRef::as_ref))))
+        .bind(if_any(maybe(|row| row.envelope.correlation_id.as_ref().map(AsRef::as_ref))))
+        .bind(if_any(maybe(|row| row.envelope.trace.traceparent.as_deref())))
+        .bind(if_any(maybe(|row| row.envelope.trace.tracestate.as_deref())))
+        .bind(once(maybe(|row| row.exchange.as_deref())))
+        .bind(if_any(maybe(|row| row.routing_key.as_deref())))
+        .bind(if_any(maybe(|row| row.target_queue.as_deref())))
+        .bind(if_any(rows.iter().map(|row| row.available_at)))
+        .bind(if_any(rows.iter().map(|row| row.envelope.attributes.to_json())))
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// A column, as an array of one where all rows have the same: what PostgreSQL spends on the elements of arrays is a good part of an
+/// append, and most columns of a batch say the same in every row.
+fn once<T: PartialEq>(rows: impl Iterator<Item = T>) -> Vec<T> {
+    let mut column: Vec<T> = rows.collect();
+    if column.iter().skip(1).all(|row| Some(row) == column.first()) {
+        column.truncate(1);
+    }
+    column
+}
+
+/// A column, empty where no row has anything in it.
+fn if_any<T>(rows: impl Iterator<Item = Option<T>>) -> Vec<Option<T>> {
+    let column: Vec<Option<T>> = rows.collect();
+    if column.iter().all(Option::is_none) { Vec::new() } else { column }
 }

@@ -7,7 +7,7 @@ use super::Postgres;
 use super::dead_letter::unreadable;
 use super::letters::{read_summary, summary};
 use crate::envelope::EventId;
-use crate::store::{AppliedStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
+use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
 
 /// The event's own row is found by the time its id was registered with.
 const OUTBOX: &str = "SELECT o.id, o.aggregate_type || '.' || o.event_type, o.status, o.target_queue, o.created_at, \
@@ -26,6 +26,11 @@ const APPLIED: &str = "SELECT consumer_name, processed_at FROM postrider.event_i
 const LETTERS: &str =
     concat!("SELECT ", summary!(), " FROM postrider.dead_letter WHERE event_id = $1 ORDER BY dead_at, id");
 
+const HELD: &str = "SELECT h.consumer_name, (SELECT first.event_id FROM postrider.held_event first \
+         WHERE first.consumer_name = h.consumer_name AND first.ordering_key COLLATE \"C\" = h.ordering_key \
+         ORDER BY first.position LIMIT 1) \
+     FROM postrider.held_event h WHERE h.event_id = $1 ORDER BY h.consumer_name";
+
 impl Traces for Postgres {
     async fn trace(&self, event: &EventId) -> Result<Trace, StoreError> {
         let rows = sqlx::query(OUTBOX).bind(event.as_str()).fetch_all(self.pool());
@@ -40,7 +45,10 @@ impl Traces for Postgres {
         let letters = sqlx::query(LETTERS).bind(event.as_str()).fetch_all(self.pool());
         let letters = self.limited("looking for an event among the dead letters", letters).await?;
         let dead_letters = letters.iter().map(read_summary).collect::<Result<_, _>>().map_err(unreadable)?;
-        Ok(Trace { outbox, applied, dead_letters })
+        let held = sqlx::query_as(HELD).bind(event.as_str()).fetch_all(self.pool());
+        let held: Vec<(String, String)> = self.limited("looking for an event among the held", held).await?;
+        let held = held.into_iter().map(|(consumer, head)| HeldStep { consumer, head }).collect();
+        Ok(Trace { outbox, applied, dead_letters, held })
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Prepared {
 
 /// What the headers of a message have that is nobody's business over HTTP, or has another name there.
 const LEFT_OUT: [&str; 3] = [header::ATTEMPTS, header::WIRE_FORMAT, header::RETRY_COUNT];
+/// These have a grammar of their own, in which a space or a percent sign is one.
+const TRACE: [&str; 2] = [header::TRACEPARENT, header::TRACESTATE];
 
 impl Form {
     /// Writes a request: the body, who the event is, which attempt it is, its trace and its signatures.
@@ -46,7 +48,7 @@ impl Form {
         let message = wire::encode(&event.envelope, format, 0);
         let mut headers = vec![(
             "content-type".to_owned(),
-            media_type(message.properties.content_type.as_deref().unwrap_or("application/json")),
+            carried(message.properties.content_type.as_deref().unwrap_or("application/json")),
         )];
         for (name, value) in &message.headers {
             let Some(text) = value.as_str() else { continue };
@@ -56,6 +58,7 @@ impl Form {
                 }
                 Some(_) => {}
                 None if LEFT_OUT.contains(&name.as_str()) => {}
+                None if TRACE.contains(&name.as_str()) => headers.push((name.clone(), carried(text))),
                 None => headers.push((name.clone(), encoded(text))),
             }
         }
@@ -85,17 +88,18 @@ fn sign(
 }
 
 /// As it is, with its quotes: `text/plain; charset="utf-8"`. What no header can carry is left out.
-fn media_type(text: &str) -> String {
+fn carried(text: &str) -> String {
     text.chars().filter(|character| matches!(character, ' '..='~')).collect()
 }
 
-/// What is not printable ASCII, and the percent sign and the double quote, as bytes of UTF-8 in hexadecimal.
+/// What is not printable ASCII, and the space, the percent sign and the double quote, as bytes of UTF-8 in hexadecimal. A space at either
+/// end would be lost on the way, and with it the signature.
 fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
 
     text.bytes().fold(String::with_capacity(text.len()), |mut coded, byte| {
         match byte {
-            b' '..=b'~' if byte != b'%' && byte != b'"' => coded.push(char::from(byte)),
+            b'!'..=b'~' if byte != b'%' && byte != b'"' => coded.push(char::from(byte)),
             // Writing to a String cannot fail.
             _ => _ = write!(coded, "%{byte:02X}"),
         }
@@ -148,8 +152,17 @@ mod tests {
 
     #[test]
     fn a_content_type_keeps_its_quotes_and_nothing_that_breaks_a_header() {
-        assert_eq!(media_type("text/plain; charset=\"utf-8\""), "text/plain; charset=\"utf-8\"");
-        assert_eq!(media_type("text/pl\r\nain é"), "text/plain ");
+        assert_eq!(carried("text/plain; charset=\"utf-8\""), "text/plain; charset=\"utf-8\"");
+        assert_eq!(carried("text/pl\r\nain é"), "text/plain ");
+    }
+
+    #[test]
+    fn an_id_is_the_same_after_the_way_through_a_header_and_a_trace_is_left_as_it_is() {
+        assert_eq!(encoded(" a%b "), "%20a%25b%20");
+        let mut event = incoming();
+        event.envelope.trace.tracestate = Some("vendor=a%20b, other=1".to_owned());
+        let prepared = Form::Bare.prepare(&event, &[], 7);
+        assert_eq!(header(&prepared, "tracestate"), Some("vendor=a%20b, other=1"));
     }
 
     #[test]

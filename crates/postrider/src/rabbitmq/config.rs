@@ -13,6 +13,8 @@ use crate::broker::{BrokerError, BrokerErrorKind, BrokerLimits};
 pub struct RabbitMqConfig {
     /// `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS. Several nodes of a cluster as
     /// `amqp://user:password@a,b,c:5673/vhost`, or as several whole URLs separated by commas. No vhost means `/`.
+    /// Behind a question mark: `heartbeat` (seconds), `frame_max` (bytes) and `auth_mechanism` (`plain`, or `external`
+    /// where the client certificate says who we are).
     pub url: SecretString,
     /// The name the connections have in RabbitMQ's own pages.
     pub name: String,
@@ -119,7 +121,8 @@ impl Node {
             _ => return Err(bad_url("it names no host")),
         };
         let port = url.port().unwrap_or(if tls { TLS_PORT } else { PORT });
-        let vhost = match decoded(url.path().trim_start_matches('/'))? {
+        let path = url.path();
+        let vhost = match decoded(path.strip_prefix('/').unwrap_or(path))? {
             none if none.is_empty() => "/".to_owned(),
             vhost => vhost,
         };
@@ -229,6 +232,7 @@ mod tests {
     fn no_vhost_and_ipv6_are_understood() {
         assert_eq!(nodes("amqp://guest:guest@localhost:5672/")[0].1, "/");
         assert_eq!(nodes("amqp://guest:guest@localhost")[0].1, "/");
+        assert_eq!(nodes("amqp://guest:guest@localhost//fis")[0].1, "/fis");
         assert_eq!(nodes("amqp://u:p@[::1]:5672/%2f")[0].0, "::1:5672");
     }
 
@@ -244,9 +248,16 @@ mod tests {
 
     #[test]
     fn a_bad_url_is_refused_without_repeating_it() {
-        for url in
-            ["", "http://u:secret@h/", "amqp:u:secret", "amqp://u:secret@:5672/", "amqp://rabbit.example/"]
-        {
+        for url in [
+            "",
+            "http://u:secret@h/",
+            "amqp:u:secret",
+            "amqp://u:secret@:5672/",
+            "amqp://rabbit.example/",
+            "amqp://u:secret@h/v?heartbeat=often",
+            "amqp://u:secret@h/v?auth_mechanism=amqplain",
+            "amqp://u:secret@h/%ff",
+        ] {
             let error = RabbitMqConfig::new(url).nodes().map(|_| ()).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{url}: {error}");
         }

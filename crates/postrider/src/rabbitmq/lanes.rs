@@ -6,22 +6,15 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::amqp::confirms::Heard;
-use super::amqp::{Channel, Error, Pile};
-use super::confirms::Confirms;
+use super::amqp::Channel;
 use super::fault;
 use super::line::Line;
 use super::link::Link;
-use crate::broker::{BrokerError, BrokerErrorKind, Outgoing};
+use super::sending::Sending;
+use crate::broker::{BrokerError, BrokerErrorKind};
 
 /// Enough for the lanes of a relay and the retries of a consumer; RabbitMQ allows some 2,000.
 const MOST: usize = 16;
-/// Unconfirmed messages on one channel.
-const WINDOW: usize = 4096;
-/// Unconfirmed bytes on one channel, so that large bodies do not fill the memory.
-const WINDOW_BYTES: usize = 32 << 20;
-/// What is handed to the connection at a time: enough to be worth it, and RabbitMQ can begin before the rest is written.
-const PILE: usize = 64 << 10;
 
 /// The pool.
 pub(super) struct Lanes {
@@ -119,60 +112,7 @@ impl Lane {
 
     /// Begins to publish a batch, persistent and mandatory.
     pub(super) fn begin(&self) -> Sending<'_> {
-        self.channel.begin_batch();
-        Sending { channel: &self.channel, pile: Pile::default(), sent: 0, bytes: 0, ended: None }
-    }
-}
-
-/// A batch on its way.
-pub(super) struct Sending<'a> {
-    channel: &'a Channel,
-    pile: Pile,
-    /// Messages that were handed over, and their bytes since all were confirmed.
-    sent: usize,
-    bytes: usize,
-    ended: Option<Error>,
-}
-
-impl Sending<'_> {
-    /// Sends a message, in a while. An error says why no RabbitMQ would take it.
-    pub(super) async fn add(&mut self, outgoing: &Outgoing) -> Result<(), String> {
-        self.channel.pile(&mut self.pile, outgoing)?;
-        if self.pile.bytes() >= PILE {
-            self.hand_over().await;
-        }
-        Ok(())
-    }
-
-    /// Waits for all confirms. Says what was heard, and what ended the channel if something did.
-    pub(super) async fn finish(mut self) -> (Confirms, Option<Error>) {
-        self.hand_over().await;
-        self.until_unheard(0).await;
-        let (mut heard, returned) = self.channel.told();
-        // Of what was never handed over nothing was heard.
-        heard.resize(self.sent, Heard::Nothing);
-        (Confirms { heard, returned }, self.ended)
-    }
-
-    async fn hand_over(&mut self) {
-        self.sent += self.pile.messages();
-        self.bytes += self.pile.bytes();
-        if self.ended.is_none() {
-            self.ended = self.channel.publish(&self.pile).await.err();
-        }
-        self.pile.clear();
-        if self.bytes >= WINDOW_BYTES {
-            self.until_unheard(0).await;
-            self.bytes = 0;
-        } else {
-            self.until_unheard(WINDOW).await;
-        }
-    }
-
-    async fn until_unheard(&mut self, most: usize) {
-        if self.ended.is_none() {
-            self.ended = self.channel.until_unheard(most).await.err();
-        }
+        Sending::begin(&self.channel)
     }
 }
 

@@ -128,8 +128,8 @@ impl<S: Outbox> Pump<S> {
         Self {
             ear: Arc::new(relay.store.clone()),
             flow: Flow::new(relay.config.batch_size),
+            reading: Reading::new(relay.store.is_in_commit_order()),
             relay,
-            reading: Reading::default(),
             done: Vec::new(),
             steps: FuturesUnordered::new(),
             held: HashSet::new(),
@@ -211,7 +211,7 @@ impl<S: Outbox> Pump<S> {
     /// Lets go of everything: rows that were in hand are claimed again, and perhaps published twice.
     fn begin_again(&mut self) {
         self.flow = Flow::new(self.relay.config.batch_size);
-        self.reading = Reading::default();
+        self.reading = Reading::new(self.relay.store.is_in_commit_order());
         self.done.clear();
         self.steps.clear();
         self.held.clear();

@@ -32,6 +32,8 @@ const OLDEST: Duration = Duration::from_hours(24);
 /// How far a relay has read.
 #[derive(Default)]
 pub(super) struct Reading {
+    /// Rows appear in the order of their positions, so nothing appears behind what was read.
+    in_order: bool,
     low: i64,
     since: Option<Timestamp>,
     ahead: i64,
@@ -72,6 +74,11 @@ pub(super) enum Seen {
 }
 
 impl Reading {
+    /// From the beginning of an outbox whose rows appear in the order of their positions, or do not.
+    pub(super) fn new(in_order: bool) -> Self {
+        Self { in_order, ..Self::default() }
+    }
+
     /// All that can still appear is after this position.
     pub(super) fn low(&self) -> i64 {
         self.low
@@ -139,6 +146,9 @@ impl Reading {
         let mut seen = Seen::Ahead;
         self.more = rows.len() >= asked.limit;
         self.ahead = self.ahead.max(last);
+        if self.in_order {
+            self.low = self.low.max(self.ahead);
+        }
         let read_to = if self.more { last } else { i64::MAX };
         if asked.from_low {
             self.look_took = now.saturating_sub(asked.at);
@@ -236,6 +246,17 @@ mod tests {
         reading.found(SECOND, &rows(11..=12));
         assert!(!reading.is_due(SECOND), "now it waits to be told");
         assert_eq!(new(&mut reading, SECOND), 0, "and then looks for late commits too");
+    }
+
+    #[test]
+    fn where_rows_appear_in_order_what_was_read_is_not_looked_at_again() {
+        let mut reading = Reading::new(true);
+        new(&mut reading, SECOND);
+        reading.found(SECOND, &rows(1..=5));
+        assert_eq!(new(&mut reading, SECOND), 5);
+        reading.again(2);
+        reading.found(SECOND, &rows(6..=7));
+        assert_eq!(new(&mut reading, SECOND), 2, "but what was left out is");
     }
 
     #[test]

@@ -88,6 +88,13 @@ fn constraint(code: u32, said: &str) -> (StoreErrorKind, String) {
             "an event with this id was committed before; nothing was written".to_owned(),
         );
     }
+    if said.contains("event_inbox.event_id") {
+        return (
+            StoreErrorKind::Contended,
+            "the event was applied by another transaction meanwhile; nothing of this one was written"
+                .to_owned(),
+        );
+    }
     if code == COMMIT_HOOK {
         let text = "something tried to commit or to write outside its transaction; nothing of it was written: leave BEGIN, \
                     COMMIT and ROLLBACK to the store";
@@ -114,6 +121,11 @@ mod tests {
             (1544, "attempt to write a readonly database", StoreErrorKind::Denied),
             (26, "file is not a database", StoreErrorKind::Other),
             (2067, "UNIQUE constraint failed: event_outbox.id", StoreErrorKind::Duplicate),
+            (
+                1555,
+                "UNIQUE constraint failed: event_inbox.consumer_name, event_inbox.event_id",
+                StoreErrorKind::Contended,
+            ),
             (2067, "UNIQUE constraint failed: orders.number", StoreErrorKind::Invalid),
             (275, "CHECK constraint failed: payload_is_json", StoreErrorKind::Invalid),
             (1, "no such table: event_outbox", StoreErrorKind::Schema),

@@ -14,7 +14,7 @@ use super::bulk::Insert;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{EventId, PayloadHash};
-use crate::store::{Admission, Arrival, Inbox, Mark, StoreError, StoreErrorKind};
+use crate::store::{Admission, Arrival, Inbox, Mark, StoreError};
 use crate::topology::ConsumerName;
 
 impl Inbox for Sqlite {
@@ -91,16 +91,7 @@ impl Marks {
 
     /// Writes them. Fails if one is there by now: its event was applied by somebody else.
     pub(super) async fn write(self, connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
-        let admissions = match self.arrivals.as_slice() {
-            [] => Vec::new(),
-            [arrival] => vec![admit_one(connection, &self.consumer, arrival, now).await?],
-            arrivals => admit_many(connection, &self.consumer, arrivals, now).await?,
-        };
-        if admissions.iter().all(|admission| *admission == Admission::New) {
-            return Ok(());
-        }
-        let text = "the event was applied by another transaction meanwhile; nothing of this one was written";
-        Err(StoreError::new(StoreErrorKind::Contended, text))
+        mark(connection, &self.consumer, self.arrivals.iter().collect(), now).await
     }
 }
 
@@ -136,21 +127,31 @@ async fn admit_many(
     arrivals: &[Arrival],
     now: i64,
 ) -> Result<Vec<Admission>, StoreError> {
+    let (admissions, new) = judge(known(connection, consumer, arrivals).await?, arrivals);
+    mark(connection, consumer, new, now).await?;
+    Ok(admissions)
+}
+
+/// Marks them all. Fails if the inbox has one of them.
+async fn mark(
+    connection: &mut SqliteConnection,
+    consumer: &ConsumerName,
+    arrivals: Vec<&Arrival>,
+    now: i64,
+) -> Result<(), StoreError> {
     static MARK: LazyLock<Insert> = LazyLock::new(|| {
         let head =
             "INSERT INTO event_inbox (consumer_name, event_id, group_id, payload_hash, processed_at) VALUES";
         Insert::new(head, 5)
     });
-    let (admissions, new) = judge(known(connection, consumer, arrivals).await?, arrivals);
-    let mark = MARK.execute(connection, new, |arrival, row| {
+    let mark = MARK.execute(connection, arrivals, |arrival, row| {
         row.add(consumer.as_str().to_owned())?;
         row.add(arrival.event_id.as_str().to_owned())?;
         row.add(arrival.tenant.as_ref().map(|tenant| tenant.as_str().to_owned()))?;
         row.add(arrival.payload_hash.as_bytes().to_vec())?;
         row.add(now)
     });
-    mark.await?;
-    Ok(admissions)
+    mark.await
 }
 
 /// What each arrival is, and those that are new. The second of two with the same id is judged by the first.

@@ -129,12 +129,13 @@ impl Sqlite {
             Wanted::Timed => (0, 1),
             Wanted::All => (0, 2),
         };
+        let in_hand: Vec<_> = ask.in_hand.iter().filter(|position| **position > after).collect();
         let claimed = sqlx::query(CLAIM)
             .bind(self.clock().now().as_microsecond())
             .bind(after)
             .bind(times)
             .bind(i64::try_from(ask.limit).unwrap_or(i64::MAX))
-            .bind(json!(ask.in_hand).to_string())
+            .bind(json!(in_hand).to_string())
             .bind(json!(ask.without.iter().map(AsRef::<str>::as_ref).collect::<Vec<_>>()).to_string())
             .fetch_all(self.readers())
             .await

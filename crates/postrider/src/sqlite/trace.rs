@@ -5,7 +5,7 @@ use super::error::from_sqlite;
 use super::letters::{read_summary, summary};
 use super::outbox::time;
 use crate::envelope::EventId;
-use crate::store::{AppliedStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
+use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
 
 const OUTBOX: &str = "SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, \
          attempts, last_error \
@@ -19,6 +19,11 @@ const APPLIED: &str = "SELECT consumer_name, processed_at FROM event_inbox WHERE
 const LETTERS: &str =
     concat!("SELECT ", summary!(), " FROM dead_letter WHERE event_id = ? ORDER BY dead_at, id");
 
+const HELD: &str = "SELECT h.consumer_name, (SELECT first.event_id FROM held_event first \
+         WHERE first.consumer_name = h.consumer_name AND first.ordering_key = h.ordering_key \
+         ORDER BY first.position LIMIT 1) \
+     FROM held_event h WHERE h.event_id = ? ORDER BY h.consumer_name";
+
 type Row = (String, String, String, Option<String>, i64, Option<i64>, u32, Option<String>);
 
 impl Traces for Sqlite {
@@ -29,10 +34,13 @@ impl Traces for Sqlite {
         let marks: Vec<(String, i64)> = marks.await.map_err(from_sqlite)?;
         let letters = sqlx::query(LETTERS).bind(event.as_str()).fetch_all(self.readers());
         let letters = letters.await.map_err(from_sqlite)?;
+        let held = sqlx::query_as(HELD).bind(event.as_str()).fetch_all(self.readers());
+        let held: Vec<(String, String)> = held.await.map_err(from_sqlite)?;
         Ok(Trace {
             outbox: rows.into_iter().map(step).collect(),
             applied: marks.into_iter().map(|(consumer, at)| AppliedStep { consumer, at: time(at) }).collect(),
             dead_letters: letters.iter().map(read_summary).collect::<Result<_, _>>()?,
+            held: held.into_iter().map(|(consumer, head)| HeldStep { consumer, head }).collect(),
         })
     }
 }

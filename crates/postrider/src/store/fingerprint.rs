@@ -1,11 +1,14 @@
 //! What dead letters that failed for the same reason have in common.
 //!
-//! The fingerprint is the hash of consumer (or queue), type, reason, error class, and the error with its variable parts taken
-//! out. It is stored with the letter: a change here regroups only what is collected afterwards.
+//! The fingerprint is the hash of consumer (or queue), type, reason, error class, the HTTP status if there was one, and the error
+//! with its variable parts taken out: among those are its numbers, and a 404 has another cause than a 422. It is stored with the
+//! letter: a change here regroups only what is collected afterwards.
 
 use sha2::{Digest as _, Sha256};
 
 use super::DeadLetter;
+use crate::broker::HeaderValue;
+use crate::dead_letter::header;
 
 /// Only so much of an error tells it apart; the rest is details, or a stack of them.
 const TOLD_BY: usize = 1024;
@@ -18,9 +21,12 @@ impl DeadLetter {
         let who = self.consumer.as_ref().map_or(self.queue.as_str(), AsRef::as_ref);
         let event_type = self.event_type.as_deref().unwrap_or("");
         let class = self.error_class.as_deref().unwrap_or("");
-        let text = [who, event_type, &self.reason, class, &shape(&self.error)].join("\n");
+        let status = self.headers.get(header::FINAL_STATUS_CODE).and_then(HeaderValue::as_int);
+        let status = status.map_or_else(String::new, |status| format!("\n{status}"));
+        let text = [who, event_type, &self.reason, class, &shape(&self.error)].join("\n") + &status;
         let digest = Sha256::digest(text.as_bytes());
-        digest.iter().take(8).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+        let start = digest.first_chunk().copied().unwrap_or_default();
+        format!("{:016x}", u64::from_be_bytes(start))
     }
 }
 

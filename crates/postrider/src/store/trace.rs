@@ -23,6 +23,17 @@ pub struct Trace {
     pub applied: Vec<AppliedStep>,
     /// Its dead letters, the oldest first.
     pub dead_letters: Vec<LetterSummary>,
+    /// Which consumers hold it, to keep the order of its key.
+    pub held: Vec<HeldStep>,
+}
+
+/// A consumer that holds an event: the first of its key waits for its next attempt, the others wait for the first.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HeldStep {
+    /// Who holds it.
+    pub consumer: String,
+    /// The first of its key; the event itself, if nothing is before it.
+    pub head: String,
 }
 
 /// A row of the outbox.

@@ -135,8 +135,8 @@ pub(super) async fn require_metrics(
             return Err(Problem::new(Code::Unauthenticated, detail));
         }
     }
-    // Every role may read metrics.
-    caller(&api, peer, headers).await?;
+    // Every role may read metrics, but not on behalf of one tenant: they are of all.
+    caller(&api, peer, headers).await?.may("GET", TokenRole::Metrics, Tenants::All)?;
     Ok(next.run(request).await)
 }
 

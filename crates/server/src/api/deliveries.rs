@@ -28,6 +28,8 @@ const MOST: usize = 100;
 const LEASE_MS: u64 = 30_000;
 /// A lease lasts so long at most; it can be extended.
 const LONGEST_LEASE_MS: u64 = 600_000;
+/// Whoever asks first, or after a while, is waited for a little: the queue has to be subscribed to before it gives anything.
+const OPENING: Duration = Duration::from_secs(2);
 
 type Desks<S> = State<Arc<PullDesks<S>>>;
 
@@ -85,14 +87,14 @@ async fn lease<S: WholeStore>(
     body: Bytes,
 ) -> Result<Json<Given>, Problem> {
     let ask: Ask = read_or_default(&body)?;
-    if desks.open(&queue).await.is_none()
-        && let Some(other) = desks.taken_by(&queue).await?
-    {
+    let is_first = desks.open(&queue).await.is_none();
+    if is_first && let Some(other) = desks.taken_by(&queue).await? {
         return Err(taken(&queue, &other));
     }
     let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
     let (max, lease) = (ask.max.unwrap_or(1).clamp(1, MOST), lease_of(ask.lease_ms)?);
-    let wait = Duration::from_millis(ask.wait_ms).min(desks.longest_wait());
+    let opening = if is_first { OPENING } else { Duration::ZERO };
+    let wait = Duration::from_millis(ask.wait_ms).max(opening).min(desks.longest_wait());
     let deliveries = desk.lease(max, lease, wait).await;
     Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
 }

@@ -81,9 +81,7 @@ pub(super) async fn publish_batch(
 }
 
 fn plain(json: &str, api: &Api) -> Result<Event, Refused> {
-    let input: EventInput =
-        serde_json::from_str(json).map_err(|error| Refused::NotAnEvent(error.to_string()))?;
-    input.into_event(api.limits)
+    EventInput::read(json)?.into_event(api.limits)
 }
 
 /// The event as the caller may publish it, with the trace of the request if it has none of its own.

@@ -120,8 +120,7 @@ pub(super) async fn ready(State(api): State<Api>) -> (StatusCode, Json<serde_jso
 /// `GET /v1/health`: 200 while everything essential works, else 503; the body has each part.
 pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>) {
     let (pings, figures) = tokio::join!(api.checkup.pings(), api.checkup.figures());
-    let redis = api.once.is_degraded();
-    let health = Health::of(pings, figures.as_ref(), redis, &api.at_work.relay(), api.at_work.consumers());
+    let health = Health::of(pings, figures.as_ref(), &api.at_work.relay(), api.at_work.consumers());
     let status =
         if health.status == "unavailable" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(health))
@@ -129,20 +128,14 @@ pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>)
 
 impl Health {
     /// Puts words to what was found.
-    fn of(
-        pings: Pings,
-        figures: Option<&Figures>,
-        redis_degraded: Option<bool>,
-        relay: &Relaying,
-        consumers: Consuming,
-    ) -> Self {
+    fn of(pings: Pings, figures: Option<&Figures>, relay: &Relaying, consumers: Consuming) -> Self {
         let word = |works| if works { "ok" } else { "unavailable" };
         let (store, migrations) = match pings.store {
             StoreWord::Ok => ("ok", "ok"),
             StoreWord::OtherSchema => ("ok", "other version"),
             StoreWord::Unavailable => ("unavailable", "unknown"),
         };
-        let redis = redis_degraded.map(|degraded| if degraded { "degraded" } else { "ok" });
+        let redis = pings.redis.map(|answers| if answers { "ok" } else { "degraded" });
         let clock = ClockHealth::of(figures);
         let outbox_publisher = Publisher::of(figures, relay);
         let consumers = ConsumerHealth::of(consumers);

@@ -47,8 +47,8 @@ pub(crate) trait Once: Send + Sync {
     async fn release(&self, claim: Claim) -> Result<bool, StoreError>;
     /// How long a claim lasts if it is not renewed.
     fn lease(&self) -> Duration;
-    /// Whether the cache in front of it is left alone for now; nothing where there is none.
-    fn is_degraded(&self) -> Option<bool>;
+    /// Whether the cache in front of it answers; nothing where there is none.
+    async fn cache_answers(&self) -> Option<bool>;
 }
 
 #[async_trait]
@@ -68,8 +68,8 @@ impl<S: Claims + Inbox> Once for Deduplicator<S> {
     fn lease(&self) -> Duration {
         self.lasts()
     }
-    fn is_degraded(&self) -> Option<bool> {
-        Self::is_degraded(self)
+    async fn cache_answers(&self) -> Option<bool> {
+        Self::cache_answers(self).await
     }
 }
 

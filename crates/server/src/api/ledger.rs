@@ -18,7 +18,8 @@ use postrider::envelope::TenantId;
 use postrider_ledger::account::{Account, AccountCode};
 use postrider_ledger::books::Books;
 use postrider_ledger::refusal::Refusal;
-use postrider_ledger::report::{Movement, Row, Statement, TrialBalance};
+use postrider_ledger::report::{Row, Statement, TrialBalance};
+use postrider_ledger::statement::{Earlier, Movement, Movements};
 use postrider_ledger::verify::{Scope, Verification};
 use postrider_ledger::{Ledger, LedgerError, journal_event};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,7 @@ pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
     Router::new()
         .route("/ledger", get(tenants::<B>))
         .route("/ledger/{tenant}", get(keeping::book::<B>).post(keeping::set_book::<B>))
+        .route("/ledger/{tenant}/open", post(keeping::open::<B>))
         .route("/ledger/{tenant}/accounts", get(accounts::<B>).post(keeping::set_accounts::<B>))
         .route("/ledger/{tenant}/accounts/{account}/statement", get(statement::<B>))
         .route("/ledger/{tenant}/entries", get(entries::<B>).post(writing::add::<B>))
@@ -197,25 +199,40 @@ async fn income_statement<B: Books>(
     Ok(Json(ledger.income_statement(&tenant, from, to).await?))
 }
 
-/// So many of the newest movements.
+/// So many of the newest movements, or of those before a place.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Newest {
+    before: Option<String>,
     limit: Option<usize>,
 }
 
 #[derive(Serialize)]
-struct Movements {
+struct StatementPage {
+    /// The oldest first.
     movements: Vec<Movement>,
+    /// The `before` to ask with for earlier ones; nothing on the page that begins with the first.
+    next: Option<Earlier>,
 }
 
 async fn statement<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, account)): Path<(TenantId, AccountCode)>,
-    Query(Newest { limit }): Query<Newest>,
-) -> Result<Json<Movements>, Problem> {
+    Query(Newest { before, limit }): Query<Newest>,
+) -> Result<Json<StatementPage>, Problem> {
     let limit = limit.unwrap_or(MOST).clamp(1, MOST);
-    Ok(Json(Movements { movements: ledger.statement(&tenant, &account, limit).await? }))
+    let before = before.map(|text| text.parse::<Earlier>()).transpose();
+    let before = before.map_err(|error| Problem::new(Code::InvalidRequest, format!("before is {error}")))?;
+    let found = ledger.statement(&tenant, &account, before.as_ref(), limit).await;
+    let Movements { movements, earlier } = found.map_err(|error| match error {
+        // Nobody sent anything that could be mended: there is no such page.
+        LedgerError::Refused(Refusal::UnknownAccount(_)) => {
+            let told = format!("{tenant} has no account {account}");
+            Problem::new(Code::NotFound, told).named("unknown_account")
+        }
+        error => error.into(),
+    })?;
+    Ok(Json(StatementPage { movements, next: earlier }))
 }
 
 #[derive(Deserialize)]

@@ -161,8 +161,15 @@ async fn resume<S: WholeStore>(
     Ok(Json(Changed { changed }))
 }
 
-/// A small body of ours. What it says of secrets is not repeated in the error.
+/// Reads a small body that is an object; an array of its members in their order would do for serde, and is none. What it says of secrets is
+/// not repeated in the error.
 pub(super) fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::new(
+            Code::InvalidJson,
+            "the body cannot be read: it is an array, and an object is wanted",
+        ));
+    }
     serde_json::from_slice(body).map_err(|error| unreadable(&error))
 }
 

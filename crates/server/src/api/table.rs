@@ -271,7 +271,7 @@ pub(crate) const ROUTES: &[Route] = &[
     get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own().gives("Accounts"),
     get("/ledger/{tenant}/accounts/{account}/statement", Viewer, "The newest movements of an account")
         .own()
-        .asks(&["limit"])
+        .asks(&["before", "limit"])
         .gives("Movements"),
     get("/ledger/{tenant}/entries", Viewer, "Journal entries")
         .own()
@@ -316,6 +316,7 @@ pub(crate) const ROUTES: &[Route] = &[
         .own()
         .takes("NewBook")
         .gives("Book"),
+    post("/ledger/{tenant}/open", Admin, "Open the books of a tenant").own().takes("Opening").gives("Book"),
     post("/ledger/{tenant}/import", Operator, "Post history, as it was exported to csv or jsonl")
         .own()
         .takes("History")

@@ -50,7 +50,7 @@ impl Once for Nobody {
     fn lease(&self) -> std::time::Duration {
         std::time::Duration::MAX
     }
-    fn is_degraded(&self) -> Option<bool> {
+    async fn cache_answers(&self) -> Option<bool> {
         None
     }
 }

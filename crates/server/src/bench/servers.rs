@@ -127,6 +127,12 @@ impl<'a> Servers<'a> {
                 forget(&self.store, &self.queue).await?;
                 measured
             }
+            Part::Dashboard => {
+                let config = self.context.flags.file.as_deref();
+                let measured = desk.dashboard(raw, config, load, sizes.history).await;
+                forget(&self.store, &self.queue).await?;
+                measured
+            }
             Part::Ledger => self.ledger(load).await,
             Part::Growth => desk.growth(load, &sizes.rows).await,
             Part::Embedded => Ok(Vec::new()),

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::privacy::looks_personal;
+
 /// Everything in which it does not, each with its place.
 pub(crate) fn problems(schema: &Value, payload: &Value) -> Vec<String> {
     let mut found = Vec::new();
@@ -47,6 +49,9 @@ fn check(at: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
             Some(schema) => check(&format!("{at}/{name}"), schema, value, found),
             None if schema.get("additionalProperties") == Some(&Value::Bool(false)) => {
                 found.push(format!("{at}/{name} is not declared"));
+            }
+            None if looks_personal(name) => {
+                found.push(format!("{at}/{name} is not declared, and looks personal"));
             }
             None => {}
         }
@@ -99,5 +104,11 @@ mod tests {
         ] {
             assert!(found.iter().any(|problem| problem.contains(told)), "{told}: {found:?}");
         }
+        // More may be sent where a schema says so, but not about a person.
+        let open = json!({ "type": "object", "properties": {} });
+        assert_eq!(
+            problems(&open, &json!({ "coupon": "c", "email": "a@b" })),
+            ["/email is not declared, and looks personal"]
+        );
     }
 }

@@ -35,7 +35,7 @@ fn walk(at: &str, schema: &Value, found: &mut Vec<String>) {
     for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let at = format!("{at}/{name}");
         let declared = field.get("x-pii").and_then(Value::as_bool);
-        if declared.is_none() && looks_personal(name) {
+        if declared.is_none() && (looks_personal(name) || is_email(field)) {
             found.push(format!(
                 "{at} looks personal; leave it out and send an id, or say \"x-pii\": true (false if it is not)"
             ));
@@ -47,8 +47,12 @@ fn walk(at: &str, schema: &Value, found: &mut Vec<String>) {
     }
 }
 
+fn is_email(field: &Value) -> bool {
+    matches!(field.get("format").and_then(Value::as_str), Some("email" | "idn-email"))
+}
+
 /// By whole words of the name, in snake or camel case.
-fn looks_personal(name: &str) -> bool {
+pub(super) fn looks_personal(name: &str) -> bool {
     let mut snake = String::new();
     for letter in name.chars() {
         if letter.is_uppercase() {
@@ -75,6 +79,7 @@ mod tests {
             assert!(found[0].starts_with("/data/"), "{found:?}");
             assert!(undeclared(&field(name, json!({ "x-pii": true }))).is_empty());
         }
+        assert_eq!(undeclared(&field("contact", json!({ "format": "email" }))).len(), 1);
         for name in ["user_id", "plan_name_id", "mailbox_count", "rename", "emailed"] {
             assert!(undeclared(&field(name, json!({}))).is_empty(), "{name}");
         }

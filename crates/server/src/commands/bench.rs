@@ -47,7 +47,7 @@ pub(crate) struct BenchArgs {
     /// Events a second while the time from commit to confirm is measured
     #[arg(long, default_value_t = 1000, value_name = "N")]
     rate: u32,
-    /// Dead letters to find something among
+    /// Dead letters, and events, to find something among
     #[arg(long, value_name = "N", default_value_if("quick", "true", "20000"), default_value = "1000000")]
     letters: usize,
     /// Of these, send so many again
@@ -72,6 +72,7 @@ impl BenchArgs {
         rows.push(self.rows);
         Sizes {
             keys,
+            history: self.letters,
             rate: self.rate,
             lasting: Duration::from_secs(if self.quick { 2 } else { 10 }),
             letters: self.letters,
@@ -127,7 +128,7 @@ async fn on_servers(
     args: &BenchArgs,
     figures: &mut Vec<Figure>,
 ) -> anyhow::Result<()> {
-    const ALL: [Part; 9] = [
+    const ALL: [Part; 10] = [
         Part::Relay,
         Part::Delay,
         Part::Consumer,
@@ -136,6 +137,7 @@ async fn on_servers(
         Part::Http,
         Part::Letters,
         Part::Ledger,
+        Part::Dashboard,
         // The last, because it leaves the tables large.
         Part::Growth,
     ];

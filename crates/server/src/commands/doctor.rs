@@ -7,16 +7,17 @@ use std::time::Duration;
 use clap::Args;
 use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::consumer::ConsumerConfig;
+use postrider::progress::view::View as _;
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
 use postrider::store::{StoreError, StoreErrorKind};
-use postrider::topology::{ConsumerName, QueueName};
+use postrider::topology::{ConsumerName, QueueName, Topology};
 use serde::Serialize;
 
 use super::Context;
 use crate::exit::Exit;
-use crate::outboxes;
 use crate::wiring::{self, BrokerDoor, OnStore, RedisFacts, WholeStore, Wired};
+use crate::{old_buses, outboxes};
 
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
@@ -65,7 +66,7 @@ pub(crate) async fn run(context: &Context) -> anyhow::Result<Exit> {
     if let Err(error) = wiring::open(context, Examine { context, report: &mut report }).await {
         report.fail("store", error.to_string());
         if let Some(door) = wiring::broker_alone(context) {
-            examine_broker(&door, context, &mut report).await;
+            examine_broker(&door, &context.config.own.layout.topology, context, &mut report).await;
         }
     }
     examine_redis(context, &mut report).await;
@@ -91,7 +92,9 @@ impl OnStore for Examine<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         examine_store(&wired.store, self.context, self.report).await;
         examine_outboxes(&wired.store, self.context, self.report).await;
-        examine_broker(&wired.broker, self.context, self.report).await;
+        let standings = wired.store.migrations_of_buses().await.unwrap_or_default();
+        let wanted = old_buses::without_removed(&self.context.config.own.layout.topology, &standings);
+        examine_broker(&wired.broker, &wanted, self.context, self.report).await;
         Ok(Exit::Ok)
     }
 }
@@ -157,7 +160,7 @@ fn advice(error: &StoreError) -> String {
     }
 }
 
-async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Report) {
+async fn examine_broker(door: &BrokerDoor, wanted: &Topology, context: &Context, report: &mut Report) {
     let broker = match door.look().await {
         Ok(broker) => broker,
         Err(error) => return report.fail("broker", error.to_string()),
@@ -165,8 +168,8 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
     match broker.ping().await {
         Ok(()) => {
             report.ok("broker", "answers");
-            examine_queues(broker.as_ref(), context, report).await;
-            examine_management(context, report).await;
+            examine_queues(broker.as_ref(), wanted, context, report).await;
+            examine_management(wanted, context, report).await;
         }
         Err(error) => report.fail("broker", error.to_string()),
     }
@@ -174,10 +177,9 @@ async fn examine_broker(door: &BrokerDoor, context: &Context, report: &mut Repor
 }
 
 /// Which queues of the configuration the broker has. Asks for each, declares none.
-async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Report) {
-    let layout = &context.config.own.layout;
-    let queues = &layout.topology.queues;
-    if queues.len() == layout.unroutable.len() {
+async fn examine_queues(broker: &dyn Broker, wanted: &Topology, context: &Context, report: &mut Report) {
+    let queues = &wanted.queues;
+    if queues.len() == context.config.own.layout.unroutable.len() {
         return report.warn(
             "topology",
             "no [[queue]] is configured; unless other services bind queues, nothing is routed",
@@ -207,7 +209,7 @@ async fn examine_queues(broker: &dyn Broker, context: &Context, report: &mut Rep
 }
 
 /// What AMQP cannot tell: the version, and whether policies can be set. Everything works without it, less safely.
-async fn examine_management(context: &Context, report: &mut Report) {
+async fn examine_management(wanted: &Topology, context: &Context, report: &mut Report) {
     let operator = match wiring::operator(context, None) {
         Ok(Some(operator)) => operator,
         Ok(None) => return,
@@ -222,7 +224,7 @@ async fn examine_management(context: &Context, report: &mut Report) {
                 format!("RabbitMQ {} at {} answers to {}", overview.rabbitmq_version, api.places(), me.name);
             if me.may_set_policies() {
                 report.ok("management", format!("{detail}, who may set policies"));
-                examine_drift(&operator, context, report).await;
+                examine_drift(&operator, wanted, report).await;
             } else {
                 report.warn(
                     "management",
@@ -255,8 +257,8 @@ async fn examine_handling(operator: &Operator, context: &Context, report: &mut R
 }
 
 /// Whether the broker has the topology as it is configured, policies included.
-async fn examine_drift(operator: &Operator, context: &Context, report: &mut Report) {
-    match operator.plan(&context.config.own.layout.topology, false).await {
+async fn examine_drift(operator: &Operator, wanted: &Topology, report: &mut Report) {
+    match operator.plan(wanted, false).await {
         Ok(plan) if plan.is_empty() => report.ok("drift", "the broker has the topology as it is configured"),
         Ok(plan) => {
             let left = super::topology::counts(&plan);
@@ -278,9 +280,22 @@ async fn examine_redis(context: &Context, report: &mut Report) {
             } else {
                 report.warn("redis settings", settings);
             }
+            examine_state(context, report).await;
         }
         Err(error) => {
             report.warn("redis", format!("{} {error}; everything works without it, slower", server.shown));
+        }
+    }
+}
+
+/// The database of Redis in which jobs are shown, which may be another than that of the keys.
+async fn examine_state(context: &Context, report: &mut Report) {
+    let Ok(Some(view)) = wiring::job_view(&context.config) else { return };
+    let number = context.config.settings.redis.state_db;
+    match view.remembers().await {
+        Ok(_) => report.ok("redis state", format!("jobs are shown in database {number}")),
+        Err(error) => {
+            report.warn("redis state", format!("jobs are not shown in database {number}: {error}"));
         }
     }
 }

@@ -91,7 +91,8 @@ fn told(traced: &Traced) -> String {
     for at in &traced.consumers {
         let waiting =
             at.waiting_there.map_or_else(String::new, |count| format!(" ({count} messages wait there)"));
-        let _ = write!(text, "\n{}: {}{waiting}", at.consumer, at.state);
+        let behind = at.behind.as_ref().map_or_else(String::new, |head| format!(" behind {head}"));
+        let _ = write!(text, "\n{}: {}{behind}{waiting}", at.consumer, at.state);
     }
     text
 }

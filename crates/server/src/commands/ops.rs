@@ -17,6 +17,8 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often an operation that another process runs is asked for.
+const CLAIM_EVERY: Duration = Duration::from_secs(1);
 /// Entries of its log that are looked at for what an operation left.
 const LOGGED: usize = 50;
 /// Without a terminal, a line this often.
@@ -228,8 +230,8 @@ async fn cancel<S: Operations>(
     Ok(Exit::Ok)
 }
 
-/// Runs an operation in this process and shows how it goes. Where another process was faster it is only watched. Ctrl-C
-/// detaches: the operation waits for whoever serves.
+/// Runs an operation in this process and shows how it goes. Where another process was faster it is only watched, for as long as
+/// that process lives. Ctrl-C detaches: the operation waits for whoever serves.
 pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let operation = find(store, id).await?;
     let runner = Runner::new(store.clone(), context.clock.clone(), RunnerConfig::default());
@@ -246,10 +248,7 @@ pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Conte
         }
     };
     let stop = CancellationToken::new();
-    let running = async {
-        let ended = runner.run(id, work, &stop).await;
-        if matches!(ended, Ok(Some(Ended::Detached))) { Ok(None) } else { ended.map(|_| Some(())) }
-    };
+    let running = run_or_wait(id, store, &runner, work, &stop, context);
     let mut progress = Progress::new(context);
     tokio::pin!(running);
     let interrupted = tokio::signal::ctrl_c();
@@ -258,7 +257,7 @@ pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Conte
     loop {
         tokio::select! {
             ended = &mut running => {
-                if ended?.is_none() {
+                if !ended? {
                     break;
                 }
                 return watch(store, id, context).await;
@@ -275,6 +274,37 @@ pub(crate) async fn run_here<S: WholeStore>(id: Uuid, store: &S, context: &Conte
         "detached; operation {id} waits for `postrider serve`, or for `postrider ops resume {id}`"
     ));
     Ok(Exit::Interrupted)
+}
+
+/// Until the operation is over: true, or nobody wants to wait for that any more. Who has it may die with it, and then its lease runs out.
+async fn run_or_wait<S: WholeStore>(
+    id: Uuid,
+    store: &S,
+    runner: &Runner<S>,
+    work: &dyn Work<S>,
+    stop: &CancellationToken,
+    context: &Context,
+) -> anyhow::Result<bool> {
+    let mut told = false;
+    loop {
+        match runner.run(id, work, stop).await? {
+            Some(Ended::Detached) => return Ok(false),
+            Some(Ended::Done | Ended::Failed) => return Ok(true),
+            Some(Ended::TakenAway) | None => {}
+        }
+        let operation = find(store, id).await?;
+        if operation.state.is_over() {
+            return Ok(true);
+        }
+        if let Some(other) = operation.runner.filter(|_| !told) {
+            told = true;
+            context.output.note(&format!("{other} runs it; should that end, it goes on here"));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            () = context.clock.sleep(CLAIM_EVERY) => {}
+        }
+    }
 }
 
 /// Shows an operation until it is over.

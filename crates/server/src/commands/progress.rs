@@ -154,7 +154,11 @@ impl<'a> Shown<'a> {
             output.one(job, "")?;
         }
         if let Some(bar) = &self.bar {
-            bar.set_length(job.total);
+            // Of nothing found so far, nothing is not all.
+            match job.total {
+                0 if job.status != Status::Done => bar.unset_length(),
+                total => bar.set_length(total),
+            }
             bar.set_position(job.done);
             bar.set_message(format!("{} {}{}", job.id, job.status, errors(job)));
         } else {
@@ -188,11 +192,14 @@ async fn find<S: Jobs>(store: &S, id: &JobId) -> anyhow::Result<Job> {
     job.with_context(|| format!("there is no job {id}; `postrider progress ls` lists them"))
 }
 
-/// `project-7 PROCESSING 40 of 100 (40 %), 2 errors`
+/// `project-7 PROCESSING 40 of 100 (40 %), 2 errors`. While items are still being found, there is no telling of how many.
 fn for_people(job: &Job) -> String {
-    let percent = (job.done.min(job.total) * 100).checked_div(job.total).unwrap_or(100);
     let Job { id, status, done, total, .. } = job;
-    format!("{id} {status} {done} of {total} ({percent} %){}", errors(job))
+    let part = match status {
+        Status::Initializing | Status::Crawling => "so far".to_owned(),
+        _ => format!("({} %)", (done.min(total) * 100).checked_div(*total).unwrap_or(100)),
+    };
+    format!("{id} {status} {done} of {total} {part}{}", errors(job))
 }
 
 fn errors(job: &Job) -> String {
@@ -234,6 +241,8 @@ mod tests {
             finished_at: None,
         };
         assert_eq!(for_people(&job), "project-7 PROCESSING 2 of 3 (66 %), 1 error");
+        let early = Job { status: Status::Crawling, total: 0, done: 0, errors: 0, ..job.clone() };
+        assert_eq!(for_people(&early), "project-7 CRAWLING 0 of 0 so far");
         let empty = Job { status: Status::Done, total: 0, done: 0, errors: 0, ..job };
         assert_eq!(for_people(&empty), "project-7 DONE 0 of 0 (100 %)");
     }

@@ -85,6 +85,7 @@ pub(crate) async fn run(args: PublishArgs, context: &Context) -> anyhow::Result<
 
 impl OnStore for Append<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
+        wired.store.check().await?;
         let id = append(&wired.store, self.event).await?.to_string();
         self.context.output.one(&Committed { id: id.clone() }, &id)?;
         Ok(Exit::Ok)

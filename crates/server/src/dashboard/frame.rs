@@ -97,7 +97,8 @@ fn keys() -> Markup {
     let keys = [
         (
             "g then a letter",
-            "go to a page: o overview, f failures, e events, b outbox, c consumers, r operations",
+            "go to a page: o overview, f failures, e events, b outbox, c consumers, t topology, p push, j jobs, m migration, \
+             l ledger, r operations, a audit log, k tokens",
         ),
         ("/", "find an event"),
         ("p", "pause what lives"),

@@ -72,6 +72,7 @@ pub(super) fn state(word: &str) -> Markup {
         | "waiting"
         | "behind"
         | "parked"
+        | "held"
         | "running"
         | "not published yet"
         | "published, not applied yet"

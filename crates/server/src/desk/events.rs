@@ -18,6 +18,9 @@ use crate::wiring::WholeStore;
 /// Attempts at one endpoint that a timeline has.
 const ATTEMPTS: u32 = 50;
 
+/// Kept back by a consumer, so that the order of its key holds.
+const HELD: &str = "held";
+
 /// Where an event stands for one consumer.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AtConsumer {
@@ -26,6 +29,9 @@ pub(crate) struct AtConsumer {
     pub(crate) state: &'static str,
     /// Messages in its queue and its wait queues; the event may be among them.
     pub(crate) waiting_there: Option<u64>,
+    /// The event of its key that it is held behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) behind: Option<String>,
 }
 
 /// All that is known of an event.
@@ -137,7 +143,9 @@ async fn follow<S: Registrations>(
                 _ => None,
             };
             let (name, queue) = (consumer.name.to_string(), consumer.service.name().to_string());
-            consumers.push(AtConsumer { consumer: name, queue, state, waiting_there });
+            let held = trace.held.iter().find(|held| state == HELD && held.consumer == name);
+            let behind = held.map(|held| held.head.clone()).filter(|head| head != id.as_str());
+            consumers.push(AtConsumer { consumer: name, queue, state, waiting_there, behind });
         }
     }
     Ok(Some(Traced { id: id.to_string(), consumers, trace }))
@@ -169,8 +177,12 @@ fn state(consumer: &Registration, trace: &Trace) -> Option<&'static str> {
             LetterStatus::Replayed if trace.outbox.iter().any(|row| pending(&row)) => {
                 "replayed, not published yet"
             }
+            LetterStatus::Replayed if is_held(trace, name) => HELD,
             LetterStatus::Replayed => "published, not applied yet",
         });
+    }
+    if is_held(trace, name) {
+        return Some(HELD);
     }
     let row = trace.outbox.iter().find(|row| {
         let routed = || {
@@ -184,6 +196,10 @@ fn state(consumer: &Registration, trace: &Trace) -> Option<&'static str> {
         OutboxStatus::Dead => "dead in the outbox",
         OutboxStatus::Pending | OutboxStatus::Failed => "not published yet",
     })
+}
+
+fn is_held(trace: &Trace, consumer: &str) -> bool {
+    trace.held.iter().any(|held| held.consumer == consumer)
 }
 
 fn tries(count: u32) -> String {
@@ -271,7 +287,8 @@ mod tests {
             last_error: None,
         };
         let mark = AppliedStep { consumer: "billing".to_owned(), at: at(3) };
-        let trace = Trace { outbox: vec![row], applied: vec![mark], dead_letters: Vec::new() };
+        let trace =
+            Trace { outbox: vec![row], applied: vec![mark], dead_letters: Vec::new(), held: Vec::new() };
         let places: Vec<_> = story(&trace, &[]).into_iter().map(|step| step.place).collect();
         assert_eq!(places, ["outbox", "exchange", "inbox"]);
     }

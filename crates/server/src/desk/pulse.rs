@@ -230,13 +230,13 @@ impl Look {
         let within = |works: bool| if works { "ok" } else { "unavailable" };
         let store = tokio::time::timeout(PATIENCE, self.backend.check_store());
         let broker = tokio::time::timeout(PATIENCE, self.backend.check_broker());
-        let (store, broker) = tokio::join!(store, broker);
+        let (store, broker, redis) = tokio::join!(store, broker, self.once.cache_answers());
         let mut health = BTreeMap::from([
             ("store", within(matches!(store, Ok(Ok(()))))),
             ("broker", within(matches!(broker, Ok(Ok(()))))),
         ]);
-        if let Some(degraded) = self.once.is_degraded() {
-            health.insert("redis", if degraded { "degraded" } else { "ok" });
+        if let Some(answers) = redis {
+            health.insert("redis", if answers { "ok" } else { "degraded" });
         }
         let outbox = tokio::time::timeout(PATIENCE, self.backend.outbox()).await;
         let (backlog, streamed) =

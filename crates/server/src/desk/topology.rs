@@ -6,13 +6,14 @@ use postrider::topology::plan::Plan;
 
 use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
+use crate::old_buses;
 use crate::wiring::WholeStore;
 
 #[async_trait]
 pub(crate) trait Topologies {
     /// As it is configured.
     fn layout(&self) -> &Layout;
-    /// What the broker lacks of it, and has beyond it. Nothing with the embedded broker, which has what the configuration says.
+    /// What the broker lacks of it, and has beyond it; old buses that a migration removed are not missed. Nothing with the embedded broker, which has what the configuration says.
     async fn drift(&self) -> Answer<Option<Plan>>;
 }
 
@@ -24,7 +25,9 @@ impl<S: WholeStore> Topologies for StoreDesk<S> {
 
     async fn drift(&self) -> Answer<Option<Plan>> {
         let Some(operator) = &self.operator else { return Ok(None) };
-        let plan = operator.plan(&self.layout().topology, false).await;
+        let standings = self.store.migrations_of_buses().await?;
+        let wanted = old_buses::without_removed(&self.layout().topology, &standings);
+        let plan = operator.plan(&wanted, false).await;
         plan.map(Some).map_err(|error| {
             let told = format!("the broker's topology cannot be read: {error}; nothing was changed");
             Problem::new(Code::BrokerUnavailable, told)

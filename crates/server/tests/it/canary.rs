@@ -89,11 +89,8 @@ fn say_everything(folder: &Folder) {
 
 /// Every page, as an admin.
 fn visit_everything(serving: &Serving, bearer: &str) {
-    let form = [("content-type", "application/x-www-form-urlencoded")];
-    let token = bearer.trim_start_matches("Bearer ");
-    let (status, head, _) = serving.http("POST", "/dashboard/login", &form, &format!("token={token}"));
-    assert_eq!(status, 303, "{head}");
-    let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    let (status, cookie) = serving.sign_in(bearer.trim_start_matches("Bearer "));
+    assert_eq!(status, 303, "{cookie}");
     let cookie = cookie.split(';').next().unwrap();
     for page in [
         "",

@@ -203,3 +203,14 @@ async fn doctor_says_what_a_user_without_rights_lacks() {
     let (done, said) = psql(&database.url, &["-c", &format!("DROP OWNED BY {user}; DROP ROLE {user}")]);
     assert!(done, "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_redis_that_is_not_there_is_found() {
+    let redis = postrider_testkit::servers::Redis::start().await.unwrap();
+    let folder = Folder::new().with("REDIS_URL", &redis.url());
+    folder.run(&["doctor"]).assert(0, "jobs are shown in database 1");
+    let folder = folder.with("REDIS_STATE_DB", "99");
+    folder
+        .run(&["doctor"])
+        .assert(0, "jobs are not shown in database 99: Redis has no database of this number");
+}

@@ -30,6 +30,11 @@ const TABLES: &str = "SELECT relname FROM pg_class WHERE relnamespace = 'postrid
 async fn each_role_does_its_work_and_no_more() {
     let (folder, database, vhost) = servers().await;
     folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    // A further outbox in a schema of its own, which the ledger tells of entries through.
+    for made in ["CREATE SCHEMA fis", "SELECT postrider.create_outbox('fis', 'fis_outbox')"] {
+        let (done, said) = psql(&database.url, &["-c", made]);
+        assert!(done, "{said}");
+    }
     let prefix = format!("pr_{}", &Clock::system().new_id().simple().to_string()[16..]);
     let sql = folder.run(&["db", "grants", "--prefix", &prefix]).assert(0, "").out;
     folder.write("grants.sql", &sql);
@@ -129,8 +134,19 @@ async fn work(database: &TestDatabase, amqp: &str, url: &dyn Fn(&str) -> String)
 
     let books = run_as("ledger");
     books.run(&["ledger", "--tenant", "acme", "accounts", "init", "--base", "EUR"]).assert(0, "");
+    for (config, id) in [("", "usual"), (FURTHER, "further")] {
+        books.write("postrider.toml", config);
+        books.write("events.jsonl", &SALARY.replace("{id}", id));
+        books.run(&["ledger", "ingest", "events.jsonl"]).assert(0, "1 posted");
+    }
+    let (_, said) = psql(&database.url, &["-c", "SELECT count(*) FROM fis.fis_outbox"]);
+    assert_eq!(said.trim(), "1", "the journal event went through the ledger's own outbox");
     books.run(&["ledger", "verify"]).assert(0, "");
 }
+
+const FURTHER: &str = "[ledger]\nannounce_exchange = 'fis.domain.exchange'\noutbox = 'fis.fis_outbox'\n\
+     [[outbox.table]]\nname = 'fis.fis_outbox'\nexchange = 'fis.domain.exchange'\n";
+const SALARY: &str = r#"{"type": "payroll.salary.disbursed", "id": "{id}", "tenant": "acme", "data": {"employeeId": "e", "gross": 10, "currency": "EUR", "paidOn": "2026-03-01"}}"#;
 
 /// What each would like to do if somebody broke in, and may not.
 fn walls(url: &dyn Fn(&str) -> String) {

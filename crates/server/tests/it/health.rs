@@ -72,3 +72,21 @@ async fn a_redis_that_is_away_degrades_and_no_more() {
         "{body}"
     );
 }
+
+/// Nobody consumes here, so nobody but the question itself finds out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_goes_away_later_is_noticed() {
+    let redis = postrider_testkit::servers::Redis::start().await.unwrap();
+    let folder = Folder::new().with("REDIS_URL", &redis.url());
+    let mut serving = folder.serve(&["--roles", "api"]);
+    serving.wait_for("serving");
+    assert_eq!(health(&serving).1["redis"], "ok");
+    redis.kill().unwrap();
+    for _ in 0..600 {
+        if health(&serving).1["redis"] == "degraded" {
+            return;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(100));
+    }
+    panic!("nobody noticed: {}", health(&serving).1);
+}

@@ -22,6 +22,11 @@ fn events_health_and_metrics_over_http() {
     assert_eq!((status, problem["code"].as_str()), (409, Some("event_conflict")));
     let (status, problem) = serving.post_event(&[], "{");
     assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_json")));
+    // Members in their order are no object.
+    for (path, array) in [("/v1/events", r#"["a.b", {}]"#), ("/v1/progress", r#"["job-1", null, null]"#)] {
+        let (status, _, body) = serving.http("POST", path, &[("content-type", "application/json")], array);
+        assert_eq!((status, body.contains("invalid_json")), (400, true), "{path}: {body}");
+    }
 
     for path in ["/v1/health", "/v1/health/live", "/v1/health/ready"] {
         let (status, head, body) = serving.http("GET", path, &[], "");

@@ -20,7 +20,7 @@ not json
 "#;
 
 /// A folder with the books of acme, four entries in them.
-fn books() -> Folder {
+pub(super) fn books() -> Folder {
     let folder = Folder::new();
     ledger(&folder, &["accounts", "init", "--base", "EUR"]).assert(0, "opened the books of acme");
     ledger(&folder, &["rates", "add", "USD", "0.333", "--on", "2026-02-27"]).assert(0, "1 USD = 0.333 EUR");
@@ -30,7 +30,7 @@ fn books() -> Folder {
     folder
 }
 
-fn ledger(folder: &Folder, args: &[&str]) -> Ran {
+pub(super) fn ledger(folder: &Folder, args: &[&str]) -> Ran {
     folder.run(&[&["ledger", "--tenant", "acme"], args].concat())
 }
 
@@ -134,10 +134,11 @@ fn opening_balances_are_imported_once() {
 #[test]
 fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
     let folder = books();
+    ledger(&folder, &["proof", "2"]).assert(3, "no checkpoint has entry 2");
     ledger(&folder, &["checkpoint"]).assert(0, "made a signing key");
     let proof = ledger(&folder, &["proof", "2", "--json"]).assert(0, "").json();
     assert_eq!(proof["holds"], true);
-    ledger(&folder, &["proof", "9"]).assert(3, "no checkpoint has entry 9");
+    ledger(&folder, &["proof", "9"]).assert(1, "there is no entry 9");
     export(&folder, "jsonl");
     let head =
         ledger(&folder, &["verify", "--json"]).assert(0, "").json()[0]["head"].as_str().unwrap().to_owned();
@@ -166,11 +167,26 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
     program(&folder, PYTHON, &["-c", tamper]);
     let ran = ledger(&folder, &["verify", "--json"]).assert(3, "entry 2");
     assert_eq!(ran.json()[0]["problems"][0]["code"], "hash_differs");
-    let found = Command::new(PYTHON)
-        .args([python, "--sqlite", ".postrider/postrider.db"])
-        .current_dir(folder.path())
-        .output();
-    assert_eq!(found.unwrap().status.code(), Some(3));
+    // What was found is data: it stands on stdout, also where messages are left out.
+    let told = ledger(&folder, &["verify", "--quiet"]).assert(3, "").out;
+    assert!(told.contains("acme: hash_differs: entry 2") && !told.contains("Sums {"), "{told}");
+    let found = || {
+        let args = [python, "--sqlite", ".postrider/postrider.db"];
+        Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap()
+    };
+    assert_eq!(found().status.code(), Some(3));
+    // Lines whose entry is gone are named too, also where no entry is left at all.
+    for (which, gone) in [("number = 3", "entry 3 is gone"), ("1 = 1", "entry 1 is gone")] {
+        let tamper = format!(
+            "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); db.execute('DROP TRIGGER IF EXISTS ledger_entry_delete'); \
+             db.execute('DELETE FROM ledger_entry WHERE {which}'); db.commit()"
+        );
+        program(&folder, PYTHON, &["-c", &tamper]);
+        let (found, told) = (found(), ledger(&folder, &["verify", "--quiet"]).assert(3, "").out);
+        let said = String::from_utf8(found.stdout).unwrap();
+        assert_eq!((found.status.code(), said.contains(gone)), (Some(3), true), "{said}");
+        assert!(told.contains("entries_missing") || told.contains("head_differs"), "{told}");
+    }
 }
 
 #[test]
@@ -180,7 +196,7 @@ fn hledger_and_beancount_accept_the_journal_and_agree() {
     export(&folder, "hledger");
     export(&folder, "beancount");
     program(&folder, "bean-check", &["journal.beancount"]);
-    program(&folder, "hledger", &["-f", "journal.hledger", "check", "accounts"]);
+    program(&folder, "hledger", &["-f", "journal.hledger", "check", "--strict"]);
     // ACCOUNT, then the balance: debits count up.
     let theirs = program(
         &folder,

@@ -278,3 +278,85 @@ fn whole(body: &str) -> String {
     }
     text
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn books_are_opened_once_and_a_tenant_opens_its_own() {
+    for desk in Desk::both().await {
+        let admin = desk.token("admin", None);
+        let euros = json!({ "base_currency": "EUR" });
+        let (status, book) = desk.call("POST", "/shop/open", &admin, &euros);
+        assert_eq!((status, &book["base_currency"]), (201, &json!("EUR")), "{book}");
+        assert_eq!(
+            (&book["rounding_account"], &book["rate_source"]),
+            (&json!("rounding"), &json!("manual")),
+            "{book}"
+        );
+        for (path, code) in
+            [("/shop/accounts/none/statement", "unknown_account"), ("/shop/entries/9/proof", "unknown_entry")]
+        {
+            let (status, refused) = desk.call("GET", path, &admin, &Value::Null);
+            assert_eq!((status, &refused["code"]), (404, &json!(code)), "{refused}");
+        }
+        // The same again finds them; another currency would be other books.
+        assert_eq!(desk.call("POST", "/shop/open", &admin, &euros), (200, book));
+        let (status, refused) = desk.call("POST", "/shop/open", &admin, &json!({ "base_currency": "USD" }));
+        assert_eq!((status, &refused["code"]), (409, &json!("conflict")), "{refused}");
+
+        let accounts = json!([
+            { "code": "cash", "name": "Cash", "type": "asset" }, { "code": "rent", "name": "Rent", "type": "expense" },
+        ]);
+        let own = json!({ "base_currency": "USD", "accounts": accounts, "rules": "" });
+        let shop = desk.token("admin", Some("kiosk"));
+        assert_eq!(desk.call("POST", "/acme/open", &shop, &own).0, 403);
+        let (status, book) = desk.call("POST", "/kiosk/open", &shop, &own);
+        assert_eq!((status, &book["rounding_account"]), (201, &json!(null)), "{book}");
+        let (_, kept) = desk.call("GET", "/kiosk/accounts", &shop, &Value::Null);
+        assert_eq!(kept["accounts"].as_array().unwrap().len(), 2, "{kept}");
+        assert_eq!(desk.call("POST", "/none/open", &desk.token("operator", None), &euros).0, 403);
+        let bad = [
+            (json!({}), 400),
+            (json!({ "base_currency": "XXQ" }), 400),
+            (json!({ "base_currency": "EUR", "rules": "[" }), 422),
+        ];
+        for (bad, expected) in bad {
+            let (status, refused) = desk.call("POST", "/none/open", &admin, &bad);
+            assert_eq!(status, expected, "{bad}: {refused}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_is_read_page_by_page_from_its_end() {
+    for desk in Desk::both().await {
+        for number in 1..=5 {
+            let posted = desk.call("POST", "/acme/entries", "", &entry(&format!("e-{number}"), "10.00"));
+            assert_eq!(posted.0, 201, "{posted:?}");
+        }
+        let page = |before: &str| desk.get(&format!("/acme/accounts/bank/statement?limit=2{before}"));
+        let balances = |page: &Value| {
+            let movements = page["movements"].as_array().unwrap().iter();
+            movements.map(|one| one["balance"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let (mut shown, mut pages) = (Vec::new(), 0);
+        let mut next = String::new();
+        loop {
+            let page = page(&next);
+            shown.splice(0..0, balances(&page));
+            pages += 1;
+            let Some(place) = page["next"].as_str() else { break };
+            next = format!("&before={place}");
+        }
+        assert_eq!(
+            (pages, shown),
+            (3, ["-10.00", "-20.00", "-30.00", "-40.00", "-50.00"].map(str::to_owned).into())
+        );
+        let (status, refused) =
+            desk.call("GET", "/acme/accounts/bank/statement?before=yesterday", "", &Value::Null);
+        assert_eq!((status, &refused["code"]), (422, &json!("invalid_request")), "{refused}");
+        let told = desk.folder.run(&["ledger", "--tenant", "acme", "statement", "bank", "--limit", "2"]);
+        let told = told.assert(0, "there are earlier ones: --before ");
+        let place = told.err.split("--before ").nth(1).unwrap().trim().to_owned();
+        let earlier = ["ledger", "--tenant", "acme", "statement", "bank", "--limit", "1", "--before", &place];
+        desk.folder.run(&earlier).assert(0, "-30.00");
+    }
+}

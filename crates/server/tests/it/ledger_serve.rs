@@ -206,6 +206,8 @@ async fn a_queue_of_foreign_events_becomes_entries_and_dead_letters_with_their_r
     let expected: BTreeMap<_, _> = expected.map(|(id, class)| (id.to_owned(), class.to_owned())).into();
     assert_eq!(letters, expected);
     wait_for(&serving, "postrider_ledger_posted_total", 1);
+    // How far behind it is can be seen, and raises the same alert as that of any consumer.
+    serving.wait_for_metric(r#"postrider_consumer_lag_messages{consumer="ledger"} 0"#);
     noted("fis:ik:acme:evt_2", "FAILED");
     noted("fis:ik:acme:evt_1", "COMPLETED");
 

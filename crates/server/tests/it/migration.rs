@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::networked::servers;
 use super::process::{Folder, Serving};
 
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 [topology]
 preset = "smap"
 
@@ -25,7 +25,7 @@ fn publish(folder: &Folder) {
     folder.run(&["publish", "email.verification.requested", "--data", EMAIL]).assert(0, "");
 }
 
-fn standing(folder: &Folder) -> Value {
+pub(crate) fn standing(folder: &Folder) -> Value {
     folder.run(&["migration", "status", "--json"]).json()[0].clone()
 }
 
@@ -80,6 +80,7 @@ fn migrates(folder: &Folder, serving: &mut Serving) {
     folder.run(&["migration", "cutover", "--reason", "parity is proven"]).assert(0, "cutover since");
     publish(folder);
     folder.run(&["migration", "rollback"]).assert(0, "dual since");
+    folder.run(&["migration", "status"]).assert(0, "that was in an earlier phase");
     // What went to the new bus alone is copied.
     until_copied(folder, both + 1);
     folder.run(&["migration", "cutover", "--force"]).assert(2, "--reason");
@@ -110,6 +111,26 @@ async fn a_migration_goes_through_its_phases_on_servers() {
     migrates(&folder, &mut serving);
 }
 
+/// Of two relays on one database one streams and has every slot; the other waits, and obeys each phase all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_only_stands_by_obeys_too() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.write("postrider.toml", CONFIG);
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    let mut streams = folder.serve(&[]);
+    streams.wait_for("the relay streams");
+    let mut waits = folder.serve(&[]);
+    waits.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    waits.wait_for("deprecated exchange smtp_send_email_exc");
+    let settled = until(&folder, "settling", |standing| standing["settled"] == true);
+    assert_eq!(settled["relays"].as_array().map(Vec::len), Some(2), "{settled}");
+    compare(&folder);
+    until(&folder, "the last copy", |standing| standing["legacy"]["pending"] == 0);
+    folder.run(&["migration", "cutover"]).assert(0, "cutover since");
+    until(&folder, "settling", |standing| standing["settled"] == true);
+}
+
 #[test]
 fn the_variable_starts_it_once_and_the_stored_phase_decides() {
     let folder = Folder::new().with("ENABLE_DUAL_PUBLISH", "true");
@@ -132,7 +153,7 @@ fn the_variable_starts_it_once_and_the_stored_phase_decides() {
 }
 
 /// Waits until the migration says so.
-fn until(folder: &Folder, what: &str, so: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn until(folder: &Folder, what: &str, so: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..600 {
         let standing = standing(folder);
         if so(&standing) {
@@ -143,13 +164,13 @@ fn until(folder: &Folder, what: &str, so: impl Fn(&Value) -> bool) -> Value {
     panic!("{what} did not happen: {}", standing(folder));
 }
 
-fn post(serving: &Serving, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) fn post(serving: &Serving, path: &str, body: &Value) -> (u16, Value) {
     let (status, _, answer) = serving.http("POST", path, &[], &body.to_string());
     (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
 }
 
 /// Waits for the operation that an answer names.
-fn carried_out(serving: &Serving, (status, asked): (u16, Value), meanwhile: impl Fn()) -> Value {
+pub(crate) fn carried_out(serving: &Serving, (status, asked): (u16, Value), meanwhile: impl Fn()) -> Value {
     assert_eq!(status, 202, "{asked}");
     let path = format!("/v1/operations/{}", asked["operation"].as_str().unwrap());
     for _ in 0..600 {
@@ -199,38 +220,6 @@ async fn a_migration_goes_through_its_phases_over_http_on_servers() {
     let (folder, _database, _vhost) = servers().await;
     folder.run(&["db", "migrate"]).assert(0, "applied");
     migrates_over_http(&folder);
-}
-
-/// The old exchange and queue go, by a request.
-fn is_removed_over_http(folder: &Folder) {
-    folder.write("postrider.toml", CONFIG);
-    let mut serving = folder.serve(&[]);
-    serving.wait_for("serving");
-    assert_eq!(post(&serving, "/v1/migrations", &json!({})).0, 201);
-    let forced = json!({ "force": true, "reason": "nobody ever used it" });
-    assert_eq!(post(&serving, "/v1/migrations/old-bus/cutover", &json!({ "force": true })).0, 422);
-    assert_eq!(post(&serving, "/v1/migrations/old-bus/cutover", &forced).0, 200);
-    until(folder, "settling", |standing| standing["settled"] == true);
-    let done = carried_out(
-        &serving,
-        post(&serving, "/v1/migrations/old-bus/finish", &json!({ "reason": "week 4" })),
-        || {},
-    );
-    assert_eq!((&done["state"], &done["reason"]), (&json!("done"), &json!("week 4")), "{done}");
-    assert_eq!(standing(folder)["phase"], "finished");
-    assert_eq!(post(&serving, "/v1/migrations/old-bus/rollback", &json!({})).0, 409);
-}
-
-#[test]
-fn an_old_bus_that_nobody_uses_is_removed_over_http() {
-    is_removed_over_http(&Folder::new());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_old_bus_that_nobody_uses_is_removed_over_http_on_servers() {
-    let (folder, _database, _vhost) = servers().await;
-    folder.run(&["db", "migrate"]).assert(0, "applied");
-    is_removed_over_http(&folder);
 }
 
 /// Every publish is too slow here: copies are turned off, the new bus goes on, and a rollback makes up for them.

@@ -180,6 +180,14 @@ impl Serving {
         (status, serde_json::from_str(&body).unwrap())
     }
 
+    /// Signs in to the dashboard by pasting a token: the status, and the cookie with all it says.
+    pub(crate) fn sign_in(&self, token: &str) -> (u16, String) {
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        let (status, head, _) = self.http("POST", "/dashboard/login", &form, &format!("token={token}"));
+        let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
+        (status, cookie.unwrap_or_default().to_owned())
+    }
+
     /// A request that is never finished, for as long as the stream lives.
     pub(crate) fn hold_a_request(&self) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();

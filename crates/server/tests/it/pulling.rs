@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::grants::psql;
 use super::networked::servers;
-use super::process::Serving;
+use super::process::{Folder, Serving};
 use super::push::{ask, until};
 
 const CONFIG: &str = "[[queue]]\nname = 'jobs'\nbind = ['shop.job.*']\n[queue.retry]\nmax_retries = 3\ndelays = ['50ms']\n\
@@ -100,4 +100,17 @@ async fn any_process_settles_and_extends_a_lease() {
     let (id, attempt, token) = lease(&other, 60_000);
     assert_eq!((id.as_str(), attempt), ("left", 1));
     assert_eq!(tell("ack", json!({"leases": [token]})).0, 200);
+}
+
+/// A worker that asks once in a while and does not wait would be told each time that there is nothing.
+#[test]
+fn who_asks_first_gets_what_there_is_without_waiting() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    publish(&serving, "early");
+    serving.wait_for_metric("postrider_relay_published_total 1");
+    let given = ask(&serving, "POST", PATH, &json!({})).1;
+    assert_eq!(given["deliveries"][0]["id"], "early", "{given}");
 }

@@ -72,6 +72,21 @@ fn letters_are_grouped_listed_and_shown() {
 }
 
 #[test]
+fn other_statuses_are_other_groups() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", QUEUES);
+    let of = |number: u32, status: u32| {
+        let mut letter = letter(number, "billing", &format!("the endpoint answered {status}"));
+        letter["headers"]["x-final-status-code"] = json!({ "int": status });
+        letter.to_string()
+    };
+    folder.run_with(&["dlq", "import", "-"], &[of(0, 404), of(1, 404), of(2, 422)].join("\n")).assert(0, "3");
+    let groups = folder.run(&["dlq", "groups", "--json"]).assert(0, "").json();
+    let open: Vec<_> = groups["groups"].as_array().unwrap().iter().map(|group| &group["open"]).collect();
+    assert_eq!(open, [&json!(1), &json!(2)], "{groups}");
+}
+
+#[test]
 fn what_is_exported_is_imported_byte_for_byte() {
     let folder = with_letters(5);
     let exported = folder.run(&["dlq", "export"]).assert(0, "5 dead letters were written").out;
@@ -80,12 +95,17 @@ fn what_is_exported_is_imported_byte_for_byte() {
     other.run_with(&["dlq", "import", "-"], &exported).assert(0, "");
     assert_eq!(other.run(&["dlq", "export"]).assert(0, "").out, exported);
     other.run_with(&["dlq", "import", "-"], "{\"key\": 1}").assert(2, "line 1 is no exported dead letter");
+    let (cut, most) = (Folder::new(), &exported[..exported.len() - 9]);
+    cut.run_with(&["dlq", "import", "-", "--dry-run"], most).assert(2, "nothing was stored");
+    cut.run_with(&["dlq", "import", "-"], most).assert(2, "the 4 before it are stored");
+    assert_eq!(cut.run(&["dlq", "ls", "--json"]).json()["letters"].as_array().unwrap().len(), 4);
 }
 
 #[test]
 fn bulk_changes_ask_first_and_say_what_they_will_do() {
     let folder = with_letters(3);
     folder.run(&["dlq", "replay"]).assert(2, "say which dead letters");
+    folder.run(&["dlq", "discard", "1", "999", "--yes"]).assert(2, "there is no dead letter 999; nothing");
     folder.run(&["dlq", "discard", "--all"]).assert(2, "add --yes");
     folder.run(&["dlq", "discard", "--all", "--rate", "0", "--yes"]).assert(2, "--rate must be");
     let plan = folder.run(&["dlq", "discard", "--all", "--rate", "1", "--dry-run", "--json"]).json();
@@ -106,6 +126,7 @@ fn bulk_changes_ask_first_and_say_what_they_will_do() {
     folder.run(&["ops", "get", gone]).assert(2, "there is no operation");
     folder.run(&["dlq", "discard", "--all", "--yes"]).assert(0, "1 done");
     folder.run(&["dlq", "discard", "--all", "--yes"]).assert(0, "nothing was changed");
+    folder.run(&["dlq", "discard", "1", "--yes"]).assert(0, "dead letter 1 is discarded already");
 }
 
 #[test]
@@ -243,6 +264,22 @@ fn an_operation_is_left_gone_on_with_and_cancelled() {
 }
 
 #[test]
+fn what_a_killed_process_left_is_gone_on_with() {
+    let folder = with_letters(2);
+    let killed = folder.start(&["dlq", "discard", "--all", "--yes", "--rate", "0.4"]);
+    let id = loop {
+        let listed = folder.run(&["ops", "ls", "--json"]).json();
+        if listed[0]["done"] == 1 {
+            break listed[0]["id"].as_str().unwrap().to_owned();
+        }
+    };
+    killed.signal(Signal::KILL);
+    let _ = killed.ended();
+    // Its lease still runs.
+    folder.run(&["ops", "resume", &id]).assert(0, "2 done");
+}
+
+#[test]
 fn a_rule_replays_what_it_matches_while_somebody_serves() {
     let folder = with_letters(2);
     let rule = "[[triage.rule]]\nname = 'accounts'\nevery = '1h'\nqueue = 'billing'\ntext = 'has no account'\nrate = 100\n";
@@ -276,6 +313,7 @@ fn what_is_not_collected_is_worked_on_in_its_queue() {
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
     folder.run(&["dlq", "ls", "--in-queue", "billing"]).assert(2, "are collected");
+    folder.run(&["dlq", "ls", "--text", "nowhere"]).assert(0, "strict are not collected: --in-queue strict");
     folder.run(&["dlq", "ls", "--in-queue", "unknown"]).assert(2, "is known for unknown");
     let groups = folder.run(&["dlq", "groups", "--in-queue", "strict", "--json"]).assert(0, "").json();
     assert_eq!((&groups[0]["messages"], groups.as_array().unwrap().len()), (&json!(2), 1), "{groups}");

@@ -70,6 +70,7 @@ async fn a_version_that_breaks_with_this_one_is_refused() {
     execute(&database.url, migration("max(version) + 1")).await;
     folder.run(&["serve"]).assert(1, "upgrade the binary");
     folder.run(&["db", "migrate"]).assert(1, "upgrade the binary");
+    folder.run(&["publish", "shop.order.placed", "--data", "{}"]).assert(1, "upgrade the binary");
     execute(&database.url, "UPDATE postrider.schema_version SET works_with = NULL".to_owned()).await;
     folder.run(&["serve"]).assert(1, "upgrade the binary");
 }

@@ -264,8 +264,10 @@ impl Process {
             Some(file) => file,
             None => File::create(stage.folder.join(format!("{}.log", self.name.replace(' ', "-"))))?,
         };
-        let mut command = Command::new(&self.program);
-        command.args(&self.words).current_dir(&stage.folder).kill_on_drop(true);
+        // It ends with us, however we end: whoever interrupts a run finds nothing left of it. `setpriv` becomes what it starts.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(&self.program).args(&self.words);
+        command.current_dir(&stage.folder).kill_on_drop(true);
         command.envs(stage.environment.iter().map(|(name, value)| (*name, value)));
         command.envs(extra.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file.try_clone()?);

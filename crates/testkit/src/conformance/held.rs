@@ -6,7 +6,8 @@ use bytes::Bytes;
 use postrider::broker::{HeaderValue, Message};
 use postrider::envelope::OrderingKey;
 use postrider::store::{
-    Admission, Arrival, Backend, DeadLetter, Held, HeldEvent, HeldState, Inbox as _, Store as _,
+    Admission, Arrival, Backend, DeadLetter, Held, HeldEvent, HeldState, HeldStep, Inbox as _, Store as _,
+    Traces,
 };
 use postrider::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey};
 use postrider::{EventId, Payload};
@@ -69,6 +70,19 @@ pub async fn a_held_event_comes_back_whole<F: StoreFixture>(fixture: &F) {
     store.hold_head(&mail(), held.clone()).await.unwrap();
     let claimed = store.claim_held(&mail(), "me", LEASE, 100).await.unwrap();
     assert_eq!(claimed, [held]);
+}
+
+/// Who asks for an event finds it also while it is held.
+pub async fn a_trace_says_behind_whom_an_event_is_held<F: StoreFixture<Store: Traces>>(fixture: &F) {
+    let store = fixture.store().await;
+    store.hold(&mail(), vec![event("a1", "a"), event("b1", "b"), event("a2", "a")]).await.unwrap();
+    for (held, head) in [("a1", "a1"), ("a2", "a1"), ("b1", "b1")] {
+        let trace = store.trace(&id(held)).await.unwrap();
+        assert_eq!(trace.held, [HeldStep { consumer: "mail".to_owned(), head: head.to_owned() }], "{held}");
+    }
+    let_go(&store, "a1").await;
+    assert!(store.trace(&id("a1")).await.unwrap().held.is_empty());
+    assert_eq!(store.trace(&id("a2")).await.unwrap().held[0].head, "a2");
 }
 
 /// One head a key, the next when the one before is gone.

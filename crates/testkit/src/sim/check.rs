@@ -6,8 +6,9 @@ use std::fmt;
 use postrider::store::OutboxStatus;
 
 use super::database::JOB_ITEMS;
+use super::handling::{Trouble, trouble};
 use super::operation::ITEMS;
-use super::process::{CONSUMERS, ClientLog, Trouble, trouble};
+use super::process::{CONSUMERS, ClientLog};
 use super::world::World;
 
 /// What was wrong. All empty: nothing.

@@ -8,9 +8,7 @@ use postrider::consumer::{Concurrency, Consumer, ConsumerConfig};
 use postrider::dead_letter::Collector;
 use postrider::dedup::{Accelerator, AcceleratorConfig};
 use postrider::envelope::{EventId, Ordering, OrderingKey, wire};
-use postrider::handler::{Incoming, handler_fn};
 use postrider::operation::{Runner, RunnerConfig};
-use postrider::registry::Registry;
 use postrider::relay::{Backoff, Relay, RelayConfig, RelayMode};
 use postrider::settlement::RetryPolicy;
 use postrider::store::{OperationKind, Outbox as _, Store as _, StoreError};
@@ -22,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::broker::SimBroker;
 use super::cache::SimCache;
-use super::database::{Effect, JOB_ITEMS};
 use super::flaw::Flaw;
+use super::handling::handlers;
 use super::operation::Send;
 use super::shape::Shape;
 use super::store::SimStore;
@@ -33,8 +31,6 @@ use super::world::Port;
 pub(super) const CONSUMERS: [&str; 2] = ["free", "ordered"];
 /// The client's writers; the last has no keys.
 const WRITERS: usize = 3;
-/// So many events of each writer with keys are items of the job.
-const ITEMS_EACH: u64 = (JOB_ITEMS / 2) as u64;
 
 /// What runs, by its number.
 pub(super) const CLIENT: usize = 0;
@@ -145,20 +141,8 @@ async fn consume(port: Port, stage: Arc<Stage>, stop: CancellationToken) {
     let limit = Duration::from_hours(1);
     let config = AcceleratorConfig { limit, connect_limit: limit, ..AcceleratorConfig::default() };
     let accelerator = Accelerator::start(Arc::new(SimCache(port)), clock.clone(), config).await;
+    let batches = store.0.world().shape.batches;
     for (name, service) in &stage.services {
-        let writes = store.clone();
-        let apply = handler_fn::<SimStore, _>(move |tx, event| {
-            let store = writes.clone();
-            Box::pin(async move {
-                let effect = effect(event)?;
-                let is_item = effect.key.is_some() && effect.number < ITEMS_EACH;
-                store.write_effect(tx, effect).await?;
-                if event.consumer.as_str() == "free" && is_item {
-                    store.mark_item(tx, &event.envelope.id, job_done()?).await?;
-                }
-                judge(event)
-            })
-        });
         let config = ConsumerConfig {
             prefetch: 8,
             concurrency: Concurrency::fixed(4),
@@ -166,14 +150,13 @@ async fn consume(port: Port, stage: Arc<Stage>, stop: CancellationToken) {
             poll_interval: Duration::from_secs(5),
             ..ConsumerConfig::default()
         };
-        let handlers = Registry::new().on("#", apply);
         let consumer = Consumer::new(
             store.clone(),
             broker.clone(),
             clock.clone(),
             name.clone(),
             service.clone(),
-            handlers,
+            handlers(&store, batches),
         );
         let consumer = Arc::new(consumer.config(config).accelerated(&accelerator));
         let collector =
@@ -192,46 +175,6 @@ async fn consume(port: Port, stage: Arc<Stage>, stop: CancellationToken) {
             }
         });
     }
-}
-
-fn effect(event: &Incoming) -> Result<Effect, Failure> {
-    let payload: serde_json::Value = event.envelope.payload.parse()?;
-    Ok(Effect {
-        consumer: event.consumer.to_string(),
-        event: event.envelope.id.clone(),
-        key: event.envelope.ordering_key.clone(),
-        number: payload["number"].as_u64().unwrap_or(0),
-    })
-}
-
-/// What the handler makes of an event: its number says so.
-fn judge(event: &Incoming) -> Result<(), Failure> {
-    match trouble(&event.envelope.id) {
-        Trouble::Flaky if event.attempt < 2 => Err(Failure::transient("not yet")),
-        Trouble::Rejected => Err(Failure::permanent("no such account")),
-        _ => Ok(()),
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
-    None,
-    Flaky,
-    Rejected,
-}
-
-/// Of each writer's events the second fails once, and the last of the keyless ones is rejected.
-pub(super) fn trouble(event: &EventId) -> Trouble {
-    match event.as_str().split_once('-') {
-        Some(("2", "3")) => Trouble::Rejected,
-        Some((_, "1")) => Trouble::Flaky,
-        _ => Trouble::None,
-    }
-}
-
-/// Tells that the job is done.
-fn job_done() -> Result<Event, Failure> {
-    Event::new("sim.job.done").and_then(|event| event.id("job-done")).map_err(Failure::permanent)
 }
 
 fn event(writer: u64, number: u64) -> Result<Event, Failure> {

@@ -179,7 +179,15 @@ impl Inbox for SimStore {
                         admissions.push(admission);
                         continue;
                     }
-                    let admission = look_up(world, &name, &arrival);
+                    let again = marks.iter().find_map(|mark| match mark {
+                        Write::Mark(_, event, hash) if *event == arrival.event_id => Some(*hash),
+                        _ => None,
+                    });
+                    let admission = match again {
+                        None => look_up(world, &name, &arrival),
+                        Some(hash) if hash == arrival.payload_hash => Admission::Duplicate(None),
+                        Some(_) => Admission::Conflict,
+                    };
                     if admission == Admission::New {
                         marks.push(Write::Mark(name.clone(), arrival.event_id, arrival.payload_hash));
                     }

@@ -193,31 +193,6 @@ async fn servers(version: RabbitVersion, at: At) {
     stage.play(at, broker).await;
 }
 
-macro_rules! steps {
-    ($($name:ident: $at:expr),* $(,)?) => {
-        mod on_one_file {
-            use super::{At, ChunkStep, DieAt};
-
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::embedded($at).await;
-            })*
-        }
-        steps!(@on_servers Packaged: $($name: $at),*);
-        steps!(@on_newer_servers Newer: $($name: $at),*);
-    };
-    (@$module:ident $version:ident: $($name:ident: $at:expr),*) => {
-        mod $module {
-            use super::{At, ChunkStep, DieAt};
-
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::servers(super::RabbitVersion::$version, $at).await;
-            })*
-        }
-    };
-}
-
 steps!(
     dies_with_letters_off_the_list: At::Chunk(ChunkStep::Taken),
     dies_before_the_commit_of_corrected_letters: At::Chunk(ChunkStep::Worked),

@@ -167,31 +167,6 @@ async fn servers(version: RabbitVersion, at: Option<DieAt>) {
     stage.play(at, broker).await;
 }
 
-macro_rules! steps {
-    ($($name:ident: $at:expr),* $(,)?) => {
-        mod on_one_file {
-            use super::DieAt;
-
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::embedded($at).await;
-            })*
-        }
-        steps!(@on_servers Packaged: $($name: $at),*);
-        steps!(@on_newer_servers Newer: $($name: $at),*);
-    };
-    (@$module:ident $version:ident: $($name:ident: $at:expr),*) => {
-        mod $module {
-            use super::DieAt;
-
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::servers(super::RabbitVersion::$version, $at).await;
-            })*
-        }
-    };
-}
-
 steps!(
     dies_with_dead_letters_in_hand: Some(DieAt::Received),
     dies_between_storing_and_acking: Some(DieAt::Stored),

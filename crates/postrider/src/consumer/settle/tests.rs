@@ -99,3 +99,15 @@ async fn whoever_is_told_to_stop_leaves_the_delivery_unacked() {
     let (sent, pauses) = publish(usize::MAX, Duration::from_mins(1)).await;
     assert!(!sent && pauses.starts_with(&[1, 2, 10, 10]), "{pauses:?}");
 }
+
+/// A task is copied when it is begun, with the room for all that it may ever do.
+#[test]
+fn what_an_attempt_hardly_ever_does_takes_no_room_in_its_task() {
+    fn size<'a, S: ConsumerStore, F: Future + 'a>(
+        _: impl Fn(&'a Consumer<S>, &'a Arrived, &'a CancellationToken) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+    let bytes = size::<Sqlite, _>(Consumer::deliver);
+    assert!(bytes <= 4096, "{bytes} bytes");
+}

@@ -19,7 +19,7 @@ fn dead(headers: &[(&str, HeaderValue)], id: Option<&str>) -> DeadLetter {
         receipt: Receipt { epoch: 0, tag: 0 },
     };
     let service = ServiceQueue::new("mail", RetryPolicy::default()).unwrap();
-    letter(&delivery, &service, Timestamp::from_second(1_800_000_000).unwrap(), FRESH)
+    letter(delivery, &service, Timestamp::from_second(1_800_000_000).unwrap(), FRESH).1
 }
 
 fn x_death(reason: &str, queue: &str, at: u64) -> (&'static str, HeaderValue) {

@@ -94,11 +94,10 @@ pub(super) enum Told {
     Nothing,
 }
 
-/// Knows the table's columns, and when the transaction under way was committed.
+/// Knows the table's columns.
 #[derive(Default)]
 pub(super) struct Decoder {
     columns: Vec<Column>,
-    committed_at: i64,
 }
 
 /// Which of [`NAMES`] a column is, and its type.
@@ -124,11 +123,6 @@ impl Decoder {
     /// Reads one message.
     pub(super) fn read(&mut self, mut message: Bytes) -> Told {
         match message.try_get_u8() {
-            // Its last position in the log, then when it was committed.
-            Ok(b'B') if message.len() >= 16 => {
-                self.committed_at = message.slice(8..).get_i64();
-                Told::Nothing
-            }
             // Flags and the commit's own position, then where it ends.
             Ok(b'C') if message.len() >= 17 => Told::Committed(LogPosition(message.slice(9..).get_u64())),
             Ok(b'R') => {
@@ -150,13 +144,14 @@ impl Decoder {
     fn row(&self, message: Bytes) -> Result<Option<OutboxRow>, (i64, Unreadable)> {
         let cells = self.cells(message).map_err(|error| (0, error))?;
         let position = cells.number(Col::Position).map_err(|error| (0, error))?;
-        self.due_row(&cells, position).map_err(|error| (position, error))
+        Self::due_row(&cells, position).map_err(|error| (position, error))
     }
 
-    fn due_row(&self, cells: &Cells, position: i64) -> Result<Option<OutboxRow>, Unreadable> {
+    fn due_row(cells: &Cells, position: i64) -> Result<Option<OutboxRow>, Unreadable> {
         let (created_at, available_at) = (cells.number(Col::CreatedAt)?, cells.number(Col::AvailableAt)?);
-        let due = available_at <= created_at && available_at <= self.committed_at;
-        if !due || cells.text(Col::Status)? != "pending" {
+        // A time of its own, not one that the clock of its service made: see the claim of new rows.
+        let scheduled = available_at > created_at;
+        if scheduled || cells.text(Col::Status)? != "pending" {
             return Ok(None);
         }
         outbox_row(cells, RowId { position, created_at: time(created_at, Col::CreatedAt)? }).map(Some)

@@ -16,7 +16,7 @@ use super::frame;
 use super::method::{self, Id, Method};
 use super::state::{Arrived, State};
 use super::wire::Reader;
-use crate::broker::{Headers, Outgoing};
+use crate::broker::Headers;
 
 /// A channel. Closed in good order when the last handle is dropped.
 #[derive(Clone)]
@@ -173,13 +173,8 @@ impl Channel {
         exchange: &str,
         key: &str,
     ) -> Result<(), Error> {
-        let method = Method::new(method::QUEUE_BIND)
-            .u16(0)
-            .short("the queue name", queue)?
-            .short("the exchange name", exchange)?
-            .short("the binding key", key)?
-            .bits([false])
-            .table(&Headers::new())?;
+        let method =
+            binding(method::QUEUE_BIND, queue, exchange, key)?.bits([false]).table(&Headers::new())?;
         self.ask(method, method::QUEUE_BIND_OK).await.map(|_| ())
     }
 
@@ -189,12 +184,7 @@ impl Channel {
         exchange: &str,
         key: &str,
     ) -> Result<(), Error> {
-        let method = Method::new(method::QUEUE_UNBIND)
-            .u16(0)
-            .short("the queue name", queue)?
-            .short("the exchange name", exchange)?
-            .short("the binding key", key)?
-            .table(&Headers::new())?;
+        let method = binding(method::QUEUE_UNBIND, queue, exchange, key)?.table(&Headers::new())?;
         self.ask(method, method::QUEUE_UNBIND_OK).await.map(|_| ())
     }
 
@@ -254,16 +244,8 @@ impl Channel {
         self.0.state.confirms(Confirms::begin);
     }
 
-    /// Puts a message on the pile, or says why no RabbitMQ would take it.
-    pub(in crate::rabbitmq) fn pile(&self, pile: &mut Pile, outgoing: &Outgoing) -> Result<(), String> {
-        let frame_max = self.0.shared.agreed.frame_max;
-        frame::put_publish(&mut pile.bytes, self.0.state.id(), outgoing, frame_max)?;
-        pile.messages += 1;
-        Ok(())
-    }
-
-    /// The same with properties as they came; `to` is the exchange and the routing key.
-    pub(in crate::rabbitmq) fn pile_as_is(
+    /// Puts a message on the pile, or says why no RabbitMQ would take it. `to` is the exchange and the routing key.
+    pub(in crate::rabbitmq) fn pile(
         &self,
         pile: &mut Pile,
         to: (&[u8], &[u8]),
@@ -271,7 +253,7 @@ impl Channel {
         body: &[u8],
     ) -> Result<(), String> {
         let frame_max = self.0.shared.agreed.frame_max;
-        frame::put_content(&mut pile.bytes, self.0.state.id(), to, content, body, frame_max)?;
+        frame::put_publish(&mut pile.bytes, self.0.state.id(), to, content, body, frame_max)?;
         pile.messages += 1;
         Ok(())
     }
@@ -300,6 +282,13 @@ impl Channel {
         state.ask(shared, &method, answer, sender)?;
         receiver.await.unwrap_or_else(|_| Err(state.why_over()))
     }
+}
+
+/// What binding and unbinding begin with.
+fn binding(id: Id, queue: &str, exchange: &str, key: &str) -> Result<Method, Error> {
+    let method =
+        Method::new(id).u16(0).short("the queue name", queue)?.short("the exchange name", exchange)?;
+    Ok(method.short("the binding key", key)?)
 }
 
 impl Handle {

@@ -6,7 +6,6 @@ use super::Error;
 use super::content::Content;
 use super::method::{self, Method};
 use super::wire::{TooLong, sized};
-use crate::broker::Outgoing;
 
 pub(super) const METHOD: u8 = 1;
 pub(super) const HEADER: u8 = 2;
@@ -20,6 +19,10 @@ const BEFORE: usize = 7;
 pub(super) const AROUND: usize = BEFORE + 1;
 /// Says that we are alive.
 pub(super) const I_AM_HERE: [u8; AROUND] = [HEARTBEAT, 0, 0, 0, 0, 0, 0, END];
+
+/// What RabbitMQ may add to the headers of a message that filled a frame when it was published: `x-death`, `x-delivery-count` and the
+/// like. It sends them in one frame all the same, larger than it agreed to.
+const ADDED: usize = 1 << 20;
 
 /// A frame that has arrived.
 #[derive(Debug)]
@@ -35,7 +38,8 @@ pub(super) fn take(arrived: &mut BytesMut, frame_max: usize) -> Result<Option<Fr
         return Ok(None);
     };
     let size = u32::from_be_bytes([s1, s2, s3, s4]) as usize;
-    if !matches!(kind, METHOD | HEADER | BODY | HEARTBEAT) || size + AROUND > frame_max {
+    let most = if kind == HEADER { frame_max.saturating_add(ADDED) } else { frame_max };
+    if !matches!(kind, METHOD | HEADER | BODY | HEARTBEAT) || size + AROUND > most {
         return Err(Error::NotUnderstood(format!("a frame of type {kind} with {size} bytes")));
     }
     if arrived.len() < size + AROUND {
@@ -61,23 +65,12 @@ pub(super) fn put<T>(out: &mut Vec<u8>, kind: u8, channel: u16, inside: impl FnO
     told
 }
 
-/// Writes a message that is published: what to do with it, its properties, and its body in as many frames as it takes.
+/// Writes a message that is published: where to (exchange and routing key), its properties, and its body in as many frames as it
+/// takes.
 ///
 /// An error says why no RabbitMQ would take it, and leaves what was written before as it was: a property or header name over
 /// 255 bytes, or more headers than one frame holds, which would close the connection and not the channel.
 pub(super) fn put_publish(
-    out: &mut Vec<u8>,
-    channel: u16,
-    outgoing: &Outgoing,
-    frame_max: usize,
-) -> Result<(), String> {
-    let Outgoing { exchange, routing_key, message } = outgoing;
-    let address = (exchange.as_str().as_bytes(), routing_key.as_str().as_bytes());
-    put_content(out, channel, address, &Content::of(message), &message.body, frame_max)
-}
-
-/// The same for a message in parts; `to` is the exchange and the routing key.
-pub(super) fn put_content(
     out: &mut Vec<u8>,
     channel: u16,
     (exchange, key): (&[u8], &[u8]),
@@ -123,16 +116,22 @@ pub(super) fn put_method(out: &mut Vec<u8>, channel: u16, method: &Method) {
 mod tests {
     use super::*;
     use crate::broker::{HeaderValue, Headers, Message, Properties};
-    use crate::topology::{ExchangeName, RoutingKey};
 
     const FRAME_MAX: usize = 4096;
 
-    fn outgoing(message: Message) -> Outgoing {
-        Outgoing {
-            exchange: ExchangeName::new("orders").unwrap(),
-            routing_key: RoutingKey::new("order.created").unwrap(),
-            message,
-        }
+    fn put_message(out: &mut Vec<u8>, channel: u16, message: &Message) -> Result<(), String> {
+        let to = (&b"orders"[..], &b"order.created"[..]);
+        put_publish(out, channel, to, &Content::of(message), &message.body, FRAME_MAX)
+    }
+
+    #[test]
+    fn headers_that_the_broker_added_to_are_taken_beyond_the_agreed_size() {
+        let mut out = Vec::new();
+        put(&mut out, HEADER, 1, |out| out.resize(out.len() + FRAME_MAX + 500, 0));
+        let mut arrived = BytesMut::from(&out[..]);
+        assert_eq!(take(&mut arrived, FRAME_MAX).unwrap().unwrap().payload.len(), FRAME_MAX + 500);
+        out[0] = BODY;
+        assert!(take(&mut BytesMut::from(&out[..]), FRAME_MAX).is_err());
     }
 
     #[test]
@@ -140,7 +139,7 @@ mod tests {
         let body = vec![7; 10_000];
         let message = Message { body: body.clone().into(), ..Message::default() };
         let mut out = Vec::new();
-        put_publish(&mut out, 3, &outgoing(message), FRAME_MAX).unwrap();
+        put_message(&mut out, 3, &message).unwrap();
         let mut arrived = BytesMut::from(&out[..]);
         let mut frames = Vec::new();
         while let Some(frame) = take(&mut arrived, FRAME_MAX).unwrap() {
@@ -156,7 +155,7 @@ mod tests {
     #[test]
     fn a_frame_is_taken_when_it_is_whole_however_its_bytes_arrive() {
         let mut out = Vec::new();
-        put_publish(&mut out, 1, &outgoing(Message::default()), FRAME_MAX).unwrap();
+        put_message(&mut out, 1, &Message::default()).unwrap();
         let mut arrived = BytesMut::new();
         let mut taken = 0;
         for byte in &out {
@@ -173,13 +172,13 @@ mod tests {
             ..Message::default()
         };
         let mut out = b"before".to_vec();
-        let why = put_publish(&mut out, 1, &outgoing(long), FRAME_MAX).unwrap_err();
+        let why = put_message(&mut out, 1, &long).unwrap_err();
         assert!(why.contains("message_id has 256 bytes"), "{why}");
         let wide = Message {
             headers: Headers::from([("big".into(), HeaderValue::Text("x".repeat(FRAME_MAX)))]),
             ..Message::default()
         };
-        let why = put_publish(&mut out, 1, &outgoing(wide), FRAME_MAX).unwrap_err();
+        let why = put_message(&mut out, 1, &wide).unwrap_err();
         assert!(why.contains("one frame"), "{why}");
         assert_eq!(out, b"before");
     }

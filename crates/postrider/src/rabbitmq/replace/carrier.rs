@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::broker::{BrokerError, BrokerErrorKind, HeaderValue, Headers};
-use crate::rabbitmq::amqp::confirms::Heard;
 use crate::rabbitmq::amqp::content::{Content, Table};
 use crate::rabbitmq::amqp::wire::Malformed;
-use crate::rabbitmq::amqp::{Arrived, Channel, Consumer, Error, Pile, Settlement, table};
+use crate::rabbitmq::amqp::{Arrived, Channel, Consumer, Error, Settlement, table};
 use crate::rabbitmq::line::Line;
+use crate::rabbitmq::sending::Sending;
 use crate::rabbitmq::{fault, lanes};
 
 /// Unsettled messages on the way.
@@ -22,8 +22,6 @@ const PREFETCH: u16 = 1000;
 const BATCH: usize = 500;
 /// The same in bytes.
 const BATCH_BYTES: usize = 16 << 20;
-/// What is handed to the connection at a time.
-const PILE: usize = 64 << 10;
 
 /// Where a message was published to first, while it is carried.
 pub(in crate::rabbitmq) const EXCHANGE: &str = "x-postrider-exchange";
@@ -106,35 +104,31 @@ impl Carrier {
 
     /// Every one confirmed, or an error: then none is acked, and all of them come again.
     async fn publish(&self, batch: &[Arrived]) -> Result<(), BrokerError> {
+        let what = format!("exchange {}", self.exchange);
+        let refused = |error| fault::asking("publish to", &what, error);
+        let publishing = async {
+            let mut sending = Sending::begin(&self.publishing);
+            for arrived in batch {
+                let (_, content) = Content::read(&arrived.header)?;
+                let headers = relabelled(&content, arrived, self.way)?;
+                let content = on_its_way(content, &headers, self.way);
+                let to = (self.exchange.as_bytes(), &arrived.routing_key[..]);
+                sending.add_as_is(to, &content, &arrived.body).await.map_err(Error::Unfit)?;
+            }
+            Ok(sending.finish().await)
+        };
         let limit = self.limit.max(Duration::from_secs(30));
-        let Ok(published) = timeout(limit, self.publish_all(batch)).await else {
+        let Ok(published) = timeout(limit, publishing).await else {
             return Err(late("confirm what was moved"));
         };
-        let what = format!("exchange {}", self.exchange);
-        published.map_err(|error| fault::asking("publish to", &what, error))?;
-        let (heard, returned) = self.publishing.told();
-        if !returned.is_empty() || heard.iter().any(|heard| *heard != Heard::Ack) {
+        let (confirms, ended) = published.map_err(refused)?;
+        if let Some(error) = ended {
+            return Err(refused(error));
+        }
+        if !confirms.returned.is_empty() || !confirms.channel_is_sound() {
             return Err(lost("RabbitMQ did not take a message that was moved; it is still where it was"));
         }
         Ok(())
-    }
-
-    async fn publish_all(&self, batch: &[Arrived]) -> Result<(), Error> {
-        self.publishing.begin_batch();
-        let mut pile = Pile::default();
-        for arrived in batch {
-            let (_, content) = Content::read(&arrived.header)?;
-            let headers = relabelled(&content, arrived, self.way)?;
-            let content = on_its_way(content, &headers, self.way);
-            let to = (self.exchange.as_bytes(), &arrived.routing_key[..]);
-            self.publishing.pile_as_is(&mut pile, to, &content, &arrived.body).map_err(Error::Unfit)?;
-            if pile.bytes() >= PILE {
-                self.publishing.publish(&pile).await?;
-                pile.clear();
-            }
-        }
-        self.publishing.publish(&pile).await?;
-        self.publishing.until_unheard(0).await
     }
 
     /// Stops. What was not carried goes back to the queue it came from.
@@ -167,8 +161,9 @@ fn relabelled(content: &Content<'_>, arrived: &Arrived, way: Way) -> Result<Rela
             continue;
         }
         if is(EXPIRATION) && (way == Way::Back || content.expiration.is_some()) {
-            // The name with its length, the type, four bytes of length, the text.
-            labels.expiration = entry.get(name.len() + 6..).map(<[u8]>::to_vec);
+            // The name with its length, the type, four bytes of length, the text. Of another type it is not ours.
+            let text = entry.get(name.len() + 6..).filter(|_| entry[name.len() + 1] == b'S');
+            labels.expiration = text.map(<[u8]>::to_vec);
             continue;
         }
         labels.table.extend_from_slice(entry);

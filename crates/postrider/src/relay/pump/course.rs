@@ -61,6 +61,11 @@ impl Obeyed {
         }
     }
 
+    /// Nothing goes out before the next look.
+    pub(super) fn look_first(&mut self) {
+        self.known = false;
+    }
+
     pub(super) fn begin_again(&mut self) {
         (self.looking, self.known) = (false, false);
         self.halves.clear();
@@ -78,10 +83,12 @@ impl<S: Outbox> Pump<S> {
         self.obeyed.known && self.obeyed.next.is_none()
     }
 
-    /// Looks again when it is time, and takes up what it was told when nothing is in flight.
+    /// Looks again when it is time, and takes up what it was told when nothing is in flight. So does a relay that has nothing to publish:
+    /// a phase is settled only when every relay obeys it.
     pub(super) fn look_at_course(&mut self) {
         self.take_up();
-        if self.obeyed.looking || !self.is_leased() {
+        // What it was told already comes first: until that is taken up, another look would only follow on the last one at once.
+        if self.obeyed.looking || self.obeyed.next.is_some() || !self.is_counted() {
             return;
         }
         self.obeyed.looking = true;

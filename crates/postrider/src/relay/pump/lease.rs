@@ -16,6 +16,10 @@ impl<S: Outbox> Pump<S> {
     pub(super) fn leased(&mut self, until: Duration, slots: Result<Vec<SlotLease>, StoreError>) {
         match slots {
             Ok(slots) => {
+                if !self.is_counted() {
+                    // While it was not, a phase may have been settled without it.
+                    self.obeyed.look_first();
+                }
                 self.leased_until = until;
                 let held: HashSet<_> = slots.into_iter().collect();
                 let lost: HashSet<_> = self.held.difference(&held).map(|lease| lease.slot).collect();
@@ -41,6 +45,11 @@ impl<S: Outbox> Pump<S> {
 
     /// A relay that was paused beyond its lease stops here: another may have taken over.
     pub(super) fn is_leased(&self) -> bool {
-        !self.held.is_empty() && self.now() < self.leased_until
+        !self.held.is_empty() && self.is_counted()
+    }
+
+    /// Others count it among the relays that live, though it may have no slot: beside one that streams nobody has.
+    pub(super) fn is_counted(&self) -> bool {
+        self.now() < self.leased_until
     }
 }

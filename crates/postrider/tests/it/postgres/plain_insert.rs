@@ -107,12 +107,60 @@ async fn what_no_relay_could_publish_is_refused_at_the_insert() {
             "id, aggregate_type, event_type, payload, target_queue",
             "'1', 'order', 'created', '{}', ''".to_owned(),
         ),
+        (
+            "id, aggregate_type, event_type, payload, created_at",
+            "'1', 'order', 'created', '{}', 'infinity'".to_owned(),
+        ),
+        (
+            "id, aggregate_type, event_type, payload, available_at",
+            "'1', 'order', 'created', '{}', 'infinity'".to_owned(),
+        ),
+        (
+            "id, aggregate_type, event_type, payload, occurred_at",
+            "'1', 'order', 'created', '{}', '30000-01-01'".to_owned(),
+        ),
     ] {
         let sql = format!("INSERT INTO postrider.event_outbox ({columns}) VALUES ({values})");
         let refused = sqlx::query(AssertSqlSafe(sql.clone())).execute(postgres.pool()).await;
         let code = refused.expect_err(&sql).into_database_error().unwrap().code().unwrap().into_owned();
         assert_eq!(code, "23514", "{sql}");
     }
+}
+
+#[tokio::test]
+async fn rows_with_times_that_nobody_can_read_get_others_when_the_schema_is_brought_up_to_date() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, "ALTER TABLE postrider.event_outbox DROP CONSTRAINT times_are_of_years_1_to_9999")
+        .await
+        .unwrap();
+    execute(
+        &postgres,
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at, occurred_at) \
+         VALUES ('1', 'order', 'created', '{}', 'infinity', now()), ('2', 'order', 'created', '{}', now(), '-infinity')",
+    )
+    .await
+    .unwrap();
+    let migration = include_str!("../../../../../migrations/postgres/0033_outbox_times.sql");
+    sqlx::raw_sql(migration).execute(postgres.pool()).await.unwrap();
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    assert_eq!(ids(&claim(&postgres, &a).await), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn what_a_service_with_a_clock_ahead_writes_is_due_at_once() {
+    let (postgres, _database) = store().await;
+    execute(
+        &postgres,
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at, available_at) VALUES \
+         ('ahead', 'order', 'created', '{}', now() + interval '10 min', now() + interval '10 min'), \
+         ('scheduled', 'order', 'created', '{}', now(), now() + interval '10 min')",
+    )
+    .await
+    .unwrap();
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    assert_eq!(ids(&claim(&postgres, &a).await), ["ahead"]);
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! What a new consumer costs while PostgreSQL's statistics do not know it: each question reads what it asks for, not all there is.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use postrider::envelope::OrderingKey;
 use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::store::{
-    CopyResult, DualPublishing as _, Held as _, Inbox as _, LetterFilter, LetterQuery, Replays as _, SCANNED,
-    Triage as _, Turn,
+    Claim, CopyResult, DualPublishing as _, Held as _, Inbox as _, LetterFilter, LetterQuery, NewOperation,
+    OperationKind, Operations as _, Replays as _, SCANNED, Triage as _, Turn,
 };
 use postrider::topology::{ConsumerName, QueueName};
 use postrider::{Clock, EventId, Store as _};
@@ -156,4 +158,44 @@ async fn a_page_of_letters_that_were_just_stored_reads_what_it_shows() {
     let (read, shown) = page(&store, text).await;
     assert_eq!(shown, 0);
     assert!(read < 2 * i64::from(SCANNED) + FEW, "{read} letters were read for a text that is nowhere");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_of_an_operation_reads_its_own_items_and_not_all_that_are_left() {
+    let (store, _database) = store().await;
+    let id = Clock::system().new_id();
+    let operation = NewOperation {
+        id,
+        kind: OperationKind::ReplayLetters,
+        plan: serde_json::json!({}),
+        rate: None,
+        created_by: "ada".to_owned(),
+        reason: None,
+    };
+    let mut tx = store.begin().await.unwrap();
+    store.create_operation(&mut tx, &operation).await.unwrap();
+    let items = (0..5000).map(|number| format!("item {number}")).collect();
+    store.add_items(&mut tx, id, items).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let lease = Duration::from_secs(10);
+    assert!(store.claim_operation(&Claim::This(id), "runner", lease).await.unwrap().is_some());
+
+    for analyzed in [false, true] {
+        if analyzed {
+            sqlx::query("ANALYZE postrider.operation_item").execute(store.pool()).await.unwrap();
+        }
+        let before = read(&store, "operation_item").await;
+        let mut tx = store.begin().await.unwrap();
+        let taken = store.next_items(&mut tx, id, "runner", 10, lease).await.unwrap().unwrap();
+        store.commit(tx).await.unwrap();
+        let first = if analyzed { 10 } else { 0 };
+        assert_eq!(taken, (first..first + 10).map(|number| format!("item {number}")).collect::<Vec<_>>());
+        let asked = read(&store, "operation_item").await - before;
+        assert!(asked < FEW, "{asked} rows were read to take ten");
+    }
+    let mut tx = store.begin().await.unwrap();
+    let rest = store.next_items(&mut tx, id, "runner", 10_000, lease).await.unwrap().unwrap();
+    assert_eq!((rest.len(), rest.last().map(String::as_str)), (4980, Some("item 4999")));
+    assert_eq!(store.next_items(&mut tx, id, "runner", 10, lease).await.unwrap(), Some(Vec::new()));
+    store.rollback(tx).await.unwrap();
 }

@@ -87,8 +87,31 @@ async fn an_existing_table_is_adopted_and_its_own_inserts_go_on() {
 }
 
 #[tokio::test]
+async fn what_failed_before_the_adoption_is_tried_again() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    insert(&postgres, 1).await;
+    // Its publisher set the status, and no time for the next attempt.
+    execute(&postgres, "UPDATE public.event_outbox SET status = 'failed', attempts = 2").await.unwrap();
+    assert_eq!(postgres.adopt_outbox("event_outbox").await.unwrap(), 1);
+    let adopted = postgres.outbox("event_outbox").unwrap();
+    let a = relay("a");
+    adopted.lease(&a, LEASE).await.unwrap();
+    assert_eq!(claim(&adopted, &a).await.len(), 1);
+    // From now on a row that could stop the relay is refused.
+    let endless = PRISMA
+        .replace('§', "2")
+        .replace("payload)", "payload, created_at)")
+        .replace("\"}')", "\"}', 'infinity')");
+    let refused = sqlx::query(sqlx::AssertSqlSafe(endless)).execute(postgres.pool()).await.unwrap_err();
+    assert!(refused.to_string().contains("years 1 to 9999"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_table_of_another_shape_is_refused_and_left_alone() {
     let (postgres, _database) = store().await;
+    let error = postgres.adopt_outbox("nosuch").await.unwrap_err();
+    assert!(error.message.contains("there is no table public.nosuch"), "{error}");
     execute(&postgres, "CREATE TABLE public.other (id uuid PRIMARY KEY, payload json)").await.unwrap();
     let error = postgres.adopt_outbox("other").await.unwrap_err();
     assert_eq!(error.kind, StoreErrorKind::Schema);
@@ -124,6 +147,13 @@ async fn one_select_publishes_in_the_callers_transaction() {
     assert!(wrong.to_string().contains("two words or more"), "{wrong}");
     let twice = "SELECT postrider.publish('a.b', '{}', id => 'x'), postrider.publish('a.b', '{}', id => 'x')";
     assert!(execute(&postgres, twice).await.is_err());
+
+    let large = "SELECT postrider.publish('shop.order.drawn', jsonb_build_object('picture', repeat('x', 300 * 1024)))";
+    let refused = execute(&postgres, large).await.unwrap_err();
+    assert!(refused.to_string().contains("more than the 262144 allowed"), "{refused}");
+    let mut allowed = postgres.pool().begin().await.unwrap();
+    sqlx::query("SET LOCAL postrider.max_payload_bytes = 400000").execute(&mut *allowed).await.unwrap();
+    sqlx::query(large).execute(&mut *allowed).await.unwrap();
 }
 
 fn uuid_version(id: &str) -> char {

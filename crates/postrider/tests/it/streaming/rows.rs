@@ -142,9 +142,15 @@ async fn partitions_and_new_columns_come_through_the_same_stream() {
              VALUES ('far', 'a', 'b', '{}', '2222-02-02')",
         )
         .await;
+    stage
+        .execute(
+            "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at, available_at) \
+             VALUES ('ahead', 'a', 'b', '{}', now() + interval '10 min', now() + interval '10 min')",
+        )
+        .await;
     stage.execute("ALTER TABLE postrider.event_outbox ADD COLUMN color text DEFAULT 'red'").await;
     stage.commit(vec![Event::new("a.b").unwrap().id("colored").unwrap()]).await;
-    let (streamed, claimed) = both(&stage.store, stream.as_mut(), 3).await;
+    let (streamed, claimed) = both(&stage.store, stream.as_mut(), 4).await;
     assert_eq!(streamed, claimed);
 }
 

@@ -8,6 +8,7 @@ use postrider::Clock;
 use postrider::store::{Backlog, StoreErrorKind};
 use tokio::sync::Mutex;
 
+use crate::api::idempotency::Once;
 use crate::api::{ApiBackend, Backlogs};
 
 /// A load balancer asks often and waits little.
@@ -20,6 +21,7 @@ const FIGURES: Duration = Duration::from_secs(10);
 /// Asks at most once at a time and once in a while; who comes meanwhile gets the same answer.
 pub(crate) struct Checkup {
     backend: Arc<dyn ApiBackend>,
+    once: Arc<dyn Once>,
     clock: Clock,
     pings: Kept<Pings>,
     figures: Kept<Option<Figures>>,
@@ -30,6 +32,8 @@ pub(crate) struct Checkup {
 pub(crate) struct Pings {
     pub(crate) store: StoreWord,
     pub(crate) broker: bool,
+    /// Nothing where there is none.
+    pub(crate) redis: Option<bool>,
 }
 
 /// How the store is.
@@ -58,8 +62,8 @@ pub(crate) struct Figures {
 }
 
 impl Checkup {
-    pub(crate) fn new(backend: Arc<dyn ApiBackend>, clock: Clock) -> Self {
-        Self { backend, clock, pings: Kept::for_(PINGS), figures: Kept::for_(FIGURES) }
+    pub(crate) fn new(backend: Arc<dyn ApiBackend>, once: Arc<dyn Once>, clock: Clock) -> Self {
+        Self { backend, once, clock, pings: Kept::for_(PINGS), figures: Kept::for_(FIGURES) }
     }
 
     /// Which servers answer, as of a moment ago.
@@ -83,8 +87,8 @@ impl Checkup {
         let broker = async {
             matches!(tokio::time::timeout(CHECK_LIMIT, self.backend.check_broker()).await, Ok(Ok(())))
         };
-        let (store, broker) = tokio::join!(store, broker);
-        Pings { store, broker }
+        let (store, broker, redis) = tokio::join!(store, broker, self.once.cache_answers());
+        Pings { store, broker, redis }
     }
 
     async fn ask(&self) -> Option<Figures> {

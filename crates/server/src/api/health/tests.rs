@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const WELL: Pings = Pings { store: StoreWord::Ok, broker: true };
+const WELL: Pings = Pings { store: StoreWord::Ok, broker: true, redis: None };
 
 fn figures() -> Figures {
     let backlog = Backlog { due: 3, later: 1, ..Backlog::default() };
@@ -21,14 +21,14 @@ fn figures() -> Figures {
     }
 }
 
-fn told(pings: Pings, figures: &Figures, redis: Option<bool>, consumers: Consuming) -> Value {
-    let health = Health::of(pings, Some(figures), redis, &Relaying::Elsewhere, consumers);
+fn told(pings: Pings, figures: &Figures, consumers: Consuming) -> Value {
+    let health = Health::of(pings, Some(figures), &Relaying::Elsewhere, consumers);
     serde_json::to_value(health).unwrap()
 }
 
 #[test]
 fn each_part_has_a_word_and_the_outbox_publisher_its_figures() {
-    let body = told(WELL, &figures(), None, Consuming { running: 2, paused: 1, tripped: 0 });
+    let body = told(WELL, &figures(), Consuming { running: 2, paused: 1, tripped: 0 });
     assert_eq!(
         body,
         json!({
@@ -48,23 +48,23 @@ fn what_can_be_done_without_degrades_and_what_cannot_is_unavailable() {
     let late = Figures { oldest_pending: Duration::from_secs(61), ..figures() };
     let skewed = Figures { skew: Duration::from_secs(61), ..figures() };
     let word = |body: Value| body["status"].as_str().unwrap().to_owned();
-    assert_eq!(word(told(WELL, &figures(), Some(true), nobody)), "degraded");
-    assert_eq!(word(told(WELL, &late, None, nobody)), "degraded");
-    assert_eq!(word(told(WELL, &skewed, None, nobody)), "degraded");
-    assert_eq!(word(told(WELL, &figures(), None, Consuming { tripped: 1, ..nobody })), "degraded");
+    assert_eq!(word(told(Pings { redis: Some(false), ..WELL }, &figures(), nobody)), "degraded");
+    assert_eq!(word(told(WELL, &late, nobody)), "degraded");
+    assert_eq!(word(told(WELL, &skewed, nobody)), "degraded");
+    assert_eq!(word(told(WELL, &figures(), Consuming { tripped: 1, ..nobody })), "degraded");
     for pings in [
         Pings { broker: false, ..WELL },
         Pings { store: StoreWord::OtherSchema, ..WELL },
         Pings { store: StoreWord::Unavailable, ..WELL },
     ] {
-        assert_eq!(word(told(pings, &figures(), None, nobody)), "unavailable");
+        assert_eq!(word(told(pings, &figures(), nobody)), "unavailable");
     }
 }
 
 #[test]
 fn of_several_outboxes_it_says_how_many_do_not_keep_up_and_how_many_are_away() {
     let each = vec![Some(Duration::ZERO), Some(Duration::from_secs(61)), None];
-    let body = told(WELL, &Figures { each, ..figures() }, None, Consuming::default());
+    let body = told(WELL, &Figures { each, ..figures() }, Consuming::default());
     let publisher = &body["outbox_publisher"];
     assert_eq!(publisher["outboxes"], json!({"count": 3, "behind": 1, "unavailable": 1}));
     assert_eq!((&publisher["status"], &body["status"]), (&json!("partly unavailable"), &json!("degraded")));

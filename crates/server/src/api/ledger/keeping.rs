@@ -19,6 +19,7 @@ use super::{Desk, Whose, no_books};
 use crate::api::front::{Path, Query};
 use crate::api::problem::{Code, Problem};
 use crate::api::subscriptions::read;
+use crate::opening::{Opened, Opening};
 
 fn invalid(told: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidRequest, told)
@@ -31,6 +32,21 @@ pub(super) async fn book<B: Books>(
 ) -> Result<Json<Book>, Problem> {
     let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
     Ok(Json(chart.book))
+}
+
+/// Opens the books of a tenant: 201, or 200 with those that it has already, which are left as they are.
+pub(super) async fn open<B: Books>(
+    State(ledger): Desk<B>,
+    Path(tenant): Whose,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Book>), Problem> {
+    let opening: Opening = read(&body)?;
+    let drawn = opening.draw_up(tenant).map_err(|error| invalid(error.to_string()))?;
+    match drawn.open(&ledger).await? {
+        Opened::Now => Ok((StatusCode::CREATED, Json(drawn.book))),
+        Opened::Before(book) => Ok((StatusCode::OK, Json(book))),
+        Opened::Otherwise(told) => Err(Problem::new(Code::Conflict, told)),
+    }
 }
 
 /// Settings to change; what is absent stays, null takes away.

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use futures_util::stream;
 use postrider::envelope::TenantId;
 use postrider::store::StoreError;
-use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
 use postrider_ledger::chart::Chart;
 use postrider_ledger::checkpoint::Checkpoint;
 use postrider_ledger::export::{Exporter, Format};
+use postrider_ledger::refusal::Refusal;
+use postrider_ledger::{Ledger, LedgerError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -115,7 +116,10 @@ pub(super) async fn proof<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, entry)): Which,
 ) -> Result<Json<Value>, Problem> {
-    ledger.books().head(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let head = ledger.books().head(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    if !(1..=head.number).contains(&entry) {
+        return Err(LedgerError::from(Refusal::UnknownEntry(entry)).into());
+    }
     let proven = ledger.prove(&tenant, entry).await?.ok_or_else(|| {
         let told = format!("no checkpoint has entry {entry} yet; `postrider ledger checkpoint` makes one");
         Problem::new(Code::NotFound, told).named("not_in_a_checkpoint")

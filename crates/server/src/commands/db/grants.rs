@@ -17,7 +17,8 @@ struct Part {
     outboxes: &'static str,
     /// Functions it may call.
     functions: &'static [&'static str],
-    sequences: &'static [(&'static str, &'static str)],
+    /// Sequences it takes numbers from, besides those of the outboxes.
+    sequences: &'static [&'static str],
 }
 
 const PUBLISH: &str = "publish(text, jsonb, text, text, text, text, text, timestamptz, timestamptz, text, text, text, text, text, \
@@ -51,7 +52,7 @@ const PARTS: [Part; 5] = [
         ],
         outboxes: "SELECT, UPDATE",
         functions: &[],
-        sequences: &[("SELECT", "event_outbox_position"), ("USAGE", "bus_migration_version")],
+        sequences: &["bus_migration_version"],
     },
     Part {
         name: "consumer",
@@ -65,7 +66,7 @@ const PARTS: [Part; 5] = [
         ],
         outboxes: "SELECT, INSERT",
         functions: &[PUBLISH, "new_id()", MARK],
-        sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token")],
+        sequences: &["claim_token"],
     },
     Part {
         name: "ledger",
@@ -79,7 +80,7 @@ const PARTS: [Part; 5] = [
         ],
         outboxes: "SELECT, INSERT",
         functions: &["new_id()"],
-        sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token")],
+        sequences: &["claim_token"],
     },
     Part {
         name: "dashboard",
@@ -99,7 +100,7 @@ const PARTS: [Part; 5] = [
         ],
         outboxes: "SELECT, INSERT",
         functions: &[PUBLISH, "new_id()"],
-        sequences: &[("USAGE", "event_outbox_position"), ("USAGE", "claim_token"), ("USAGE", "bus_migration_version")],
+        sequences: &["claim_token", "bus_migration_version"],
     },
 ];
 
@@ -134,17 +135,22 @@ fn rights(sql: &mut String, prefix: &str, part: &Part) {
         let tables: Vec<_> = tables.iter().map(|table| format!("postrider.{table}")).collect();
         let _ = writeln!(sql, "GRANT {rights} ON {} TO {role};", tables.join(", "));
     }
-    for (rights, sequence) in part.sequences {
-        let _ = writeln!(sql, "GRANT {rights} ON SEQUENCE postrider.{sequence} TO {role};");
+    for sequence in part.sequences {
+        let _ = writeln!(sql, "GRANT USAGE ON SEQUENCE postrider.{sequence} TO {role};");
     }
     for function in part.functions {
         let _ = writeln!(sql, "GRANT EXECUTE ON FUNCTION postrider.{function} TO {role};");
     }
     if !part.outboxes.is_empty() {
         let rights = part.outboxes;
+        // Who appends takes positions, who streams looks how far they are.
+        let positions = if rights.contains("INSERT") { "USAGE" } else { "SELECT" };
         let _ = writeln!(
             sql,
-            "SELECT format('GRANT {rights} ON %I.%I TO {role}', schema_name, table_name) FROM postrider.outbox \\gexec"
+            "SELECT DISTINCT format('GRANT USAGE ON SCHEMA %I TO {role}', schema_name) FROM postrider.outbox \\gexec\n\
+             SELECT format('GRANT {rights} ON %I.%I TO {role}', schema_name, table_name) FROM postrider.outbox \\gexec\n\
+             SELECT format('GRANT {positions} ON SEQUENCE %I.%I TO {role}', schema_name, table_name || '_position') \
+             FROM postrider.outbox WHERE to_regclass(format('%I.%I', schema_name, table_name || '_position')) IS NOT NULL \\gexec"
         );
     }
 }

@@ -137,6 +137,26 @@ impl Which {
     }
 }
 
+/// A number that is none is a slip of the pen; of one that is resolved already it is said what became of it.
+async fn named_letters_are_there<S: WholeStore>(
+    ids: &[LetterId],
+    wired: &Wired<S>,
+    context: &Context,
+) -> anyhow::Result<()> {
+    for id in ids {
+        let Some(stored) = wired.store.letter(*id).await? else {
+            return Err(usage(format!(
+                "there is no dead letter {id}; nothing was changed. `postrider dlq ls --status all` lists them"
+            )));
+        };
+        let status = stored.summary.status;
+        if status != LetterStatus::Open {
+            context.output.note(&format!("dead letter {id} is {} already", status.as_str()));
+        }
+    }
+    Ok(())
+}
+
 pub(super) async fn run<S: WholeStore>(
     kind: OperationKind,
     letters: &LetterPlan,
@@ -144,6 +164,7 @@ pub(super) async fn run<S: WholeStore>(
     wired: &Wired<S>,
     context: &Context,
 ) -> anyhow::Result<Exit> {
+    named_letters_are_there(&which.ids, wired, context).await?;
     let sends = kind != OperationKind::DiscardLetters;
     // Only to see whether the queues exist: a replay waits in the outbox for a broker that is away.
     let broker = if sends { wired.broker.look().await.ok() } else { None };

@@ -90,6 +90,7 @@ pub(super) async fn groups<S: Triage>(
     let shown = GroupPage { groups: &page.groups, next: next.clone(), stopped_at: page.stopped_at };
     context.output.one(&shown, &table(&header, rows))?;
     stopped(context, page.stopped_at);
+    elsewhere(context, page.groups.is_empty());
     if let Some(next) = next {
         context.output.note(&format!("more: --after {next}"));
     }
@@ -112,11 +113,24 @@ pub(super) async fn ls<S: Triage>(args: LsArgs, store: &S, context: &Context) ->
     let shown = LetterPage { letters: &page.letters, next: next.clone(), stopped_at: page.stopped_at };
     context.output.one(&shown, &table(&header, rows))?;
     stopped(context, page.stopped_at);
+    elsewhere(context, page.letters.is_empty());
     if let Some(next) = next {
         let way = if matches!(turn, Turn::After(_)) { "after" } else { "before" };
         context.output.note(&format!("more: --{way} {next}"));
     }
     Ok(Exit::Ok)
+}
+
+/// Who finds nothing may have to look where nothing is collected.
+fn elsewhere(context: &Context, found_nothing: bool) {
+    let layout = &context.config.own.layout;
+    let left = layout.services.iter().find(|service| !(service.collect && layout.collect));
+    if let Some(service) = left.filter(|_| found_nothing) {
+        let queue = service.name();
+        context
+            .output
+            .note(&format!("dead letters of {queue} are not collected: --in-queue {queue} looks there"));
+    }
 }
 
 fn stopped(context: &Context, at: Option<Timestamp>) {

@@ -90,11 +90,20 @@ pub(super) async fn import<S: Triage>(
         if line.trim().is_empty() {
             continue;
         }
-        let letter: DeadLetter = serde_json::from_str(&line).map_err(|error| {
-            usage(format!(
-                "line {number} is no exported dead letter: {error}; the {read} before it are stored"
-            ))
-        })?;
+        let letter: DeadLetter = match serde_json::from_str(&line) {
+            Ok(letter) => letter,
+            Err(error) if args.dry_run => {
+                return Err(usage(format!(
+                    "line {number} is no exported dead letter: {error}; nothing was stored"
+                )));
+            }
+            Err(error) => {
+                store.collect(batch).await?;
+                return Err(usage(format!(
+                    "line {number} is no exported dead letter: {error}; the {read} before it are stored"
+                )));
+            }
+        };
         batch.push(letter);
         read += 1;
         if batch.len() == PAGE && !args.dry_run {

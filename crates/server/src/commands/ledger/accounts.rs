@@ -2,17 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use postrider_ledger::account::{Account, AccountCode, AccountType};
 use postrider_ledger::books::Books;
-use postrider_ledger::chart::Book;
 use postrider_ledger::money::Currency;
-use postrider_ledger::rules::ready;
-use serde::Deserialize;
 
 use super::Desk;
 use crate::exit::{Exit, usage};
+use crate::opening::{Opened, Opening, RATE_SOURCE, read_chart};
 
 /// What to do with accounts.
 #[derive(Debug, Args)]
@@ -56,7 +54,7 @@ struct Init {
     #[arg(long, default_value = "retained-earnings")]
     retained: AccountCode,
     /// Whose exchange rates count
-    #[arg(long, default_value = "manual")]
+    #[arg(long, default_value = RATE_SOURCE)]
     rate_source: String,
     /// Check everything, and open nothing
     #[arg(long)]
@@ -98,24 +96,6 @@ fn kind(name: &str) -> Result<AccountType, String> {
         .ok_or_else(|| "there are asset, liability, equity, income and expense".to_owned())
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Chart {
-    #[serde(default)]
-    account: Vec<Account>,
-}
-
-impl Chart {
-    /// TOML, or the JSON of a list.
-    fn read(text: &str) -> anyhow::Result<Self> {
-        if text.trim_start().starts_with('[') && !text.trim_start().starts_with("[[") {
-            let account = serde_json::from_str(text).map_err(|error| usage(error.to_string()))?;
-            return Ok(Self { account });
-        }
-        toml::from_str(text).map_err(|error| usage(error.to_string()))
-    }
-}
-
 pub(super) async fn run<B: Books>(args: AccountsArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     match args.what {
         What::Init(init) => open(init, desk).await,
@@ -139,41 +119,35 @@ pub(super) async fn run<B: Books>(args: AccountsArgs, desk: &Desk<'_, B>) -> any
 
 async fn open<B: Books>(init: Init, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant.clone().ok_or_else(|| usage("whose books? add --tenant"))?;
-    let read = |file: &Option<PathBuf>, otherwise: &str| match file {
-        None => Ok(otherwise.to_owned()),
-        Some(path) => {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-        }
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
-    let chart = Chart::read(&read(&init.chart, ready::CHART)?)?;
-    let rules = read(&init.rules, ready::RULES)?;
-    let mut book = Book::new(tenant.clone(), init.base);
-    book.rate_source = init.rate_source;
-    for (account, setting) in
-        [(init.rounding, &mut book.rounding_account), (init.retained, &mut book.retained_account)]
-    {
-        if chart.account.iter().any(|there| there.code == account) {
-            *setting = Some(account);
-        } else {
-            desk.context
-                .output
-                .note(&format!("the chart has no account {account}; entries that need it will be refused"));
-        }
+    let opening = Opening {
+        base_currency: init.base,
+        accounts: init.chart.map(read).transpose()?.as_deref().map(read_chart).transpose()?,
+        rules: init.rules.map(read).transpose()?,
+        rounding_account: Some(init.rounding),
+        retained_account: Some(init.retained),
+        rate_source: Some(init.rate_source),
+    };
+    let drawn = opening.draw_up(tenant.clone())?;
+    for account in &drawn.absent {
+        let text = format!("the chart has no account {account}; entries that need it will be refused");
+        desk.context.output.note(&text);
     }
+    let accounts = drawn.accounts.len();
     if init.dry_run {
-        let text = format!(
-            "would open the books of {tenant} with {} accounts; nothing was opened",
-            chart.account.len()
-        );
+        let text = format!("would open the books of {tenant} with {accounts} accounts; nothing was opened");
         desk.context.output.note(&text);
         return Ok(Exit::Ok);
     }
     desk.changes(&tenant, "accounts.init", "accounts").await?;
-    if !desk.ledger.open_books(&book, &chart.account, &rules).await? {
-        desk.context.output.note(&format!("{tenant} keeps books here already; they were left as they are"));
-        return Ok(Exit::Ok);
-    }
-    desk.context.output.note(&format!("opened the books of {tenant} with {} accounts", chart.account.len()));
+    let told = match drawn.open(&desk.ledger).await? {
+        Opened::Now => format!("opened the books of {tenant} with {accounts} accounts"),
+        Opened::Before(_) => format!("{tenant} keeps books here already; they were left as they are"),
+        Opened::Otherwise(told) => bail!("{told}; they were left as they are"),
+    };
+    desk.context.output.note(&told);
     Ok(Exit::Ok)
 }
 

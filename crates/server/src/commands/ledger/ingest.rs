@@ -1,15 +1,16 @@
 //! `postrider ledger ingest`: posts events from a file, a JSON document a line. A repeat is safe: what is posted is a duplicate.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
+use std::io::{self, BufRead};
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Args;
-use postrider::Envelope;
 use postrider::envelope::TenantId;
+use postrider::{Envelope, EventId};
 use postrider_ledger::books::Books;
 use postrider_ledger::pipeline::{Answer, Arrival};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Desk;
 use super::reading::Reading;
@@ -52,7 +53,8 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
     let (mut count, mut refused) = (Count::default(), Vec::new());
     let mut waiting: BTreeMap<TenantId, Vec<(usize, Arrival)>> = BTreeMap::new();
     let (mut reading, input) = Reading::open(&args.file, desk.context)?;
-    for (number, line) in lines(input) {
+    for line in lines(input) {
+        let (number, line) = line?;
         let read = read(&line, desk.context).and_then(|envelope| {
             let tenant = envelope.tenant.group.clone().or_else(|| desk.tenant.clone());
             tenant
@@ -61,7 +63,7 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
         });
         match read {
             Err(why) => {
-                refused.push(Refused { line: number, id: String::new(), code: "malformed".to_owned(), why });
+                refused.push(Refused { line: number, id: id(&line), code: "malformed".to_owned(), why });
             }
             Ok((tenant, envelope)) => {
                 let batch = waiting.entry(tenant.clone()).or_default();
@@ -112,12 +114,25 @@ async fn post<B: Books>(
     Ok(())
 }
 
-/// The lines of a file with their numbers, empty ones left out.
-pub(super) fn lines(input: impl BufRead) -> impl Iterator<Item = (usize, String)> {
-    let lines = input.split(b'\n').map_while(Result::ok);
+/// The lines of a file with their numbers, empty ones left out. A file that cannot be read to its end is an error: what is left
+/// of it would be missing without a word.
+pub(super) fn lines(input: impl BufRead) -> impl Iterator<Item = anyhow::Result<(usize, String)>> {
     // What is not UTF-8 is shown as it is and refused as an event, line by line.
-    let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
-    (1..).zip(lines).filter(|(_, line)| !line.trim().is_empty())
+    let read = |(number, line): (usize, io::Result<Vec<u8>>)| match line {
+        Ok(line) if line.trim_ascii().is_empty() => None,
+        Ok(line) => Some(Ok((number, String::from_utf8_lossy(&line).into_owned()))),
+        Err(error) => Some(Err(error).with_context(|| format!("cannot read line {number}"))),
+    };
+    (1..).zip(input.split(b'\n')).filter_map(read)
+}
+
+/// The id of a line that is no event, as far as it can be told.
+fn id(line: &str) -> String {
+    #[derive(Deserialize)]
+    struct Named {
+        id: EventId,
+    }
+    serde_json::from_str(line).map_or_else(|_| String::new(), |Named { id }| id.to_string())
 }
 
 /// One event, or in words why it is none.

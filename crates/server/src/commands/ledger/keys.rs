@@ -1,8 +1,11 @@
 //! `postrider ledger checkpoint` and `proof`: signed roots, and entries proved by them.
 
+use anyhow::Context as _;
 use clap::Args;
 use postrider::envelope::hex;
+use postrider_ledger::LedgerError;
 use postrider_ledger::books::Books;
+use postrider_ledger::refusal::Refusal;
 
 use super::Desk;
 use crate::exit::Exit;
@@ -49,6 +52,11 @@ pub(super) async fn checkpoint<B: Books>(_args: &CheckpointArgs, desk: &Desk<'_,
 
 pub(super) async fn proof<B: Books>(args: &ProofArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
+    let head = desk.ledger.books().head(&tenant).await?;
+    let newest = head.with_context(|| format!("{tenant} keeps no books here"))?.number;
+    if !(1..=newest).contains(&args.entry) {
+        return Err(LedgerError::from(Refusal::UnknownEntry(args.entry)).into());
+    }
     let Some(proven) = desk.ledger.prove(&tenant, args.entry).await? else {
         desk.context.output.note(&format!(
             "no checkpoint has entry {} yet; make one: postrider ledger checkpoint",

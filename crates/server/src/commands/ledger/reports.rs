@@ -5,6 +5,7 @@ use jiff::civil::Date;
 use postrider_ledger::account::AccountCode;
 use postrider_ledger::books::Books;
 use postrider_ledger::report::{Row, Statement};
+use postrider_ledger::statement::Earlier;
 
 use super::Desk;
 use crate::exit::Exit;
@@ -47,6 +48,9 @@ pub(crate) struct StatementArgs {
     /// The newest movements, so many at most
     #[arg(long, default_value_t = 100)]
     limit: usize,
+    /// Those before a place that an earlier call has named
+    #[arg(long, value_name = "PLACE")]
+    before: Option<Earlier>,
 }
 
 const HEADER: [&str; 7] = ["ACCOUNT", "TYPE", "CURRENCY", "DEBITS", "CREDITS", "BALANCE", "IN BASE"];
@@ -76,7 +80,11 @@ pub(super) async fn balance<B: Books>(args: BalanceArgs, desk: &Desk<'_, B>) -> 
         }
     };
     let rows: Vec<Row> = trial.rows.into_iter().filter(wanted).collect();
-    desk.context.output.rows(&HEADER, &rows, cells)?;
+    let header = [HEADER.as_slice(), &["PENDING DEBITS", "AND CREDITS"]].concat();
+    desk.context.output.rows(&header, &rows, |row| {
+        let pending = row.pending.as_ref().map(|of| [of.pending_debits.clone(), of.pending_credits.clone()]);
+        [cells(row), pending.unwrap_or_default().into()].concat()
+    })?;
     Ok(Exit::Ok)
 }
 
@@ -136,10 +144,11 @@ fn for_people(statement: &Statement) -> String {
 
 pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
-    let movements = desk.ledger.statement(&tenant, &args.account, args.limit).await?;
+    let found =
+        desk.ledger.statement(&tenant, &args.account, args.before.as_ref(), args.limit.max(1)).await?;
     desk.context.output.rows(
         &["ENTRY", "DAY", "DESCRIPTION", "SIDE", "AMOUNT", "CURRENCY", "BALANCE"],
-        &movements,
+        &found.movements,
         |row| {
             let (day, side) = (row.effective_on.to_string(), row.side.as_str().to_owned());
             vec![
@@ -153,5 +162,8 @@ pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>)
             ]
         },
     )?;
+    if let Some(earlier) = found.earlier {
+        desk.context.output.note(&format!("there are earlier ones: --before {earlier}"));
+    }
     Ok(Exit::Ok)
 }

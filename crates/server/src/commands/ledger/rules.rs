@@ -136,7 +136,8 @@ async fn try_on<B: Books>(
     let base = chart.book.base_currency;
     let (mut rows, mut refused): (Vec<Value>, usize) = (Vec::new(), 0);
     let (_, input) = Reading::open(events, desk.context)?;
-    for (number, line) in ingest::lines(input) {
+    for line in ingest::lines(input) {
+        let (number, line) = line?;
         let row = match ingest::read(&line, desk.context) {
             Err(why) => json!({"line": number, "refused": "malformed", "why": why}),
             Ok(envelope) => {

@@ -68,7 +68,7 @@ pub(super) async fn export<B: Books>(args: ExportArgs, desk: &Desk<'_, B>) -> an
         Program::Hledger => Format::Hledger,
         Program::Beancount => Format::Beancount,
     };
-    let exporter = Exporter::new(format, &chart);
+    let mut exporter = Exporter::new(format, &chart);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     out.write_all(exporter.head().as_bytes())?;
     let mut after = 0;

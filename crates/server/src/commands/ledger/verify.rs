@@ -70,7 +70,9 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
             ));
         }
         for problem in &verification.problems {
-            desk.context.output.note(&format!("{}: {}: {}", verification.tenant, problem.code, problem.text));
+            // What was found is data, also where messages are left out. In JSON it is in the document.
+            let text = format!("{}: {}: {}", verification.tenant, problem.code, problem.text);
+            desk.context.output.finding(&text)?;
         }
         if args.after == 0 && !verification.balances_compared {
             desk.context.output.note(&format!(

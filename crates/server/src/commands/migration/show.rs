@@ -51,6 +51,9 @@ pub(super) fn standing(standing: &Standing) -> String {
     match &standing.parity {
         Some(report) => {
             let _ = write!(text, "\n  parity  {}", parity(report).replace('\n', "\n          "));
+            if standing.is_parity_outdated() {
+                text.push_str("\n          that was in an earlier phase: compare again before the cutover");
+            }
         }
         None if standing.phase == Phase::Dual => {
             text.push_str("\n  parity  never compared; `postrider migration compare` does");

@@ -8,8 +8,10 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::broker::Broker;
 use postrider::store::{Registration, StoreFigures};
+use postrider::topology::ServiceQueue;
 use tokio_util::sync::CancellationToken;
 
+use super::ledger_task;
 use crate::commands::Context;
 use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
@@ -32,6 +34,7 @@ pub(super) fn start<S: WholeStore>(
         broker: broker.clone(),
         clock: context.clock.clone(),
         configured: context.config.own.consumers.clone(),
+        ledger: ledger_task::queue(&context.config).ok(),
         outboxes,
         with_letters: BTreeSet::new(),
     };
@@ -43,6 +46,8 @@ struct Gauges<S> {
     broker: Arc<dyn Broker>,
     clock: Clock,
     configured: Vec<Registration>,
+    /// What feeds the ledger, which is no consumer of the store's and has nobody else to tell how far behind it is.
+    ledger: Option<ServiceQueue>,
     outboxes: Vec<OpenOutbox<S>>,
     /// Queues that had open dead letters: they are shown as 0 when they have none any more.
     with_letters: BTreeSet<String>,
@@ -99,18 +104,24 @@ impl<S: WholeStore> Gauges<S> {
         let known: BTreeSet<_> = consumers.iter().map(|consumer| consumer.name.clone()).collect();
         consumers.extend(self.configured.iter().filter(|other| !known.contains(&other.name)).cloned());
         for consumer in consumers {
-            let service = &consumer.service;
-            let Ok(ready) = self.broker.depth(service.name()).await else { continue };
-            let mut waiting = 0;
-            for wait in &service.wait_queues {
-                waiting += self.broker.depth(&wait.name).await.unwrap_or(0);
-            }
-            let (name, queue) = (consumer.name.to_string(), service.name().to_string());
-            metrics::gauge!("postrider_queue_ready_messages", "queue" => queue.clone()).set(float(ready));
-            metrics::gauge!("postrider_queue_waiting_messages", "queue" => queue).set(float(waiting));
-            metrics::gauge!("postrider_consumer_lag_messages", "consumer" => name)
-                .set(float(ready + waiting));
+            self.read_queue(consumer.name.to_string(), &consumer.service).await;
         }
+        if let Some(service) = &self.ledger {
+            self.read_queue(ledger_task::NAME.to_owned(), service).await;
+        }
+    }
+
+    async fn read_queue(&self, consumer: String, service: &ServiceQueue) {
+        let Ok(ready) = self.broker.depth(service.name()).await else { return };
+        let mut waiting = 0;
+        for wait in &service.wait_queues {
+            waiting += self.broker.depth(&wait.name).await.unwrap_or(0);
+        }
+        let queue = service.name().to_string();
+        metrics::gauge!("postrider_queue_ready_messages", "queue" => queue.clone()).set(float(ready));
+        metrics::gauge!("postrider_queue_waiting_messages", "queue" => queue).set(float(waiting));
+        metrics::gauge!("postrider_consumer_lag_messages", "consumer" => consumer)
+            .set(float(ready + waiting));
     }
 }
 

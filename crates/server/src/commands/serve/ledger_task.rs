@@ -26,7 +26,7 @@ use crate::exit::usage;
 use crate::wiring::{self, WholeStore};
 
 /// The name under which dead letters say who refused them.
-const NAME: &str = "ledger";
+pub(super) const NAME: &str = "ledger";
 /// What the seed's document says, where a queue says nothing.
 const PREFETCH: u16 = 250;
 const SUBSCRIPTIONS: u16 = 10;
@@ -144,7 +144,7 @@ async fn take<S: WholeStore>(intake: Arc<Intake<S>>, stop: CancellationToken) {
 }
 
 /// The queue that is named, or the intake queue of the preset `fis`.
-fn queue(config: &Config) -> anyhow::Result<ServiceQueue> {
+pub(super) fn queue(config: &Config) -> anyhow::Result<ServiceQueue> {
     let (services, named) = (&config.own.layout.services, &config.settings.ledger.queue);
     let wanted = |service: &&ServiceQueue| match named.as_str() {
         "" => service.identity == Identity::fis(),

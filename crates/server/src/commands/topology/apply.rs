@@ -57,7 +57,7 @@ pub(super) async fn run(args: &ApplyArgs, context: &Context) -> anyhow::Result<E
             Err(exit) => return Ok(exit),
         }
     } else {
-        let layout = args.which.layout(context)?;
+        let layout = live::layout(&args.which, context).await?;
         let operator = live::operator(context, layout.vhost.as_ref())?;
         match operator.plan(&layout.topology, args.prune).await {
             Ok(plan) => (operator, layout.topology.clone(), plan),

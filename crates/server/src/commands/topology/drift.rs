@@ -18,7 +18,7 @@ pub(super) struct DriftArgs {
 }
 
 pub(super) async fn run(args: &DriftArgs, context: &Context) -> anyhow::Result<Exit> {
-    let layout = args.which.layout(context)?;
+    let layout = live::layout(&args.which, context).await?;
     let operator = live::operator(context, layout.vhost.as_ref())?;
     let plan = operator.plan(&layout.topology, false).await?;
     let drifted = !plan.is_empty() || !plan.extra.is_empty();

@@ -45,7 +45,7 @@ pub(super) struct Saved {
 pub(super) const FORMAT: u32 = 1;
 
 pub(super) async fn run(args: &PlanArgs, context: &Context) -> anyhow::Result<Exit> {
-    let layout = args.which.layout(context)?;
+    let layout = live::layout(&args.which, context).await?;
     let operator = live::operator(context, layout.vhost.as_ref())?;
     let plan = operator.plan(&layout.topology, args.prune).await?;
     context.output.one(&plan, &show::plan(&plan, context))?;

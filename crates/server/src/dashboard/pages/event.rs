@@ -95,7 +95,8 @@ fn by_consumer(consumers: &[AtConsumer]) -> Markup {
             } @else {
                 table { tbody { @for at in consumers { tr {
                     td { (at.consumer) }
-                    td { (state(at.state)) @if let Some(count) = at.waiting_there { div class="quiet" { (number(count)) " messages wait there" } } }
+                    td { (state(at.state)) @if let Some(count) = at.waiting_there { div class="quiet" { (number(count)) " messages wait there" } }
+                        @if let Some(head) = &at.behind { div class="quiet" { "behind " (head) } } }
                 } } } }
             }
         }

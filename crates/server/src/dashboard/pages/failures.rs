@@ -10,7 +10,7 @@ use super::super::parts::{ago, choice, empty, filter, letter_state, number, page
 use super::super::search::Search;
 use super::super::visit::Visit;
 use super::super::{Page, chart, frame};
-use super::overview::failure;
+use super::overview::{failure, headline};
 use super::{Here, Who};
 use crate::api::{Code, Problem};
 use crate::desk::letters::{read_place, write_place};
@@ -105,7 +105,7 @@ pub(in crate::dashboard) async fn group(
     let page = desk.letters(&LetterQuery { filter: wanted, turn, limit: PAGE }).await?;
     let who = group.consumer.as_deref().unwrap_or(&group.queue);
     let what = group.event_type.as_deref().unwrap_or("messages");
-    let title = format!("{who} could not handle {what}");
+    let title = headline(&group.reason, who, what);
     Ok(frame::page(
         &visit,
         &title,

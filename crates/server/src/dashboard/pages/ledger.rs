@@ -160,9 +160,9 @@ fn journal(entries: &[Sealed]) -> Markup {
     let row = |entry: &Sealed| {
         html! { tr {
             td class="n" { (entry.number) }
-            td { (entry.effective_on) }
+            td class="day" { (entry.effective_on) }
             td { (entry.kind.as_str()) }
-            td { (short(&entry.description, 80)) div class="quiet mono" { (entry.source.event) } }
+            td class="id" { (short(&entry.description, 80)) div class="quiet mono" { (entry.source.event) } }
             td { @for line in &entry.lines { div class="quiet" {
                 code { (line.account) } " " (format!("{:?}", line.side).to_lowercase()) " " (line.currency.show(line.amount.into())) " " (line.currency)
             } } }

@@ -10,6 +10,7 @@ use super::super::parts::{ago, letter_state, number, short, time};
 use super::super::search::Search;
 use super::super::visit::Visit;
 use super::super::{Dashboard, Page, frame};
+use super::overview::headline;
 use super::{Here, Who};
 use crate::api::Problem;
 use crate::desk::letters::{Letter, no_letter};
@@ -24,7 +25,7 @@ pub(in crate::dashboard) async fn show(
     let summary = &letter.stored.summary;
     let who = summary.consumer.as_deref().unwrap_or(&summary.queue);
     let what = summary.event_type.as_deref().unwrap_or("a message");
-    let title = format!("{who} could not handle {what}");
+    let title = headline(&letter.stored.letter.reason, who, what);
     let group = format!("/dashboard/failures/{}", summary.fingerprint);
     Ok(frame::page(
         &visit,

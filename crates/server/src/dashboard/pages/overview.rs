@@ -3,6 +3,7 @@
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
+use postrider::settlement::DeadReason;
 use postrider::store::LetterGroup;
 
 use super::super::parts::{ago, empty, number, pill, rate, short, span, state};
@@ -125,11 +126,17 @@ fn standing(moment: &Moment, now: &Beat) -> (&'static str, String, String) {
 
 fn sentence(moment: &Moment, now: &Beat) -> Markup {
     let (mood, what, more) = standing(moment, now);
+    // Each part in its own colour: dead letters are no fault of a store that is well.
+    let of = |state: &str| match state {
+        "ok" => "good",
+        "unavailable" => "bad",
+        _ => "",
+    };
     html! {
         div class={ "sentence " (mood) } role="status" {
             div { strong { (what) } p { (more) } }
             div class="pills" {
-                @for (part, state) in &now.health { (pill("", &format!("{part} {state}"))) }
+                @for (part, state) in &now.health { (pill(of(state), &format!("{part} {state}"))) }
                 (pill("", &format!("relay {}", now.relay)))
             }
         }
@@ -187,12 +194,28 @@ pub(in crate::dashboard) fn failure(group: &LetterGroup, now: jiff::Timestamp) -
         a href={ "/dashboard/failures/" (group.fingerprint) } {
             span class="count" { (number(group.open)) small { "open" } }
             span class="what" {
-                span { b { (who) } " could not handle " b { (what) } }
+                span {
+                    @if is_unroutable(&group.reason) { "No queue wanted " b { (what) } }
+                    @else { b { (who) } " could not handle " b { (what) } }
+                }
                 span class="error" { (short(&group.error, 160)) }
             }
             span class="when" { (chart::bars(&group.hours, "Deaths by hour, the last day")) (ago(group.last_at, now)) }
         }
     }
+}
+
+/// What failed, in a line.
+pub(in crate::dashboard) fn headline(reason: &str, who: &str, what: &str) -> String {
+    if is_unroutable(reason) {
+        format!("No queue wanted {what}")
+    } else {
+        format!("{who} could not handle {what}")
+    }
+}
+
+fn is_unroutable(reason: &str) -> bool {
+    reason == DeadReason::Unroutable.as_str()
 }
 
 fn consumers(moment: &Moment) -> Markup {
@@ -242,6 +265,12 @@ fn around(moment: &Moment, now: &Beat) -> Markup {
 mod tests {
     use super::*;
     use crate::desk::consumers::ConsumerRow;
+
+    #[test]
+    fn what_nobody_wanted_was_not_handled_badly() {
+        assert_eq!(headline("unroutable", "shop.events.unroutable", "a.b"), "No queue wanted a.b");
+        assert_eq!(headline("rejected", "mail", "a.b"), "mail could not handle a.b");
+    }
 
     fn beat() -> Beat {
         Beat::still("2026-01-01T00:02:00Z".parse().unwrap(), [("store", "ok"), ("broker", "ok")].into())

@@ -2,19 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::process::{Folder, Serving};
+use super::super::process::Folder;
 
 fn token(folder: &Folder, args: &[&str]) -> String {
     let made = folder.run(&[&["token", "create"], args].concat());
     made.assert(0, "prt_").out.trim().to_owned()
-}
-
-/// Signs in by pasting a token; what the cookie says.
-fn sign_in(serving: &Serving, token: &str) -> (u16, String) {
-    let form = [("content-type", "application/x-www-form-urlencoded")];
-    let (status, head, _) = serving.http("POST", "/dashboard/login", &form, &format!("token={token}"));
-    let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
-    (status, cookie.unwrap_or_default().to_owned())
 }
 
 #[test]
@@ -40,13 +32,13 @@ fn pages_are_for_who_is_known_and_forms_need_their_proof() {
     let viewer = token(&folder, &["--role", "viewer"]);
     let (status, head, _) = serving.http("GET", "/dashboard/failures?group=1", &[], "");
     assert!(status == 303 && head.contains("/dashboard/login?to=%2fdashboard%2ffailures"), "{head}");
-    assert_eq!(sign_in(&serving, "prt_wrong").0, 401);
+    assert_eq!(serving.sign_in("prt_wrong").0, 401);
     for elsewhere in [("sec-fetch-site", "cross-site"), ("origin", "https://evil.example")] {
         let (status, head, _) =
             serving.http("POST", "/dashboard/login", &[form[0], elsewhere], &format!("token={viewer}"));
         assert!(status == 403 && !head.contains("set-cookie"), "{head}");
     }
-    let (status, cookie) = sign_in(&serving, &viewer);
+    let (status, cookie) = serving.sign_in(&viewer);
     assert_eq!(status, 303);
     for part in ["httponly", "samesite=strict", "path=/dashboard"] {
         assert!(cookie.contains(part), "{cookie}");
@@ -79,7 +71,7 @@ fn a_token_that_has_ended_opens_nothing() {
     let bearer = format!("Bearer {short}");
     let headers = [("authorization", bearer.as_str())];
     assert_eq!(serving.http("GET", "/v1/consumers", &headers, "").0, 200);
-    let (status, cookie) = sign_in(&serving, &short);
+    let (status, cookie) = serving.sign_in(&short);
     let own = cookie.split(';').next().unwrap();
     assert_eq!(status, 303);
     assert_eq!(serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "").0, 200);
@@ -96,7 +88,7 @@ fn a_token_that_has_ended_opens_nothing() {
         assert_eq!(serving.http("GET", path, &headers, "").0, 401, "{path}");
     }
     assert_eq!(serving.http("GET", "/dashboard/consumers", &[("cookie", own)], "").0, 303);
-    assert_eq!(sign_in(&serving, &short).0, 401);
+    assert_eq!(serving.sign_in(&short).0, 401);
     // It was the only one. That it ended makes nobody on this machine its owner again; that it is revoked does.
     assert_eq!(serving.http("GET", "/v1/consumers", &[], "").0, 401);
     assert_eq!(serving.http("GET", "/dashboard", &[], "").0, 303);

@@ -4,6 +4,7 @@ use postrider_testkit::browser::Browser;
 use postrider_testkit::receiver::{Receiver, Reply};
 use serde_json::{Value, json};
 
+use super::super::networked::servers;
 use super::super::process::{Folder, Serving};
 use super::pictures::folder_of_pictures;
 
@@ -111,9 +112,19 @@ async fn is_text(browser: &Browser, page: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_looks_like_markup_is_text_on_every_page() {
-    let folder = Folder::new();
-    let planted = plant(&folder).await;
+async fn what_looks_like_markup_is_text_on_every_page_embedded() {
+    what_looks_like_markup_is_text_on_every_page(&Folder::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_looks_like_markup_is_text_on_every_page_on_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    what_looks_like_markup_is_text_on_every_page(&folder).await;
+}
+
+async fn what_looks_like_markup_is_text_on_every_page(folder: &Folder) {
+    let planted = plant(folder).await;
     let at = |path: &str| format!("http://{}/dashboard{path}", planted.serving.address);
     let browser = Browser::open().await.unwrap();
     browser.go(&at("")).await.unwrap();

@@ -1,9 +1,13 @@
 //! A migration in a browser: started, compared, cut over; what stands against a step is said, and refused by the server too.
 
 use postrider_testkit::browser::{Browser, Look};
+use postrider_testkit::servers::shared;
 
+use super::super::networked::servers;
 use super::super::process::{Folder, Serving};
 use super::pictures::folder_of_pictures;
+
+const SMAP: &str = "[topology]\npreset = 'smap'\n";
 
 fn publish(serving: &Serving) {
     let email = serde_json::json!({
@@ -13,9 +17,25 @@ fn publish(serving: &Serving) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_is_compared_and_cut_over_and_refused_with_the_reason() {
+async fn a_migration_is_compared_and_cut_over_and_refused_with_the_reason_embedded() {
     let folder = Folder::new();
-    folder.write("postrider.toml", "[topology]\npreset = 'smap'\n");
+    folder.write("postrider.toml", SMAP);
+    a_migration_is_compared_and_cut_over_and_refused_with_the_reason(&folder, false).await;
+}
+
+/// And an outbox in another database follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_is_compared_and_cut_over_and_refused_with_the_reason_on_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    let eu = shared().unwrap().database().await.unwrap();
+    let elsewhere =
+        format!("[[outbox.table]]\nname = 'postrider.event_outbox'\nlabel = 'eu'\nurl = '{}'\n", eu.url);
+    folder.write("postrider.toml", &format!("{SMAP}{elsewhere}"));
+    folder.run(&["db", "migrate"]).assert(0, "for eu");
+    a_migration_is_compared_and_cut_over_and_refused_with_the_reason(&folder, true).await;
+}
+
+async fn a_migration_is_compared_and_cut_over_and_refused_with_the_reason(folder: &Folder, followed: bool) {
     let mut serving = folder.serve(&[]);
     serving.wait_for("dashboard at");
     let page = format!("http://{}/dashboard/migration", serving.address);
@@ -24,7 +44,12 @@ async fn a_migration_is_compared_and_cut_over_and_refused_with_the_reason() {
     browser.wait_for("One can be started: old-bus").await.unwrap();
     browser.fill("input[name=reason]", "the mail service moves").await.unwrap();
     browser.press("Publish to both buses").await.unwrap();
-    browser.wait_for("1 of 1 obey").await.unwrap();
+    let relays = if followed { "2 of 2 obey" } else { "1 of 1 obey" };
+    browser.wait_for(relays).await.unwrap();
+    if followed {
+        browser.wait_for("Databases that follow").await.unwrap();
+        browser.wait_for("0 owed").await.unwrap();
+    }
     browser.wait_for("Both buses were never compared").await.unwrap();
     browser.wait_for("Refused while this stands against it").await.unwrap();
 

@@ -88,10 +88,20 @@ async fn from_the_overview_to_the_reason_and_on_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_is_paused_and_resumed_and_the_books_are_verified() {
-    let folder = Folder::new();
+async fn a_consumer_is_paused_and_resumed_and_the_books_are_verified_embedded() {
+    a_consumer_is_paused_and_resumed_and_the_books_are_verified(&Folder::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_is_paused_and_resumed_and_the_books_are_verified_on_servers() {
+    let (folder, _database, _vhost) = servers().await;
+    folder.run(&["db", "migrate"]).assert(0, "applied");
+    a_consumer_is_paused_and_resumed_and_the_books_are_verified(&folder).await;
+}
+
+async fn a_consumer_is_paused_and_resumed_and_the_books_are_verified(folder: &Folder) {
     folder.run(&["ledger", "--tenant", "acme", "accounts", "init", "--base", "EUR"]).assert(0, "opened");
-    let shop = Shop::open(&folder).await;
+    let shop = Shop::open(folder).await;
     let browser = Browser::open().await.unwrap();
     browser.go(&shop.page("/consumers")).await.unwrap();
     browser.fill("form[action$='/billing/pause'] input[name=reason]", "the bank is down").await.unwrap();

@@ -29,6 +29,39 @@ pub async fn new_rules_count_from_the_next_batch_on<F: BooksFixture>(fixture: &F
     desk.holds().await;
 }
 
+/// What was worked out before the lock counts while the books are as they were then, and not a moment longer; it is for its own
+/// event alone.
+pub async fn what_was_prepared_by_old_rules_is_worked_out_again<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let orders = [order("o-1", "10.00", "EUR"), order("o-2", "20.00", "EUR"), order("o-3", "30.00", "EUR")];
+    let prepare = |desk: &Desk<F::Books>| {
+        orders.iter().map(|order| desk.ledger.prepare(&desk.tenant, order)).collect::<Vec<_>>()
+    };
+    assert!(prepare(&desk).iter().all(Option::is_none), "the chart was not read yet");
+    desk.posted(order("o-0", "5.00", "EUR")).await;
+    let mut of_old_rules = prepare(&desk);
+    assert!(of_old_rules.iter().all(Option::is_some));
+    let [first, rest @ ..] = &orders[..] else { unreachable!() };
+    let [prepared, others @ ..] = &mut of_old_rules[..] else { unreachable!() };
+    let posted = [std::slice::from_ref(first), &orders[..1]].concat();
+    let answers = desk.ledger.post_prepared(&desk.tenant, &posted, std::slice::from_mut(prepared)).await;
+    assert!(matches!(answers.unwrap()[..], [Answer::Posted(_), Answer::Duplicate(_)]));
+    let rules =
+        "[[rule]]\nname='all'\nmatch='#'\nline=[{account='bank',debit='1'},{account='sales',credit='1'}]";
+    desk.another(fixture).await.ledger.set_rules(&desk.tenant, rules).await.unwrap();
+    let answers = desk.ledger.post_prepared(&desk.tenant, rest, others).await.unwrap();
+    assert!(matches!(answers[..], [Answer::Posted(_), Answer::Posted(_)]), "{answers:?}");
+    let entries = desk.ledger.books().entries(&desk.tenant, 0, 10).await.unwrap();
+    let said: Vec<_> = entries
+        .iter()
+        .map(|entry| (entry.source.event.as_str(), entry.source.rule.as_str(), entry.lines[0].amount))
+        .collect();
+    let old = "order completed@1";
+    let expected = [("o-0", old, 500), ("o-1", old, 1000), ("o-2", "all@2", 100), ("o-3", "all@2", 100)];
+    assert_eq!(said, expected);
+    desk.holds().await;
+}
+
 /// Accounts can be closed for entries, and what they are cannot be changed.
 pub async fn accounts_are_closed_for_every_process<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;

@@ -51,6 +51,37 @@ pub async fn every_field_comes_back<F: StoreFixture>(fixture: &F) {
     assert!(age.as_secs().abs() < 60, "written {age:?} ago");
 }
 
+/// A batch whose rows have much in common, and one whose rows have nothing in common: each row has its own, and no more.
+pub async fn rows_of_a_batch_have_each_what_is_theirs<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let when = Timestamp::from_microsecond(1_763_200_000_123_456).unwrap();
+    let full = |name: &str, tenant: &str| {
+        let event = keyed(name, "order-42").occurred_at(when).tenant(tenant).unwrap();
+        Event {
+            causation_id: Some(id("cause")),
+            trace: TraceContext { traceparent: Some("00-trace-01".into()), tracestate: None },
+            exchange: Some(ExchangeName::new("shop").unwrap()),
+            ..event
+        }
+    };
+    let bare = |name: &str| free(name).occurred_at(when);
+    let batches = [
+        vec![full("a", "acme"), full("b", "acme"), full("c", "acme")],
+        vec![full("d", "acme"), bare("e"), full("f", "other")],
+        vec![bare("g"), full("h", "acme"), bare("i")],
+    ];
+    for batch in batches {
+        let clock = postrider::Clock::system();
+        let expected: Vec<_> =
+            batch.iter().map(|event| (event.exchange.clone(), event.clone().into_envelope(&clock))).collect();
+        let ids = desk.commit(batch).await;
+        let rows = desk.expect_due(&ids).await;
+        let carried: Vec<_> = rows.iter().map(|row| (row.exchange.clone(), row.envelope.clone())).collect();
+        assert_eq!(carried, expected);
+        desk.publish(&rows).await;
+    }
+}
+
 /// No space, order, number or escape is changed.
 pub async fn json_keeps_its_bytes<F: StoreFixture>(fixture: &F) {
     let text = r#" {"b":1.50,  "a":[1e3,-0.0,9007199254740993,"\u0041\u0000\/"], "b":null,"ü":"💶" } "#;

@@ -60,7 +60,10 @@ impl Held for SimStore {
                     heads.entry(row.event.key.clone()).or_insert(head);
                 }
             }
-            world.note_ids(heads.iter().map(|(key, head)| format!("{key}: {}", head.event_id)));
+            let mut told: Vec<_> =
+                heads.iter().map(|(key, head)| format!("{key}: {}", head.event_id)).collect();
+            told.sort();
+            world.note_ids(told);
             heads
         })
         .await

@@ -15,6 +15,7 @@ pub(super) fn proof(standing: &Standing, errand: Option<&Operation>, visit: &Vis
                 h2 { "Parity" }
                 @match &standing.parity {
                     None => (pill("", "never compared")),
+                    Some(_) if standing.is_parity_outdated() => (pill("warn", "of an earlier phase")),
                     Some(parity) if parity.holds => (pill("good", "parity holds")),
                     Some(_) => (pill("bad", "parity does not hold")),
                 }

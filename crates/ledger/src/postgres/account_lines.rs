@@ -1,0 +1,54 @@
+//! The posted lines of an account, from the newest back.
+
+use postrider::envelope::TenantId;
+use postrider::postgres::Postgres;
+use postrider::store::StoreError;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+
+use crate::account::AccountCode;
+use crate::books::AccountLines;
+use crate::statement::Earlier;
+use crate::stored::{AccountLineRow, count, posting_kinds, signed};
+
+pub(super) async fn lines_of(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+    account: &AccountCode,
+    before: Option<&Earlier>,
+    limit: usize,
+) -> Result<AccountLines, StoreError> {
+    // One statement: what is held is of the same moment as the lines. Each entry is looked up by itself, so that no plan walks the
+    // entries of all accounts.
+    let select = format!(
+        "SELECT line.entry, line.line, entry.effective_on - date '1970-01-01', entry.description, line.side, line.amount, \
+         line.currency, (SELECT json_object_agg(currency, debits - credits)::text FROM postrider.ledger_balance \
+             WHERE tenant = $1 AND account = $2) \
+         FROM postrider.ledger_line AS line \
+         CROSS JOIN LATERAL (SELECT effective_on, description FROM postrider.ledger_entry \
+             WHERE tenant = $1 AND number = line.entry AND kind IN ({}) LIMIT 1) AS entry \
+         WHERE line.tenant = $1 AND line.account = $2 AND line.amount > 0 \
+           AND line.entry <= $3 AND (line.entry < $3 OR line.line < $4) \
+         ORDER BY line.entry DESC, line.line DESC LIMIT $5",
+        posting_kinds()
+    );
+    let (entry, line) = before.map_or((i64::MAX, 0), |place| (signed(place.entry), i32::from(place.line)));
+    let rows = sqlx::query(AssertSqlSafe(select)).bind(tenant.as_str()).bind(account.as_str());
+    let rows = rows.bind(entry).bind(line).bind(count(limit)).fetch_all(connection).await;
+    let rows = rows.map_err(|cause| store.error("reading a statement", cause))?;
+    let held = rows.first().map(|row| row.get::<&str, _>(7));
+    let read = |row: &PgRow| {
+        let line = AccountLineRow {
+            entry: row.get(0),
+            line: row.get(1),
+            effective_on: row.get(2),
+            description: row.get(3),
+            side: row.get(4),
+            amount: row.get(5),
+            currency: row.get(6),
+        };
+        line.read(tenant)
+    };
+    AccountLines::read(tenant, held, rows.iter().map(read))
+}

@@ -1,0 +1,49 @@
+//! What people must be able to rely on in `postrider ledger`: nothing goes wrong in silence, nothing that is promised is out of sight.
+
+use super::ledger::{books, ledger};
+
+#[test]
+fn what_cannot_be_is_refused_before_anybody_relies_on_it() {
+    let folder = books();
+    ledger(&folder, &["accounts", "init", "--base", "EUR"]).assert(0, "left as they are");
+    ledger(&folder, &["accounts", "init", "--base", "USD"])
+        .assert(1, "keeps books in EUR already, not in USD");
+    ledger(&folder, &["rates", "add", "EUR", "2", "--on", "2026-03-01"])
+        .assert(2, "rates are for other currencies");
+    // A file that cannot be read to its end is no file of nothing.
+    ledger(&folder, &["ingest", "."]).assert(1, "cannot read");
+    let rules = ledger(&folder, &["rules", "show"]).assert(0, "").out;
+    folder.write("rules.toml", &rules);
+    ledger(&folder, &["rules", "check", "rules.toml", "--events", "."]).assert(1, "cannot read");
+    // Whose payload cannot be read is known all the same.
+    folder
+        .write("twice.jsonl", r#"{"type": "a.b", "id": "e-9", "tenant": "acme", "data": {"n": 1, "n": 2}}"#);
+    let refused = ledger(&folder, &["ingest", "twice.jsonl", "--json"]).assert(6, "").json();
+    assert_eq!((&refused[0]["id"], &refused[0]["code"]), (&"e-9".into(), &"malformed".into()), "{refused}");
+}
+
+#[test]
+fn promises_are_seen_in_balances_until_they_are_kept() {
+    let folder = books();
+    let line = |account: &str, side: &str| {
+        format!(r#"{{"account": "{account}", "side": "{side}", "amount": "50.00", "currency": "CHF"}}"#)
+    };
+    let (debit, credit) = (line("bank", "debit"), line("equity", "credit"));
+    ledger(&folder, &["rates", "add", "CHF", "1.05", "--on", "2026-03-01"]).assert(0, "");
+    folder.write(
+        "promise.json",
+        &format!(r#"{{"effectiveOn": "2026-03-05", "pending": true, "lines": [{debit}, {credit}]}}"#),
+    );
+    let entry = ledger(&folder, &["entries", "add", "promise.json"]).assert(0, "").out;
+    let francs = || {
+        let rows = ledger(&folder, &["balance", "bank", "--json"]).assert(0, "").json();
+        let row = rows.as_array().unwrap().iter().find(|row| row["currency"] == "CHF").unwrap().clone();
+        ["balance", "pending_debits", "pending_credits"].map(|name| row[name].as_str().unwrap().to_owned())
+    };
+    assert_eq!(francs(), ["0.00", "50.00", "0.00"]);
+    ledger(&folder, &["settle", entry.trim()]).assert(0, "");
+    assert_eq!(francs(), ["50.00", "0.00", "0.00"]);
+    // Of other days it is not kept.
+    let then = ledger(&folder, &["balance", "bank", "--at", "2026-12-31", "--json"]).assert(0, "").json();
+    assert!(then[0]["pending_debits"].is_null() && then[0]["balance"].is_string(), "{then}");
+}
