@@ -153,6 +153,10 @@ impl Held {
             self.clock.sleep(lease / THIRD).await;
             let asked_at = self.clock.monotonic();
             let left = ends_at.saturating_sub(asked_at);
+            // Who slept through the whole lease may share the key with somebody else by now.
+            if left.is_zero() {
+                return;
+            }
             match tokio::time::timeout(left, self.once.renew(&self.claim)).await {
                 Ok(Ok(true)) => ends_at = asked_at + lease,
                 Ok(Err(error)) if self.clock.monotonic() < ends_at => {
