@@ -25,6 +25,8 @@ pub struct Source<S> {
     pub routing_key: Option<KeyTemplate>,
     /// It is in another database than the inbox and the dead letters.
     pub elsewhere: bool,
+    /// Events up to this position alone ([`Audit::last_position`]): whoever asks again while more are committed asks about the same ones.
+    pub until: i64,
 }
 
 /// One consumer's account. Every term is counted on its own, never as what remains.
@@ -36,7 +38,7 @@ pub struct Account {
     pub committed: u64,
     /// Of these, applied: in its inbox.
     pub applied: u64,
-    /// Not published yet, in its queue, in one of its wait queues, or held behind an earlier event of its key.
+    /// Not published yet, in its queue, with it and not settled, in one of its wait queues, or held behind an earlier event of its key.
     pub waiting: u64,
     /// Dead letters, collected or still in their queue, and events that are dead in the outbox.
     pub dead: u64,
@@ -73,14 +75,16 @@ pub enum AuditError {
 
 /// Draws up one consumer's account from what is stored.
 ///
-/// Deliveries that are being handled at this moment are in no queue and in no inbox yet; ask again when they are done. So are,
-/// for three minutes at most after RabbitMQ was killed, retries whose time came while it was down.
+/// On RabbitMQ, deliveries that are being handled at this moment are in no queue and in no inbox yet; the management API, if the broker
+/// knows one, tells of them some seconds later. Ask again about the same events then. For three minutes at most after RabbitMQ was killed,
+/// retries whose time came while it was down are nowhere, too.
 pub async fn account<S: Audit>(
     store: &S,
     broker: &Arc<dyn Broker>,
     consumer: &Registration,
 ) -> Result<Account, AuditError> {
-    let source = Source { store: store.clone(), exchange: None, routing_key: None, elsewhere: false };
+    let source =
+        Source { store: store.clone(), exchange: None, routing_key: None, elsewhere: false, until: i64::MAX };
     account_of(store, &[source], broker, consumer).await
 }
 
@@ -108,6 +112,7 @@ pub async fn account_of<S: Audit>(
             exchange: source.exchange.as_ref().unwrap_or(exchange).clone(),
             routing_key: source.routing_key.clone(),
             since: consumer.since,
+            until: source.until,
             list: LISTED.saturating_sub(count.elsewhere_ids.len()),
         };
         let of_one = if source.elsewhere {
@@ -159,11 +164,17 @@ async fn count_apart<S: Audit>(
     }
 }
 
-/// What waits in a queue. One that is not there holds nothing: not declared yet, or deleted with what was in it, which then
-/// shows as unaccounted.
+/// What waits in a queue or is with its consumers. One that is not there holds nothing: not declared yet, or deleted with what was in
+/// it, which then shows as unaccounted. What is handed out between the two looks is counted twice, and what is settled meanwhile shows
+/// as applied: neither hides an event.
 async fn depth(broker: &Arc<dyn Broker>, queue: &QueueName) -> Result<u64, BrokerError> {
-    match broker.depth(queue).await {
-        Err(error) if error.kind == BrokerErrorKind::NotFound => Ok(0),
-        answer => answer,
-    }
+    let ready = match broker.depth(queue).await {
+        Err(error) if error.kind == BrokerErrorKind::NotFound => 0,
+        answer => answer?,
+    };
+    let unsettled = broker.unsettled(queue).await.unwrap_or_else(|error| {
+        tracing::debug!(queue = queue.as_str(), %error, "what is with consumers cannot be counted");
+        0
+    });
+    Ok(ready + unsettled)
 }

@@ -33,6 +33,11 @@ pub trait Broker: Send + Sync + 'static {
     /// How many messages wait in a queue, delivered but unsettled ones left out.
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError>;
 
+    /// How many messages of a queue are with consumers: delivered, and not settled yet. None for one that cannot tell.
+    async fn unsettled(&self, _queue: &QueueName) -> Result<u64, BrokerError> {
+        Ok(0)
+    }
+
     /// Removes queues, then exchanges; what is not there is fine. With `only_unused` a queue that has messages or consumers is
     /// [`BrokerErrorKind::InUse`], and nothing is removed. Messages of other queues are not touched.
     async fn remove(&self, _removal: &Removal) -> Result<(), BrokerError> {

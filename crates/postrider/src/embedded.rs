@@ -122,6 +122,12 @@ impl Broker for EmbeddedBroker {
         Ok(all.saturating_sub(u64::try_from(unsettled).unwrap_or(u64::MAX)))
     }
 
+    async fn unsettled(&self, queue: &QueueName) -> Result<u64, BrokerError> {
+        let id = self.shared.open()?.catalog.id(queue).ok_or_else(|| no_queue(queue))?;
+        let unsettled = self.shared.lock().queues.get(&id).map_or(0, QueueState::unsettled);
+        Ok(u64::try_from(unsettled).unwrap_or(u64::MAX))
+    }
+
     async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
         self.shared.run(removal::remove(self.shared.clone(), removal.clone())).await
     }

@@ -32,8 +32,10 @@ pub use operator::{ApplyError, Operator};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::OnceCell;
 
 use self::link::{Link, Settings};
+use self::management::Management;
 use self::publish::Publisher;
 use self::subscription::RabbitSubscription;
 use crate::broker::{Broker, BrokerError, Outgoing, Published, Removal, Subscription};
@@ -45,6 +47,8 @@ pub struct RabbitMq {
     publisher: Publisher,
     publishing: Arc<Link>,
     consuming: Arc<Link>,
+    /// Made when it is first asked: most never ask.
+    management: OnceCell<Management>,
 }
 
 impl RabbitMq {
@@ -61,7 +65,8 @@ impl RabbitMq {
         let settings = Arc::new(Settings { config, nodes, clock });
         let publishing = Arc::new(Link::new("publish", Arc::clone(&settings)));
         let consuming = Arc::new(Link::new("consume", settings));
-        Ok(Self { publisher: Publisher::new(Arc::clone(&publishing)), publishing, consuming })
+        let publisher = Publisher::new(Arc::clone(&publishing));
+        Ok(Self { publisher, publishing, consuming, management: OnceCell::new() })
     }
 }
 
@@ -96,6 +101,16 @@ impl Broker for RabbitMq {
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
         let line = self.consuming.line().await?;
         declare::depth(&line, queue, self.consuming.settings().limits().call).await
+    }
+
+    /// As the management API says, which may be some seconds late; none without it.
+    async fn unsettled(&self, queue: &QueueName) -> Result<u64, BrokerError> {
+        let config = &self.consuming.settings().config;
+        let Some(place) = &config.management else { return Ok(0) };
+        let management = self.management.get_or_try_init(async || Management::new(place)).await?;
+        let vhost = config.vhost()?;
+        let seen = management.queue(&vhost, queue.as_str()).await?;
+        Ok(seen.and_then(|queue| queue.messages_unacknowledged).unwrap_or(0))
     }
 
     async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {

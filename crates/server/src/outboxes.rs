@@ -179,6 +179,7 @@ impl<S: Backend> OpenOutbox<S> {
             exchange: (!is_default).then_some(self.choice.exchange),
             routing_key: self.choice.routing_key,
             elsewhere: self.choice.database.is_some(),
+            until: i64::MAX,
         }
     }
 

@@ -104,16 +104,11 @@ pub(crate) fn operator(
     let (Backends::Networked { broker, .. } | Backends::BrokerAlone { broker }) = &config.backends else {
         return Ok(None);
     };
-    let Some(server) = &config.management else { return Ok(None) };
     let mut connection = rabbitmq(config, broker);
+    let Some(management) = connection.management.clone() else { return Ok(None) };
     if let Some(vhost) = vhost {
         connection = connection.in_vhost(vhost.as_str())?;
     }
-    let management = ManagementConfig {
-        url: server.url.to_secret_string(),
-        tls: connection.tls.clone(),
-        limit: connection.limits.call,
-    };
     Operator::new(connection, &management, context.clock.clone()).map(Some)
 }
 
@@ -183,7 +178,12 @@ pub(crate) fn rabbitmq(config: &Config, broker: &Server) -> RabbitMqConfig {
         client_cert_file: files.client_cert_file(),
         client_key_file: files.client_key_file(),
     };
-    RabbitMqConfig { url: broker.url.to_secret_string(), limits, tls, ..RabbitMqConfig::new("") }
+    let management = config.management.as_ref().map(|server| ManagementConfig {
+        url: server.url.to_secret_string(),
+        tls: tls.clone(),
+        limit: limits.call,
+    });
+    RabbitMqConfig { url: broker.url.to_secret_string(), limits, tls, management, ..RabbitMqConfig::new("") }
 }
 
 /// The ledger on a store, which tells of its entries through the outbox that the configuration names.

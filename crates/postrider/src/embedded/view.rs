@@ -36,6 +36,7 @@ impl Broker for EmbeddedView {
         Err(only_reads())
     }
 
+    /// What is with consumers is among it: only the process that serves the file knows which it is.
     async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
         let declared = declared::read(self.0.readers()).await.map_err(from_store)?;
         let mut known = declared.topology.queues.iter().zip(&declared.queues);

@@ -16,7 +16,7 @@ const ROUTES: &str = "SELECT DISTINCT COALESCE(exchange, $1), COALESCE(routing_k
 /// sent in the place of another. `$1` queue, `$2` the exchange of rows that name none, `$3` and `$4` the routes that reach the
 /// queue.
 const REACHING: &str = "FROM {outbox} o \
-     WHERE (o.verbatim IS NULL OR o.event_id = o.id::text) AND (o.target_queue = $1 OR (o.target_queue IS NULL AND \
+     WHERE o.position <= {until} AND (o.verbatim IS NULL OR o.event_id = o.id::text) AND (o.target_queue = $1 OR (o.target_queue IS NULL AND \
          (COALESCE(o.exchange, $2), COALESCE(o.routing_key, {key})) IN (SELECT * FROM UNNEST($3::text[], $4::text[]))))";
 
 /// Each by the first of the places where it shows. A row that sends a message again is a place where its event waits, in whatever
@@ -69,6 +69,12 @@ impl Audit for Postgres {
             Ok(count)
         })
         .await
+    }
+
+    async fn last_position(&self) -> Result<i64, StoreError> {
+        let last = self.table.statement("SELECT COALESCE(max(position), 0) FROM {outbox}");
+        let last = sqlx::query_scalar(last.sql()).fetch_one(self.pool());
+        self.limited("reading the last position of the outbox", last).await
     }
 
     async fn committed_to(
@@ -127,6 +133,7 @@ impl Postgres {
             .replace("{placed}", PLACED)
             .replace("{reaching}", REACHING)
             .replace("{again}", &places)
+            .replace("{until}", &scope.until.to_string())
             .replace("{key}", &format!("({key})"));
         self.table.statement(&filled)
     }

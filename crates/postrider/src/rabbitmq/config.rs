@@ -6,6 +6,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use url::{Host, Url};
 
+use super::management::ManagementConfig;
 use crate::broker::{BrokerError, BrokerErrorKind, BrokerLimits};
 
 /// How to connect to RabbitMQ.
@@ -24,6 +25,8 @@ pub struct RabbitMqConfig {
     pub tls: RabbitMqTls,
     /// How often both sides say that they are alive. A dead peer is noticed after twice this time.
     pub heartbeat: Duration,
+    /// Where to ask what AMQP has no word for: how many messages are with consumers. The account of a consumer counts them.
+    pub management: Option<ManagementConfig>,
 }
 
 /// Certificates, as PEM files. They are read again at every connect, so that renewed ones are picked up.
@@ -46,6 +49,7 @@ impl RabbitMqConfig {
             limits: BrokerLimits::default(),
             tls: RabbitMqTls::default(),
             heartbeat: Duration::from_secs(10),
+            management: None,
         }
     }
 

@@ -23,6 +23,11 @@ impl Audit for Sqlite {
         reader.rollback().await.map_err(from_sqlite)?;
         Ok(count)
     }
+
+    async fn last_position(&self) -> Result<i64, StoreError> {
+        let last = sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM event_outbox");
+        last.fetch_one(self.readers()).await.map_err(from_sqlite)
+    }
 }
 
 type Route = (Option<String>, String, Option<String>);
@@ -64,7 +69,7 @@ WITH committed AS (
         EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held,
         coalesce(published_at < ?5, 0) AS early
     FROM event_outbox
-    WHERE (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
+    WHERE position <= {until} AND (verbatim IS NULL OR event_id = id) AND (coalesce(exchange, x'00'), coalesce(routing_key, aggregate_type || '.' || event_type),
            coalesce(target_queue, x'00'))
         IN (SELECT coalesce(value ->> 0, x'00'), value ->> 1, coalesce(value ->> 2, x'00') FROM json_each(?1))
 )";
@@ -75,6 +80,7 @@ async fn count(
     routed: &str,
 ) -> Result<ConsumerCount, StoreError> {
     let sql = from_committed(
+        scope,
         "SELECT count(*),
             count(*) FILTER (WHERE applied),
             count(*) FILTER (WHERE NOT applied AND dead),
@@ -110,6 +116,7 @@ async fn elsewhere(
     routed: &str,
 ) -> Result<Vec<EventId>, StoreError> {
     let sql = from_committed(
+        scope,
         "SELECT id FROM committed WHERE NOT applied AND NOT dead AND status = 'published' AND NOT held AND NOT early
          ORDER BY position LIMIT ?6",
     );
@@ -127,7 +134,7 @@ async fn elsewhere(
     })
 }
 
-/// The text is made of constants only.
-fn from_committed(select: &str) -> String {
-    format!("{COMMITTED} {select}")
+/// The text is made of constants and a number only.
+fn from_committed(scope: &AuditScope, select: &str) -> String {
+    format!("{} {select}", COMMITTED.replace("{until}", &scope.until.to_string()))
 }

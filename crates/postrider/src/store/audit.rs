@@ -13,6 +13,9 @@ pub trait Audit: Store {
     /// Counts what a consumer should have, by what the outbox, the inbox and the dead letters hold.
     fn count(&self, scope: &AuditScope) -> impl Future<Output = Result<ConsumerCount, StoreError>> + Send;
 
+    /// The last position of this outbox.
+    fn last_position(&self) -> impl Future<Output = Result<i64, StoreError>> + Send;
+
     /// Events of this outbox that reach the consumer's queue, after a position, in order, for who finds them again elsewhere: its
     /// inbox is in another database. Stores that have one outbox are never asked.
     fn committed_to(
@@ -93,6 +96,8 @@ pub struct AuditScope {
     pub routing_key: Option<KeyTemplate>,
     /// Since when its queue is bound as it is, if that is known.
     pub since: Option<Timestamp>,
+    /// Events up to this position alone.
+    pub until: i64,
     /// List at most so many ids.
     pub list: usize,
 }

@@ -59,6 +59,12 @@ impl<'a> Servers<'a> {
         let queue = QueueName::new(format!("postrider.bench.{}", clock.new_id()))?;
         let settings = wiring::rabbitmq(config, broker);
         let url = settings.url.expose_secret().to_owned();
+        if url.starts_with("amqps:") {
+            return Err(usage(
+                "raw limits are measured without TLS, beside which nothing could be compared; name the broker by amqp://, or use \
+                 scripts/bench",
+            ));
+        }
         let processes = Processes::behind(database.url.to_secret_string().expose_secret(), &url);
         let raw = RabbitRaw::open(&url, queue.clone()).await?;
         let naive = Naive::open(store.pool(), &url, queue.as_str()).await?;

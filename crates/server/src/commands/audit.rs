@@ -4,26 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use postrider::audit::{self, Account};
+use postrider::audit::{self, Account, Source};
 use postrider::broker::Broker;
 use postrider::store::Registration;
 use serde::Serialize;
 
 use super::Context;
 use crate::exit::Exit;
-use crate::outboxes::{self, OpenOutbox};
+use crate::outboxes;
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
-/// How long an account may take to hold.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an account may take to hold: RabbitMQ's statistics, which tell what is with consumers, are up to so late.
+const PATIENCE: Duration = Duration::from_secs(12);
 
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
-    configuration; the events\nare those of every outbox, in whatever database. Exit code 3 and the ids where the account does not hold. Deliveries that are being handled are counted\n\
-    nowhere yet, so an account that does not hold is drawn up again for five seconds."
+    configuration; the events\nare those of every outbox, in whatever database, that were there when it began. Exit code 3 and the ids where the\n\
+    account does not hold. On RabbitMQ the management API tells what is with consumers, some seconds late, so an account\n\
+    that does not hold is drawn up again for twelve seconds, for the same events; more may be committed meanwhile."
 )]
 pub(crate) struct AuditArgs {}
 
@@ -54,33 +55,38 @@ impl OnStore for DrawUp<'_> {
     }
 }
 
-/// Deliveries that are being handled at this moment are counted nowhere yet, so an account that does not hold is drawn up
-/// again for a while.
+/// What is on its way between two places is in neither for a moment, so an account that does not hold is drawn up again for a while,
+/// of the same events.
 async fn settled<S: WholeStore>(
     store: &S,
     broker: &Arc<dyn Broker>,
     context: &Context,
 ) -> anyhow::Result<Report> {
-    let start = context.clock.monotonic();
+    let (config, clock) = (&context.config, &context.clock);
+    let mut sources = Vec::new();
+    for outbox in outboxes::open(store, config, clock)? {
+        let source = outbox.source();
+        sources.push(Source { until: source.store.last_position().await?, ..source });
+    }
+    let start = clock.monotonic();
     loop {
-        let report = report(store, broker, context).await?;
-        if report.holds || context.clock.since(start) > PATIENCE {
+        let report = report(store, &sources, broker, &config.own.consumers).await?;
+        if report.holds || clock.since(start) > PATIENCE {
             return Ok(report);
         }
-        context.clock.sleep(Duration::from_millis(250)).await;
+        clock.sleep(Duration::from_millis(250)).await;
     }
 }
 
 async fn report<S: WholeStore>(
     store: &S,
+    sources: &[Source<S>],
     broker: &Arc<dyn Broker>,
-    context: &Context,
+    configured: &[Registration],
 ) -> anyhow::Result<Report> {
-    let (config, clock) = (&context.config, &context.clock);
-    let sources: Vec<_> = outboxes::open(store, config, clock)?.into_iter().map(OpenOutbox::source).collect();
     let mut consumers = Vec::new();
-    for consumer in known(store.registrations().await?, &config.own.consumers) {
-        consumers.push(audit::account_of(store, &sources, broker, &consumer).await?);
+    for consumer in known(store.registrations().await?, configured) {
+        consumers.push(audit::account_of(store, sources, broker, &consumer).await?);
     }
     let holds = consumers.iter().all(Account::holds);
     Ok(Report { consumers, holds })

@@ -37,6 +37,7 @@ pub(super) fn scope() -> AuditScope {
         exchange: exchange("shop"),
         routing_key: None,
         since: None,
+        until: i64::MAX,
         list: 100,
     }
 }

@@ -1,8 +1,10 @@
 //! Every version of RabbitMQ under the broker suite: a vhost of the shared server, or a server of the case's own where it is crashed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
+use postrider::rabbitmq::management::ManagementConfig;
+use postrider::rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTls};
 use postrider::topology::Topology;
 use postrider::{Broker, Clock};
 use postrider_testkit::conformance::Crash;
@@ -25,8 +27,14 @@ mod newer {
     );
 }
 
-async fn connect(url: &str) -> Arc<dyn Broker> {
-    Arc::new(RabbitMq::connect(RabbitMqConfig::new(url), Clock::system()).await.unwrap())
+async fn connect(url: &str, management: &str) -> Arc<dyn Broker> {
+    let management = ManagementConfig {
+        url: management.into(),
+        tls: RabbitMqTls::default(),
+        limit: Duration::from_secs(10),
+    };
+    let config = RabbitMqConfig { management: Some(management), ..RabbitMqConfig::new(url) };
+    Arc::new(RabbitMq::connect(config, Clock::system()).await.unwrap())
 }
 
 struct Vhost(TestVhost);
@@ -39,7 +47,7 @@ impl Vhost {
 
 impl BrokerFixture for Vhost {
     async fn broker(&self) -> Arc<dyn Broker> {
-        connect(&self.0.amqp_url).await
+        connect(&self.0.amqp_url, &self.0.management_url).await
     }
 }
 
@@ -69,7 +77,7 @@ impl Drop for Server {
 
 impl BrokerFixture for Server {
     async fn broker(&self) -> Arc<dyn Broker> {
-        connect(&self.0.amqp_url()).await
+        connect(&self.0.amqp_url(), &self.0.management_url()).await
     }
 }
 

@@ -31,6 +31,7 @@ fn scope(list: usize) -> AuditScope {
         exchange: shop,
         routing_key: None,
         since: None,
+        until: i64::MAX,
         list,
     }
 }

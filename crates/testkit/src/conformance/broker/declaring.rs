@@ -146,11 +146,22 @@ pub async fn depth_counts_what_waits(fixture: &impl BrokerFixture) {
     let mut listener = Listener::on(&*broker, "orders", 4).await;
     let taken = listener.take(4).await;
     expect_depth(&*broker, "orders", 6).await;
+    expect_unsettled(&*broker, "orders", 4).await;
     listener.ack(taken).await;
     listener.take(4).await;
     expect_depth(&*broker, "orders", 2).await;
     listener.stop().await;
     expect_depth(&*broker, "orders", 6).await;
+    expect_unsettled(&*broker, "orders", 0).await;
+}
+
+/// Waits until so many are with consumers: RabbitMQ's statistics are some seconds late.
+async fn expect_unsettled(broker: &dyn Broker, name: &str, count: u64) {
+    let name = queue(name);
+    until(&format!("{count} of {name} with consumers"), async || {
+        (broker.unsettled(&name).await.unwrap() == count).then_some(())
+    })
+    .await;
 }
 
 /// Waits for a depth: a server may count a little behind.
