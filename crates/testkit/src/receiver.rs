@@ -1,7 +1,7 @@
 //! An endpoint for push tests: answers as it is told, well or badly, and remembers every request.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -53,8 +53,27 @@ impl Reply {
 pub struct Receiver {
     /// Where it listens, on loopback.
     pub address: SocketAddr,
-    requests: Arc<Mutex<Vec<Request>>>,
+    seen: Arc<Mutex<Seen>>,
     serving: JoinHandle<()>,
+}
+
+/// What came.
+#[derive(Default)]
+struct Seen {
+    requests: Vec<Request>,
+    /// How often each `webhook-id` did: a run of an hour brings more than could be counted again for every request.
+    times: HashMap<String, usize>,
+}
+
+impl Seen {
+    /// Keeps a request. How many came before it under the same id.
+    fn keep(&mut self, request: Request) -> usize {
+        let times = self.times.entry(request.header("webhook-id").to_owned()).or_default();
+        let before = *times;
+        *times += 1;
+        self.requests.push(request);
+        before
+    }
 }
 
 impl Receiver {
@@ -62,15 +81,15 @@ impl Receiver {
     pub async fn start(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (requests, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
-        let seen = requests.clone();
+        let (seen, answer) = (Arc::new(Mutex::new(Seen::default())), Arc::new(answer));
+        let all = seen.clone();
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (seen, answer) = (seen.clone(), answer.clone());
+                let (seen, answer) = (all.clone(), answer.clone());
                 tokio::spawn(async move { converse(stream, &seen, answer.as_ref()).await });
             }
         });
-        Self { address, requests, serving }
+        Self { address, seen, serving }
     }
 
     /// `http://127.0.0.1:PORT/hook`
@@ -80,7 +99,7 @@ impl Receiver {
 
     /// What came, in the order of arrival.
     pub fn requests(&self) -> Vec<Request> {
-        self.requests.lock().unwrap().clone()
+        self.seen.lock().unwrap().requests.clone()
     }
 }
 
@@ -93,19 +112,12 @@ impl Drop for Receiver {
 /// One connection, for as many requests as it brings.
 async fn converse(
     mut stream: TcpStream,
-    seen: &Mutex<Vec<Request>>,
+    seen: &Mutex<Seen>,
     answer: &(dyn Fn(&Request, usize) -> Reply + Send + Sync),
 ) {
     let mut buffer = Vec::new();
     while let Some(request) = read_request(&mut stream, &mut buffer).await {
-        let before = {
-            let mut seen = seen.lock().unwrap();
-            let before =
-                seen.iter().filter(|other| other.header("webhook-id") == request.header("webhook-id"));
-            let before = before.count();
-            seen.push(request.clone());
-            before
-        };
+        let before = seen.lock().unwrap().keep(request.clone());
         match answer(&request, before) {
             Reply::Status(status, headers, body) => {
                 let head =
