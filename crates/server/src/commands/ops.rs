@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Context;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -131,7 +131,7 @@ async fn place<S: Operations>(stores: &[S], id: Uuid) -> anyhow::Result<&S> {
 
 async fn find<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Operation> {
     let found = store.operation(id).await?;
-    found.ok_or_else(|| usage(format!("there is no operation {id}; `postrider ops ls` lists them")))
+    found.ok_or_else(|| absent(format!("there is no operation {id}; `postrider ops ls` lists them")))
 }
 
 /// An operation, and what it left as it was.
