@@ -53,6 +53,9 @@ enum What {
     Resume {
         /// Its id
         id: Uuid,
+        /// Say what would be run, and run nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// End an operation before its time; what is done stays done
     Cancel {
@@ -107,9 +110,16 @@ impl OnStore for Ops<'_> {
                 Ok(Exit::Ok)
             }
             What::Watch { id } => watch(place(&stores, id).await?, id, context).await,
-            What::Resume { id } => {
+            What::Resume { id, dry_run } => {
                 let store = place(&stores, id).await?;
-                find(store, id).await?;
+                let operation = find(store, id).await?;
+                if dry_run {
+                    context.output.one(&operation, &told(&operation))?;
+                    context.output.note(
+                        "this would be run here, unless it ended or somebody runs it; nothing was changed",
+                    );
+                    return Ok(Exit::Ok);
+                }
                 run_here(id, store, context).await
             }
             What::Cancel { id, reason, dry_run } => {
