@@ -3,8 +3,10 @@
 //! Two implementations keep this contract and pass one suite: `rabbitmq` and `embedded`.
 
 mod message;
+mod subscribed;
 
 pub use message::{HeaderValue, Headers, Message, Properties};
+pub use subscribed::Subscribed;
 
 use std::time::Duration;
 
@@ -62,6 +64,11 @@ pub trait Subscription: Send {
 
     /// The other end: settles deliveries while somebody waits in [`Self::next`].
     fn settler(&self) -> Box<dyn Settler>;
+
+    /// Whether the broker hands deliveries out to it, now and later. A broker that cannot be lost always does.
+    fn subscribed(&self) -> Subscribed {
+        Subscribed::new()
+    }
 }
 
 /// Settles the deliveries of one subscription.
