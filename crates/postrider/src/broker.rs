@@ -176,6 +176,8 @@ pub enum Published {
     Returned(String),
     /// The broker refused this message for what it is (too large, no such exchange, not allowed). A failure of it.
     Refused(String),
+    /// No broker of this kind can carry it as it is, however often somebody tries: it has more headers than fit. A failure of it.
+    Unfit(String),
     /// The broker could not take it, or the connection was lost: the outcome is unknown and no fault of the message.
     Unknown(String),
 }

@@ -22,6 +22,7 @@ mod sight;
 mod status;
 mod throttle;
 mod together;
+mod unfit;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
 pub use pace::Concurrency;

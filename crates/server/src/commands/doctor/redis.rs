@@ -6,6 +6,9 @@ use super::Report;
 use crate::commands::Context;
 use crate::wiring::{self, RedisFacts};
 
+/// From here on Redis is at its limit: it evicts or refuses before it is above, or, where the limit was set below what it had, after.
+const FULL: f64 = 0.99;
+
 /// Redis may be lost at any moment, so nothing about it is a failure.
 pub(super) async fn examine(context: &Context, report: &mut Report) {
     let Some(server) = &context.config.redis else { return };
@@ -37,9 +40,6 @@ async fn examine_state(context: &Context, report: &mut Report) {
         }
     }
 }
-
-/// From here on Redis is at its limit: it evicts or refuses before it is above, or, where the limit was set below what it had, after.
-const FULL: f64 = 0.99;
 
 /// What maxmemory and its policy mean for the keys that are kept there, and whether that is fine.
 fn settings(facts: &RedisFacts) -> (bool, String) {
