@@ -9,6 +9,7 @@ use crate::chain::Hash;
 use crate::checkpoint::{Checkpoint, Key, Proof};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
+use crate::refusal::Refusal;
 
 /// The most entries of one checkpoint.
 const MOST: u64 = 100_000;
@@ -45,6 +46,16 @@ impl Proven {
 }
 
 impl<B: Books> Ledger<B> {
+    /// The entries that the next checkpoint would sign, the first and the last; nothing if there are none.
+    pub async fn unsigned(&self, tenant: &TenantId) -> Result<Option<(u64, u64)>, LedgerError> {
+        let Some(head) = self.books.head(tenant).await? else {
+            return Err(Refusal::UnknownTenant(tenant.to_string()).into());
+        };
+        let first = self.books.checkpoints(tenant).await?.last().map_or(1, |newest| newest.last + 1);
+        let last = head.number.min(first + MOST - 1);
+        Ok((first <= last).then_some((first, last)))
+    }
+
     /// Signs the entries since the last checkpoint, and tells of it on the journal's exchange. Nothing if there are none.
     ///
     /// The books stay locked while it reads the hashes, so that two processes never sign the same run.

@@ -18,21 +18,44 @@ use serde_json::{Map, Value};
 
 use crate::envelope::{Payload, erased_note};
 
+/// How many documents [`erase`] would change.
+pub fn would_erase(
+    folder: &Path,
+    events: &BTreeSet<String>,
+    aggregate: Option<(&str, &str)>,
+) -> io::Result<u64> {
+    let mut found = 0;
+    for (path, _) in files(folder)? {
+        for line in BufReader::new(MultiGzDecoder::new(File::open(&path)?)).lines() {
+            found += u64::from(erased(&line?, events, aggregate).is_some());
+        }
+    }
+    Ok(found)
+}
+
+/// The archive files of a folder, each with its name without the ending; none where there is no folder.
+fn files(folder: &Path) -> io::Result<Vec<(PathBuf, String)>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.and_then(|name| name.strip_suffix(".jsonl.gz")).map(str::to_owned);
+        files.extend(name.filter(|name| !name.starts_with('.')).map(|name| (path, name)));
+    }
+    Ok(files)
+}
+
 /// Puts a note in the place of payloads in the archive files of a folder: of these events, and of an entity (its type and id). A file is
 /// written anew beside the old one and takes its place at the end, so that a crash leaves one or the other. Returns how many
 /// documents were changed.
 pub fn erase(folder: &Path, events: &BTreeSet<String>, aggregate: Option<(&str, &str)>) -> io::Result<u64> {
     let mut changed = 0;
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        entries => entries?,
-    };
-    for entry in entries {
-        let path = entry?.path();
-        let name =
-            path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".jsonl.gz"));
-        let Some(name) = name.filter(|name| !name.starts_with('.')) else { continue };
-        let mut file = ArchiveFile::create(folder, name)?;
+    for (path, name) in files(folder)? {
+        let mut file = ArchiveFile::create(folder, &name)?;
         let mut found = 0;
         for line in BufReader::new(MultiGzDecoder::new(File::open(&path)?)).lines() {
             let line = line?;

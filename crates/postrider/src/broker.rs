@@ -3,8 +3,10 @@
 //! Two implementations keep this contract and pass one suite: `rabbitmq` and `embedded`.
 
 mod message;
+mod subscribed;
 
 pub use message::{HeaderValue, Headers, Message, Properties};
+pub use subscribed::Subscribed;
 
 use std::time::Duration;
 
@@ -67,6 +69,11 @@ pub trait Subscription: Send {
 
     /// The other end: settles deliveries while somebody waits in [`Self::next`].
     fn settler(&self) -> Box<dyn Settler>;
+
+    /// Whether the broker hands deliveries out to it, now and later. A broker that cannot be lost always does.
+    fn subscribed(&self) -> Subscribed {
+        Subscribed::new()
+    }
 }
 
 /// Settles the deliveries of one subscription.
@@ -174,6 +181,8 @@ pub enum Published {
     Returned(String),
     /// The broker refused this message for what it is (too large, no such exchange, not allowed). A failure of it.
     Refused(String),
+    /// No broker of this kind can carry it as it is, however often somebody tries: it has more headers than fit. A failure of it.
+    Unfit(String),
     /// The broker could not take it, or the connection was lost: the outcome is unknown and no fault of the message.
     Unknown(String),
 }

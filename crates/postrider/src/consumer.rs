@@ -22,6 +22,7 @@ mod sight;
 mod status;
 mod throttle;
 mod together;
+mod unfit;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
 pub use pace::Concurrency;
@@ -238,10 +239,12 @@ impl<S: ConsumerStore> Consumer<S> {
         let probe = self.status.breaker() == BreakerState::HalfOpen;
         let prefetch = self.prefetch(probe);
         let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
+        self.status.set_subscription(Some(subscription.subscribed()));
         tracing::debug!(consumer = %self.name, prefetch, probe, "a session begins");
         let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
         let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
         desk.close().await;
+        self.status.set_subscription(None);
         tracing::debug!(consumer = %self.name, "a session is over");
         result
     }

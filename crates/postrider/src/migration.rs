@@ -167,6 +167,22 @@ impl Standing {
         self.phase == Phase::Dual && self.parity.as_ref().is_some_and(|parity| parity.version != self.version)
     }
 
+    /// What the counts are of, for people: after a rollback the old bus has copies of events whose way to the new one nobody counted.
+    pub fn counted(&self) -> String {
+        let Self { started_at, phase_at, .. } = self;
+        match self.phase {
+            Phase::Dual if phase_at > started_at => format!(
+                "since {started_at}; since {phase_at} the old bus is also owed what went to the new one alone before that, so it \
+                 has more than the new one counts"
+            ),
+            Phase::Dual => format!("since {started_at}, of what goes to both buses"),
+            Phase::Suspended | Phase::Cutover | Phase::Finished => format!(
+                "from {started_at} to {phase_at}; since then events go to the new bus alone and neither side counts them. A rollback has \
+                 them copied"
+            ),
+        }
+    }
+
     /// Relays that obey this version.
     pub fn obedient(&self) -> usize {
         self.relays.iter().filter(|relay| relay.version == Some(self.version)).count()

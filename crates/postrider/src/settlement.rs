@@ -74,6 +74,8 @@ pub enum DeadReason {
     RetriesExhausted,
     /// The process died under it, time and again.
     Crashed,
+    /// It had to wait, and no broker can carry it to where it would: its headers leave no room for ours.
+    Unfit,
     /// No queue wanted it.
     Unroutable,
     /// The broker or another consumer dead-lettered it.
@@ -90,6 +92,7 @@ impl DeadReason {
             Self::Rejected => "rejected",
             Self::RetriesExhausted => "retries_exhausted",
             Self::Crashed => "crashed",
+            Self::Unfit => "unfit",
             Self::Unroutable => "unroutable",
             Self::Foreign => "foreign",
         }

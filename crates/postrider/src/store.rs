@@ -98,9 +98,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 }
 
 /// The ports that a consumer works with.
-pub trait ConsumerStore: Inbox + InboxMemory + Controls + Crashes + Held {}
+pub trait ConsumerStore: Inbox + InboxMemory + Controls + Crashes + Held + DeadLetters {}
 
-impl<T: Inbox + InboxMemory + Controls + Crashes + Held> ConsumerStore for T {}
+impl<T: Inbox + InboxMemory + Controls + Crashes + Held + DeadLetters> ConsumerStore for T {}
 
 /// The ports of the outbox: the relay's, the operator's, and keeping it small.
 pub trait OutboxStore: Outbox + Outboxes + OutboxDesk + Housekeeping {}

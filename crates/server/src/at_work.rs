@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use postrider::consumer::{ConsumerState, ConsumerStatus};
 use postrider::relay::RelayStatus;
 use postrider::runtime::RunningConsumer;
-use postrider::topology::ConsumerName;
+use postrider::topology::{ConsumerName, QueueName};
 
 /// The parts of this process. Consumers that ended are forgotten by themselves.
 #[derive(Debug, Default)]
@@ -15,7 +15,14 @@ pub(crate) struct AtWork(Mutex<Parts>);
 #[derive(Debug, Default)]
 struct Parts {
     relay: Relaying,
-    consumers: BTreeMap<ConsumerName, Weak<ConsumerStatus>>,
+    consumers: BTreeMap<ConsumerName, AtQueue>,
+}
+
+/// A consumer at its queue.
+#[derive(Debug)]
+struct AtQueue {
+    queue: QueueName,
+    status: Weak<ConsumerStatus>,
 }
 
 /// Whether a relay runs here.
@@ -39,6 +46,8 @@ pub(crate) struct Consuming {
     pub(crate) paused: u32,
     /// Those that left their queue alone, because everything failed.
     pub(crate) tripped: u32,
+    /// Those that would work and have no subscription at the moment: the connection to the broker is lost, or the queue is gone.
+    pub(crate) unsubscribed: u32,
 }
 
 impl AtWork {
@@ -52,7 +61,8 @@ impl AtWork {
         let mut parts = self.parts();
         for consumer in started {
             let name = consumer.registration.name.clone();
-            parts.consumers.insert(name, Arc::downgrade(&consumer.status));
+            let queue = consumer.registration.service.name().clone();
+            parts.consumers.insert(name, AtQueue { queue, status: Arc::downgrade(&consumer.status) });
         }
     }
 
@@ -63,34 +73,54 @@ impl AtWork {
 
     /// Deliveries that a consumer of this process has in hand; nothing if it runs elsewhere.
     pub(crate) fn in_flight(&self, name: &ConsumerName) -> Option<u64> {
-        let status = self.parts().consumers.get(name).and_then(Weak::upgrade)?;
-        Some(status.in_flight() as u64)
+        Some(self.status(name)?.in_flight() as u64)
     }
 
-    /// How a consumer stands, in one word. That one has tripped is known of this process alone.
+    /// How a consumer stands, in one word. That one has tripped, or lost its subscription, is known of this process alone.
     pub(crate) fn state(&self, name: &ConsumerName, paused: bool) -> &'static str {
         if paused {
             return "paused";
         }
-        let status = self.parts().consumers.get(name).and_then(Weak::upgrade);
-        match status.map(|status| status.state()) {
-            Some(ConsumerState::Tripped(_)) => "tripped",
-            _ => "active",
+        match self.status(name) {
+            Some(status) => match status.state() {
+                ConsumerState::Tripped(_) => "tripped",
+                ConsumerState::Running if !status.is_subscribed() => "unsubscribed",
+                ConsumerState::Running | ConsumerState::Paused(_) => "active",
+            },
+            None => "active",
         }
+    }
+
+    /// The queues that a consumer of this process would take from, and has no subscription to at the moment.
+    pub(crate) fn without_subscription(&self) -> Vec<QueueName> {
+        let parts = self.parts();
+        let lost = parts.consumers.values().filter(|consumer| {
+            consumer
+                .status
+                .upgrade()
+                .is_some_and(|status| status.state() == ConsumerState::Running && !status.is_subscribed())
+        });
+        lost.map(|consumer| consumer.queue.clone()).collect()
     }
 
     /// How the consumers stand.
     pub(crate) fn consumers(&self) -> Consuming {
         let mut parts = self.parts();
-        parts.consumers.retain(|_, status| status.strong_count() > 0);
-        parts.consumers.values().filter_map(Weak::upgrade).fold(Consuming::default(), |mut all, status| {
+        parts.consumers.retain(|_, consumer| consumer.status.strong_count() > 0);
+        let live = parts.consumers.values().filter_map(|consumer| consumer.status.upgrade());
+        live.fold(Consuming::default(), |mut all, status| {
             match status.state() {
+                ConsumerState::Running if !status.is_subscribed() => all.unsubscribed += 1,
                 ConsumerState::Running => all.running += 1,
                 ConsumerState::Paused(_) => all.paused += 1,
                 ConsumerState::Tripped(_) => all.tripped += 1,
             }
             all
         })
+    }
+
+    fn status(&self, name: &ConsumerName) -> Option<Arc<ConsumerStatus>> {
+        self.parts().consumers.get(name).and_then(|consumer| consumer.status.upgrade())
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts> {

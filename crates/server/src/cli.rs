@@ -145,6 +145,95 @@ mod tests {
         <Cli as clap::CommandFactory>::command().debug_assert();
     }
 
+    /// Commands without `--dry-run`, each because it changes nothing that stays: it reads, or runs until it is stopped, or, `push test`
+    /// and `migration compare`, does for once what it is asked to try.
+    const CHANGE_NOTHING: [&str; 66] = [
+        "audit",
+        "bench",
+        "consumers held",
+        "consumers ls",
+        "db grants",
+        "db status",
+        "demo",
+        "dlq export",
+        "dlq groups",
+        "dlq ls",
+        "dlq show",
+        "doctor",
+        "event trace",
+        "generate alerts",
+        "generate asyncapi",
+        "generate completions",
+        "generate config-schema",
+        "generate event-routing-keys",
+        "generate event-schemas",
+        "generate grafana",
+        "generate man",
+        "generate metrics",
+        "generate openapi",
+        "generate redis-runbook",
+        "ledger accounts ls",
+        "ledger balance",
+        "ledger balance-sheet",
+        "ledger book show",
+        "ledger entries ls",
+        "ledger entries show",
+        "ledger export",
+        "ledger income-statement",
+        "ledger periods ls",
+        "ledger proof",
+        "ledger rates ls",
+        "ledger rules check",
+        "ledger rules ls",
+        "ledger rules show",
+        "ledger statement",
+        "ledger trial-balance",
+        "ledger verify",
+        "migration compare",
+        "migration status",
+        "ops get",
+        "ops ls",
+        "ops watch",
+        "outbox ls",
+        "outbox show",
+        "outbox status",
+        "progress get",
+        "progress ls",
+        "progress watch",
+        "push attempts",
+        "push ls",
+        "push test",
+        "schema check",
+        "schema ls",
+        "serve",
+        "token ls",
+        "topology diagram",
+        "topology drift",
+        "topology export",
+        "topology plan",
+        "topology presets",
+        "topology render",
+        "topology route",
+    ];
+
+    #[test]
+    fn everything_that_changes_something_takes_dry_run() {
+        let mut without = Vec::new();
+        collect_without_dry_run(&<Cli as clap::CommandFactory>::command(), "", &mut without);
+        without.retain(|name| !CHANGE_NOTHING.contains(&name.as_str()));
+        assert_eq!(without, Vec::<String>::new(), "these need --dry-run, or a place in the list");
+    }
+
+    fn collect_without_dry_run(command: &clap::Command, path: &str, without: &mut Vec<String>) {
+        let has = command.get_arguments().any(|argument| argument.get_long() == Some("dry-run"));
+        if !command.has_subcommands() && !has {
+            without.push(path.trim_start().to_owned());
+        }
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            collect_without_dry_run(below, &format!("{path} {}", below.get_name()), without);
+        }
+    }
+
     #[test]
     fn json_is_short_for_output_json() {
         let cli = Cli::parse_from(["postrider", "audit", "--json"]);

@@ -45,6 +45,11 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     UsageError(text.into()).into()
 }
 
+/// Shorthand: what was named is not here. An error and no mistake of usage, in every command: a script asks for what may be gone.
+pub(crate) fn absent(text: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::msg(text.into())
+}
+
 /// An answer of no, at a prompt or for want of one.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

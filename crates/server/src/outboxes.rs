@@ -17,7 +17,7 @@ use postrider::store::{
 };
 
 use crate::config::{ArchiveChoice, Config, OutboxChoice, PartitionChoice, Server};
-use crate::exit::usage;
+use crate::exit::absent;
 use crate::wiring::{self, WholeStore};
 
 /// One outbox.
@@ -96,7 +96,7 @@ pub(crate) fn find<'a, S>(
 
 /// The same, for a command.
 pub(crate) fn named<S: Clone>(open: &[OpenOutbox<S>], name: Option<&str>) -> anyhow::Result<OpenOutbox<S>> {
-    find(open, name).cloned().map_err(usage)
+    find(open, name).cloned().map_err(absent)
 }
 
 /// Every database, the store's own first, each at the first of its outboxes.

@@ -31,7 +31,8 @@ pub(crate) struct PushDesk<S> {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// `active`, `paused`, or `tripped`: its endpoint failed for everything, and is left alone for a moment.
+    /// `active`, `paused`, `tripped`: its endpoint failed for everything, and is left alone for a moment; or `unsubscribed`: the broker
+    /// hands nothing out to it at the moment.
     pub(crate) state: &'static str,
     pub(crate) queue: String,
     /// What a queue of its own is bound by.

@@ -60,12 +60,13 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) fn read(&self, mut delivery: Delivery) -> Arrived {
         dead_letter::revive(&mut delivery.message);
         dead_letter::recall_origin(&mut delivery, self.service.name());
-        let received = first_received(&delivery.message, self.clock.now());
+        let now = self.clock.now();
+        let received = first_received(&delivery.message, now);
         let attempt = attempt_of(&delivery);
         let read = wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, received)
             .map(|envelope| Incoming::new(self.name.clone(), envelope, attempt))
             .map_err(|malformed| malformed.0);
-        let due = read.as_ref().map_or(Ok(None), |event| due::due(&delivery.message, &event.envelope));
+        let due = read.as_ref().map_or(Ok(None), |event| due::due(&delivery.message, &event.envelope, now));
         Arrived { delivery, attempt, read, received, due, held: false, sighting: None, known: false }
     }
 

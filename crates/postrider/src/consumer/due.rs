@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::broker::{HeaderValue, Message};
 use crate::envelope::Envelope;
@@ -16,9 +16,16 @@ pub(super) fn first_received(message: &Message, now: Timestamp) -> Timestamp {
     message.headers.get(FIRST_RECEIVED_AT).and_then(time).unwrap_or(now)
 }
 
+/// Nobody means to wait longer than this: microseconds in the place of milliseconds, or a time since 1970 in the place of a delay.
+const LONGEST: SignedDuration = SignedDuration::from_hours(366 * 24);
+
 /// Not before this time; nothing when nobody asked for one. A wish that cannot be read is told, because to ignore it would
-/// be to handle the event too early.
-pub(super) fn due(message: &Message, envelope: &Envelope) -> Result<Option<Timestamp>, String> {
+/// be to handle the event too early; and so is one that would hide the event in a wait queue for years, where nobody looks.
+pub(super) fn due(
+    message: &Message,
+    envelope: &Envelope,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, String> {
     let waits = message.headers.get(DUE_AT).and_then(time);
     let after = match message.headers.get(PROCESS_AFTER) {
         None | Some(HeaderValue::Null) => None,
@@ -27,9 +34,17 @@ pub(super) fn due(message: &Message, envelope: &Envelope) -> Result<Option<Times
         })?),
     };
     let delayed = delay(message, envelope)?.map(|delay| {
-        // What is further away than any time can be said waits until the last of them.
+        // Further away than any time can be said is the last of them.
         envelope.occurred_at.checked_add(delay).unwrap_or(Timestamp::MAX)
     });
+    for (name, asked) in [(PROCESS_AFTER, after), (PROCESS_AFTER_DELAY_MS, delayed)] {
+        if let Some(asked) = asked.filter(|asked| asked.duration_since(now) > LONGEST) {
+            return Err(format!(
+                "{name} asks to wait until {asked}; an event waits for {} days at most",
+                LONGEST.as_hours() / 24
+            ));
+        }
+    }
     Ok(waits.max(after).max(delayed))
 }
 
@@ -38,7 +53,7 @@ fn delay(message: &Message, envelope: &Envelope) -> Result<Option<Duration>, Str
     let unreadable = || format!("{PROCESS_AFTER_DELAY_MS} is not a number of milliseconds");
     match message.headers.get(PROCESS_AFTER_DELAY_MS) {
         Some(HeaderValue::Null) | None => {}
-        Some(HeaderValue::Float(millis)) => return Ok(Some(milliseconds(*millis))),
+        Some(HeaderValue::Float(millis)) => return milliseconds(*millis).map(Some).ok_or_else(unreadable),
         Some(value) => return value.as_int().map(whole).map(Some).ok_or_else(unreadable),
     }
     // Few payloads have it, and looking for a word is much cheaper than parsing.
@@ -51,7 +66,8 @@ fn delay(message: &Message, envelope: &Envelope) -> Result<Option<Duration>, Str
     match members.get(PROCESS_AFTER_DELAY_MS) {
         None | Some(serde_json::Value::Null) => Ok(None),
         Some(serde_json::Value::Number(number)) => {
-            number.as_i64().map(whole).or(number.as_f64().map(milliseconds)).map(Some).ok_or_else(unreadable)
+            let whole = number.as_i64().map(whole);
+            whole.or_else(|| number.as_f64().and_then(milliseconds)).map(Some).ok_or_else(unreadable)
         }
         Some(serde_json::Value::String(text)) => {
             text.trim().parse().map(whole).map(Some).map_err(|_| unreadable())
@@ -60,12 +76,15 @@ fn delay(message: &Message, envelope: &Envelope) -> Result<Option<Duration>, Str
     }
 }
 
+/// Less than nothing is nothing: the time is over.
 fn whole(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
-fn milliseconds(millis: f64) -> Duration {
-    Duration::try_from_secs_f64(millis.max(0.0) / 1000.0).unwrap_or(Duration::MAX)
+/// Nothing of what is no number at all.
+fn milliseconds(millis: f64) -> Option<Duration> {
+    let seconds = (!millis.is_nan()).then(|| millis.max(0.0) / 1000.0)?;
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
 fn time(value: &HeaderValue) -> Option<Timestamp> {
@@ -96,7 +115,7 @@ mod tests {
     }
 
     fn read(message: &Message, payload: &serde_json::Value) -> Result<Option<String>, String> {
-        due(message, &envelope(payload)).map(|due| due.map(|due| due.to_string()))
+        due(message, &envelope(payload), NOON.parse().unwrap()).map(|due| due.map(|due| due.to_string()))
     }
 
     #[test]
@@ -128,15 +147,35 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_of_all_wishes_counts_and_the_absurd_ones_wait_for_ever() {
+    fn the_latest_of_all_wishes_counts() {
         let mut message = with(PROCESS_AFTER, "2026-01-01T12:00:05Z".into());
         message.headers.insert(DUE_AT.to_owned(), "2026-01-01T13:00:00Z".into());
         let payload = serde_json::json!({ PROCESS_AFTER_DELAY_MS: -7 });
         assert_eq!(read(&message, &payload).unwrap().unwrap(), "2026-01-01T13:00:00Z");
-        let payload = serde_json::json!({ PROCESS_AFTER_DELAY_MS: u64::MAX });
-        assert_eq!(due(&message, &envelope(&payload)).unwrap(), Some(Timestamp::MAX));
         // The word somewhere else in the payload is nobody's wish.
         let payload = serde_json::json!({ "note": PROCESS_AFTER_DELAY_MS });
         assert_eq!(read(&Message::default(), &payload), Ok(None));
+    }
+
+    #[test]
+    fn a_time_over_is_at_once_and_one_that_never_comes_is_told() {
+        let (none, at_noon) = (serde_json::json!({}), Ok(Some(NOON.to_owned())));
+        for past in [HeaderValue::Int(-1), HeaderValue::Int(i64::MIN), HeaderValue::Float(f64::NEG_INFINITY)]
+        {
+            assert_eq!(read(&with(PROCESS_AFTER_DELAY_MS, past), &none), at_noon);
+        }
+        let year = 366_u64 * 24 * 60 * 60 * 1000;
+        let asks = |millis: u64| serde_json::json!({ PROCESS_AFTER_DELAY_MS: millis });
+        assert_eq!(read(&Message::default(), &asks(year)), Ok(Some("2027-01-02T12:00:00Z".to_owned())));
+        for never in [year + 1, 1_000_000_000_000_000_000, u64::MAX] {
+            let told = read(&Message::default(), &asks(never)).unwrap_err();
+            assert!(told.contains("366 days at most"), "{told}");
+        }
+        for never in [HeaderValue::Int(i64::MAX), HeaderValue::Float(f64::INFINITY), "9e99".into()] {
+            assert!(read(&with(PROCESS_AFTER_DELAY_MS, never), &none).is_err());
+        }
+        assert!(read(&with(PROCESS_AFTER, "9000-01-01T00:00:00Z".into()), &none).is_err());
+        let nan = with(PROCESS_AFTER_DELAY_MS, HeaderValue::Float(f64::NAN));
+        assert!(read(&nan, &none).unwrap_err().contains("not a number of milliseconds"));
     }
 }

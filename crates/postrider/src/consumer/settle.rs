@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::arrived::{Arrived, Errand};
 use super::crash::Turn;
-use crate::broker::{Delivery, Message, Outgoing, Published};
+use crate::broker::{Message, Outgoing, Published};
 use crate::dead_letter::{self, Death, FailedAttempt};
 use crate::envelope::wire::header;
 use crate::settlement::{DeadReason, Outcome, Settlement, decide};
@@ -22,7 +22,7 @@ use crate::topology::OnDead;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 /// After that the delivery is kept, and tried again this often.
-const KEPT_PAUSE: Duration = Duration::from_secs(10);
+pub(super) const KEPT_PAUSE: Duration = Duration::from_secs(10);
 /// A time to wait that is shorter than this is none.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
@@ -33,6 +33,13 @@ pub(super) enum Fate {
     Done,
     /// It waits, or is parked, and they have to be held.
     Waits,
+}
+
+/// What a dead letter is made of, beside the delivery.
+pub(super) struct Dying<'a> {
+    pub(super) outcome: &'a Outcome,
+    pub(super) reason: DeadReason,
+    pub(super) error: String,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -123,7 +130,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let (retries, delay) = match *settlement {
             Settlement::Ack => return Some(Fate::Done),
             Settlement::DeadLetter { reason } => {
-                self.publish(self.to_dead_letters(&arrived.delivery, arrived, outcome, reason), stop).await?;
+                self.bury(arrived, &Dying { outcome, reason, error: error_of(outcome) }, stop).await?;
                 return match on_dead {
                     Some(OnDead::Park) => self.park(arrived, outcome, stop).await,
                     Some(OnDead::Continue) if arrived.held => self.forget(arrived, stop).await,
@@ -152,7 +159,10 @@ impl<S: ConsumerStore> Consumer<S> {
         if self.service.wait_queues.is_empty() {
             self.wait_in_hand(delay, stop).await?;
         }
-        self.publish(self.to_wait_queue(message, delay), stop).await?;
+        let outgoing = self.to_wait_queue(message, delay);
+        if let Err(why) = self.publish(&outgoing, stop).await? {
+            self.without_room(arrived, outcome, outgoing, &why, stop).await?;
+        }
         Some(Fate::Done)
     }
 
@@ -163,13 +173,18 @@ impl<S: ConsumerStore> Consumer<S> {
         if says_when { delay } else { shortest }
     }
 
-    /// Publishes until confirmed. Nothing when told to stop before that.
-    async fn publish(&self, outgoing: Outgoing, stop: &CancellationToken) -> Option<()> {
+    /// Publishes until confirmed; says why not where it never would be. Nothing when told to stop before that.
+    pub(super) async fn publish(
+        &self,
+        outgoing: &Outgoing,
+        stop: &CancellationToken,
+    ) -> Option<Result<(), String>> {
         let mut pause = FIRST_PAUSE;
         for tried in 1_u32.. {
             let answer = self.broker.publish(vec![outgoing.clone()]).await.pop();
             let why = match answer {
-                Some(Published::Confirmed) => return Some(()),
+                Some(Published::Confirmed) => return Some(Ok(())),
+                Some(Published::Unfit(why)) => return Some(Err(why)),
                 Some(Published::Returned(why) | Published::Refused(why) | Published::Unknown(why)) => why,
                 None => "the broker gave no answer".to_owned(),
             };
@@ -213,33 +228,27 @@ impl<S: ConsumerStore> Consumer<S> {
         Outgoing::to_queue(&wait.name, message)
     }
 
-    fn to_dead_letters(
-        &self,
-        delivery: &Delivery,
-        arrived: &Arrived,
-        outcome: &Outcome,
-        reason: DeadReason,
-    ) -> Outgoing {
-        let error = error_of(outcome);
+    pub(super) fn to_dead_letters(&self, arrived: &Arrived, dying: &Dying<'_>) -> Outgoing {
+        let Dying { outcome, reason, error } = dying;
         let failure = if let Outcome::Failed(failure) = outcome { Some(failure) } else { None };
-        if reason == DeadReason::RetriesExhausted {
+        if *reason == DeadReason::RetriesExhausted {
             tracing::error!(
                 code = "RABBITMQ_MESSAGE_MAX_RETRIES_EXCEEDED",
                 consumer = %self.name,
                 queue = %self.service.name(),
                 event_id = arrived.event_id().map(AsRef::<str>::as_ref),
                 attempts = arrived.attempt,
-                error = dead_letter::cut(&error, dead_letter::MAX_ERROR_BYTES),
+                error = dead_letter::cut(error, dead_letter::MAX_ERROR_BYTES),
                 "an event failed as often as it may; it is a dead letter now"
             );
         }
         dead_letter::outgoing(
-            delivery,
+            &arrived.delivery,
             &self.service,
             &Death {
                 consumer: &self.name,
-                reason,
-                error: &error,
+                reason: *reason,
+                error,
                 class: failure.and_then(|failure| failure.class.as_deref()),
                 status: failure.and_then(|failure| failure.status),
                 attempt: arrived.attempt,
@@ -260,7 +269,7 @@ impl<S: ConsumerStore> Consumer<S> {
         }
     }
 
-    fn count(&self, outcome: &Outcome, settlement: &Settlement) {
+    pub(super) fn count(&self, outcome: &Outcome, settlement: &Settlement) {
         let (meters, status) = (self.meters(), &self.status);
         let (metric, counter) = match (outcome, settlement) {
             (Outcome::Applied, _) => (&meters.applied, &status.applied),

@@ -1,11 +1,13 @@
 //! What a consumer is doing, for health, dashboards and the consumer itself.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use tokio::sync::watch;
 
 use super::breaker::BreakerState;
+use crate::broker::Subscribed;
 use crate::store::Pause;
 
 /// What a consumer is doing.
@@ -20,6 +22,8 @@ pub struct ConsumerStatus {
     pub(super) held: AtomicU64,
     pub(super) dead: AtomicU64,
     standing: watch::Sender<Standing>,
+    /// Its subscription, while it has one.
+    subscription: Mutex<Option<Subscribed>>,
 }
 
 /// Whether it works, and if not, why.
@@ -60,6 +64,7 @@ impl Default for ConsumerStatus {
             held: zero(),
             dead: zero(),
             standing: watch::Sender::new(Standing { pause: None, breaker: BreakerState::Closed }),
+            subscription: Mutex::default(),
         }
     }
 }
@@ -73,6 +78,17 @@ impl ConsumerStatus {
             (None, BreakerState::Closed) => ConsumerState::Running,
             (None, breaker) => ConsumerState::Tripped(breaker),
         }
+    }
+
+    /// Whether the broker hands deliveries out to it at the moment. Not while it is paused or tripped, nor while the connection is lost
+    /// or its queue is gone.
+    pub fn is_subscribed(&self) -> bool {
+        let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner);
+        subscription.as_ref().is_some_and(Subscribed::is)
+    }
+
+    pub(super) fn set_subscription(&self, subscription: Option<Subscribed>) {
+        *self.subscription.lock().unwrap_or_else(PoisonError::into_inner) = subscription;
     }
 
     /// Deliveries being handled now.

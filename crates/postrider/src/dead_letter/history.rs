@@ -46,6 +46,11 @@ pub(crate) fn remember_attempt(message: &mut Message, failed: &FailedAttempt) {
     message.headers.insert(names::FAILED_ATTEMPTS.to_owned(), HeaderValue::List(attempts));
 }
 
+/// Makes room in a message that has none: what went wrong before is told by the log alone then.
+pub(crate) fn forget_attempts(message: &mut Message) {
+    message.headers.remove(names::FAILED_ATTEMPTS);
+}
+
 /// The attempts before the last one, as far as they are remembered, the oldest first. What is no such entry is passed over.
 pub fn failed_attempts(headers: &Headers) -> Vec<FailedAttempt> {
     let Some(HeaderValue::List(attempts)) = headers.get(names::FAILED_ATTEMPTS) else { return Vec::new() };

@@ -190,7 +190,12 @@ async fn send(broker: &Arc<dyn Broker>, clock: &Clock, letter: &DeadLetter, way:
     let answer = broker.publish(vec![Outgoing::to_queue(queue, message)]).await.pop();
     match answer {
         Some(Published::Confirmed) => true,
-        Some(Published::Returned(why) | Published::Refused(why) | Published::Unknown(why)) => {
+        Some(
+            Published::Returned(why)
+            | Published::Refused(why)
+            | Published::Unfit(why)
+            | Published::Unknown(why),
+        ) => {
             tracing::warn!(%queue, %why, "a dead letter could not be sent again; it stays in its queue");
             false
         }

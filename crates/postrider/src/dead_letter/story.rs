@@ -139,7 +139,7 @@ fn is_ours(message: &Message, service: &ServiceQueue) -> bool {
 }
 
 /// Makes a dead letter of a delivery, whose receipt is left. `fresh` names a message that has no identity at all.
-pub(super) fn letter(
+pub(crate) fn letter(
     delivery: Delivery,
     service: &ServiceQueue,
     now: Timestamp,

@@ -51,7 +51,7 @@ fn route(
 ) -> (Published, Option<Routed>) {
     let Outgoing { exchange, routing_key, message } = outgoing;
     if let Some(why) = unfit(&message) {
-        return (Published::Refused(why), None);
+        return (Published::Unfit(why), None);
     }
     let Some(queues) = state.catalog.route(&exchange, &routing_key) else {
         return (Published::Refused(format!("there is no exchange {exchange:?}; declare it first")), None);

@@ -105,7 +105,7 @@ impl<S: DualPublishing> Copier<S> {
                     away = true;
                     CopyResult::Unknown(AGAIN)
                 }
-                Published::Returned(why) | Published::Refused(why) => {
+                Published::Returned(why) | Published::Refused(why) | Published::Unfit(why) => {
                     metrics::counter!("postrider_migration_legacy_failed_total").increment(1);
                     let pause = self.config.backoff.delay(row.attempts + 1, self.clock.random());
                     CopyResult::Failed(why, pause)

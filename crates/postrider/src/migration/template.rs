@@ -15,18 +15,29 @@ pub struct Template(Value);
 
 /// Why a template cannot be one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} in the template of the old bus means nothing: say /member/of/the/payload, $id, $type, $occurred_at, $aggregate_id, \
-     $tenant, $payload, or =text for the text itself"
-)]
-pub struct TemplateError(String);
+pub enum TemplateError {
+    /// It begins like a fact of the envelope, and is none.
+    #[error(
+        "{0:?} in the template of the old bus means nothing: say /member/of/the/payload, $id, $type, $occurred_at, $aggregate_id, \
+         $tenant, $payload, or =text for the text itself"
+    )]
+    Nothing(String),
+    /// It looks like a member of the payload whose first slash was forgotten.
+    #[error(
+        "{0:?} in the template of the old bus would go out as this very text: say \"/{0}\" for that member of the payload, or \
+         \"={0}\" if it is the text that you mean"
+    )]
+    WithoutSlash(String),
+}
 
 const FACTS: [&str; 6] = ["$id", "$type", "$occurred_at", "$aggregate_id", "$tenant", "$payload"];
 
 impl Template {
-    /// Checks what it stands for.
+    /// Checks what it stands for, and refuses what was hardly meant.
     pub fn new(template: Value) -> Result<Self, TemplateError> {
-        check(&template)?;
+        check(&template, &|text| {
+            if lacks_slash(text) { Err(TemplateError::WithoutSlash(text.to_owned())) } else { known(text) }
+        })?;
         Ok(Self(template))
     }
 
@@ -41,8 +52,10 @@ impl Template {
 impl TryFrom<Value> for Template {
     type Error = TemplateError;
 
+    /// As a store kept it. What a migration was started with stays, whatever is refused today.
     fn try_from(template: Value) -> Result<Self, TemplateError> {
-        Self::new(template)
+        check(&template, &known)?;
+        Ok(Self(template))
     }
 }
 
@@ -52,15 +65,27 @@ impl From<Template> for Value {
     }
 }
 
-fn check(template: &Value) -> Result<(), TemplateError> {
+/// Every text of the template.
+fn check(template: &Value, text: &dyn Fn(&str) -> Result<(), TemplateError>) -> Result<(), TemplateError> {
     match template {
-        Value::String(text) if text.starts_with('$') && !FACTS.contains(&text.as_str()) => {
-            Err(TemplateError(text.clone()))
-        }
-        Value::Array(items) => items.iter().try_for_each(check),
-        Value::Object(members) => members.values().try_for_each(check),
+        Value::String(found) => text(found),
+        Value::Array(items) => items.iter().try_for_each(|item| check(item, text)),
+        Value::Object(members) => members.values().try_for_each(|member| check(member, text)),
         _ => Ok(()),
     }
+}
+
+fn known(text: &str) -> Result<(), TemplateError> {
+    if text.starts_with('$') && !FACTS.contains(&text) {
+        return Err(TemplateError::Nothing(text.to_owned()));
+    }
+    Ok(())
+}
+
+/// `data/email`: words with slashes between them. A text with spaces, and an address such as `https://…`, are meant as they stand.
+fn lacks_slash(text: &str) -> bool {
+    let explicit = text.starts_with(['/', '=', '$']);
+    !explicit && text.contains('/') && !text.contains("://") && !text.contains(char::is_whitespace)
 }
 
 /// The value that a part of the template stands for; nothing where the event has none.
@@ -132,5 +157,25 @@ mod tests {
         let error = Template::new(json!({ "to": ["$recipient"] })).unwrap_err();
         assert!(error.to_string().contains("$recipient"), "{error}");
         assert!(serde_json::from_value::<Template>(json!("$nothing")).is_err());
+    }
+
+    #[test]
+    fn a_forgotten_slash_is_refused_and_the_text_can_still_be_said() {
+        for forgotten in ["data/email", "#/data/email", "email/"] {
+            let error = Template::new(json!({ "to": [forgotten] })).unwrap_err().to_string();
+            assert!(error.contains(&format!("\"/{forgotten}\"")), "{error}");
+            assert!(error.contains(&format!("\"={forgotten}\"")), "{error}");
+        }
+        let payload = json!({});
+        for (template, text) in [
+            ("=text/plain", "text/plain"),
+            ("https://example.com/a", "https://example.com/a"),
+            ("24 / 7", "24 / 7"),
+            ("verify", "verify"),
+        ] {
+            assert_eq!(filled(json!(template), &payload), json!(text));
+        }
+        // One that was started before this was refused goes on.
+        assert!(serde_json::from_value::<Template>(json!("text/plain")).is_ok());
     }
 }

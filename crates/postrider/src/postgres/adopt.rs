@@ -1,6 +1,6 @@
 //! Several outboxes in one database: making one, and taking over a table that is there already.
 
-use sqlx::{AssertSqlSafe, Executor as _};
+use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 
 use super::error::failed;
 use super::{OutboxTable, Postgres};
@@ -47,6 +47,10 @@ const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
              RAISE EXCEPTION 'created_at and available_at are times of the years 1 to 9999' \
                  USING ERRCODE = 'check_violation'; \
          END IF; \
+         IF NEW.status IS NULL OR NEW.status NOT IN ('pending', 'published', 'failed', 'dead') THEN \
+             RAISE EXCEPTION 'no relay knows the status %; a new event is pending', COALESCE(NEW.status, 'NULL') \
+                 USING ERRCODE = 'check_violation'; \
+         END IF; \
          NEW.position := COALESCE(NEW.position, nextval('{positions}')); \
          NEW.occurred_at := COALESCE(NEW.occurred_at, NEW.created_at, now()); \
          NEW.key := NULLIF(COALESCE(NEW.ordering_key, COALESCE(NEW.group_id::text || '/', '') || NEW.aggregate_type || '/' \
@@ -79,6 +83,11 @@ const BACKFILL: &str = "WITH old AS (SELECT ctid FROM {outbox} WHERE slot IS NUL
          slot = (hashtextextended(COALESCE(NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') \
              || o.aggregate_type || '/' || o.aggregate_id::text), ''), o.id::text), 0) & 63)::smallint \
      FROM placed WHERE o.ctid = placed.ctid";
+
+/// Rows of which no relay would ever take notice.
+const UNKNOWN: &str = "SELECT COALESCE(quote_literal(status), 'NULL'), count(*) FROM {outbox} \
+     WHERE status IS NULL OR status NOT IN ('pending', 'published', 'failed', 'dead') \
+     GROUP BY status ORDER BY count(*) DESC, 1 LIMIT 10";
 
 /// Built without holding writers up, one after the other.
 const INDEXES: [&str; 5] = [
@@ -115,6 +124,7 @@ impl Outboxes for Postgres {
         let table = parse(name)?;
         let fail = |cause| failed("adopting a table", &self.inner.place, cause);
         self.check_shape(&table).await?;
+        self.check_statuses(&table).await?;
         let sql = |template: &str| statement(&table, template);
         let mut connection = self.pool().acquire().await.map_err(fail)?;
         // A lock that cannot be had soon is an error, not a queue of writers: the command is tried again.
@@ -142,10 +152,59 @@ impl Outboxes for Postgres {
         let _closed = connection.close().await;
         adopted
     }
+
+    async fn would_adopt_outbox(&self, name: &str) -> Result<u64, StoreError> {
+        let table = parse(name)?;
+        let columns = self.check_shape(&table).await?;
+        self.check_statuses(&table).await?;
+        // A table that was never adopted has no slots.
+        let placed = columns.iter().any(|column| column == "slot");
+        let without = if placed { "WHERE slot IS NULL" } else { "" };
+        let count = statement(&table, &format!("SELECT count(*) FROM {{outbox}} {without}"));
+        let count = self.unhurried(async |connection| {
+            sqlx::query_scalar::<_, i64>(count).fetch_one(&mut *connection).await
+        });
+        Ok(count.await?.unsigned_abs())
+    }
 }
 
 impl Postgres {
-    async fn check_shape(&self, table: &OutboxTable) -> Result<(), StoreError> {
+    /// Refuses rows whose status no relay knows: to take the table over would be to forget them.
+    async fn check_statuses(&self, table: &OutboxTable) -> Result<(), StoreError> {
+        let unknown = statement(table, UNKNOWN);
+        let found = self.unhurried(async |connection| {
+            sqlx::query_as::<_, (String, i64)>(unknown).fetch_all(&mut *connection).await
+        });
+        let found = found.await?;
+        let Some((first, _)) = found.first() else { return Ok(()) };
+        let counts: Vec<_> =
+            found.iter().map(|(status, count)| format!("{count} with the status {status}")).collect();
+        let comparison = if first == "NULL" { "IS NULL".to_owned() } else { format!("= {first}") };
+        let message = format!(
+            "{table} cannot be adopted; nothing was changed: it has rows that no relay would ever look at, {}. Give each of them pending, \
+             failed (both are published), published or dead (neither is), such as: UPDATE {table} SET status = 'pending' \
+             WHERE status {comparison}",
+            counts.join(", ")
+        );
+        Err(StoreError::new(StoreErrorKind::Schema, message))
+    }
+
+    /// Asks what reads a whole table, on a connection that nobody hurries.
+    async fn unhurried<T>(
+        &self,
+        ask: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let fail = |cause| failed("reading a table", &self.inner.place, cause);
+        let mut connection = self.pool().acquire().await.map_err(fail)?;
+        connection.execute("SET statement_timeout = 0").await.map_err(fail)?;
+        let answer = ask(&mut connection).await.map_err(fail);
+        // It has a setting that no other should meet.
+        let _closed = connection.close().await;
+        answer
+    }
+
+    /// The columns that it has; an error where they are not what is needed.
+    async fn check_shape(&self, table: &OutboxTable) -> Result<Vec<String>, StoreError> {
         let columns = sqlx::query_as::<_, (String, String)>(
             "SELECT column_name::text, data_type::text FROM information_schema.columns \
              WHERE table_schema = $1 AND table_name = $2",
@@ -167,7 +226,7 @@ impl Postgres {
             })
             .collect();
         if wrong.is_empty() {
-            return Ok(());
+            return Ok(columns.into_iter().map(|(name, _)| name).collect());
         }
         let message = format!("{table} cannot be adopted; nothing was changed: {}", wrong.join("; "));
         Err(StoreError::new(StoreErrorKind::Schema, message))

@@ -49,20 +49,27 @@ pub(super) fn new() -> String {
 }
 
 /// Rows whose time has come: scheduled ones, and failed ones. Of a failing key only its head, and that only when it is failed.
+///
+/// Whoever says `failed` himself, in an INSERT or by hand, may give no time for the next attempt: that is due at once. `…_timed` does not have
+/// such rows, so they are found by their status, beside the others.
 pub(super) fn timed() -> String {
+    let due = |rows: &str| {
+        format!(
+            "(SELECT {COLUMNS} FROM {{outbox}} WHERE {rows} AND {SELECTION} \
+               AND (key IS NULL OR key NOT IN (SELECT key FROM failing) \
+                    OR position IN (SELECT head FROM failing)) \
+             ORDER BY available_at LIMIT $2)"
+        )
+    };
+    let timed =
+        due("status IN ('pending', 'failed') AND available_at > created_at AND available_at <= now()");
+    let untimed = due("status = 'failed' AND available_at <= created_at");
     format!(
         "WITH failing AS MATERIALIZED ( \
              SELECT key, min(position) AS head FROM {{outbox}} \
              WHERE status IN ('failed', 'dead') AND key IS NOT NULL GROUP BY key \
-         ), due AS ( \
-             SELECT {COLUMNS} FROM {{outbox}} \
-             WHERE status IN ('pending', 'failed') AND available_at > created_at AND available_at <= now() \
-               AND {SELECTION} \
-               AND (key IS NULL OR key NOT IN (SELECT key FROM failing) \
-                    OR position IN (SELECT head FROM failing)) \
-             ORDER BY available_at LIMIT $2 \
-         ) \
-         SELECT * FROM due ORDER BY position"
+         ), due AS ({timed} UNION ALL {untimed}) \
+         SELECT * FROM due ORDER BY position LIMIT $2"
     )
 }
 

@@ -47,6 +47,14 @@ impl Erasure for Postgres {
         transaction.commit().await.map_err(fail)?;
         Ok(erased)
     }
+
+    async fn would_erase(&self, which: &Erase) -> Result<Erased, StoreError> {
+        let fail = |cause| failed("looking for payloads", &self.inner.place, cause);
+        let mut transaction = self.pool().begin().await.map_err(fail)?;
+        let erased = self.erase_in(&mut transaction, which, "", "").await.map_err(fail)?;
+        transaction.rollback().await.map_err(fail)?;
+        Ok(erased)
+    }
 }
 
 impl Postgres {

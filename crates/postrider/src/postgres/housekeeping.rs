@@ -5,6 +5,8 @@
 //! again in the next round. A detached table is the record of what is to be archived, so a crash forgets nothing.
 //! The default partition stays, as the net under writers: should nobody make partitions any more, nobody's INSERT fails.
 
+mod forecast;
+
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::Postgres;
@@ -41,6 +43,12 @@ const MISSING: &str = "WITH there AS ({partitions}), wanted AS ( \
      SELECT to_char(a AT TIME ZONE 'UTC', 'YYYYMMDD'), a::text, b::text FROM wanted \
      WHERE NOT EXISTS (SELECT FROM there WHERE lower < b AND upper > a) ORDER BY a";
 
+/// Partitions in which everything is older than the rules keep.
+const OLD: &str = "SELECT name FROM ({partitions}) p WHERE upper <= now() - $1 ORDER BY upper";
+
+/// Whether something in a partition is not published yet.
+const WAITING: &str = "SELECT EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published')";
+
 /// Tables that were partitions once and are not archived yet.
 const DETACHED: &str = "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '_p[0-9]{8}$') \
@@ -64,6 +72,10 @@ impl Housekeeping for Postgres {
         let kept = round.kept;
         sqlx::query(self.table.statement(DONE).sql()).execute(&mut *connection).await.map_err(fail)?;
         Ok(Some(kept))
+    }
+
+    async fn would_keep_house(&self, rules: &HouseRules) -> Result<Kept, StoreError> {
+        forecast::round(self, rules).await.map_err(fail_of(self))
     }
 }
 
@@ -128,17 +140,13 @@ impl Round<'_> {
     }
 
     async fn end_partitions(&mut self) -> Result<(), StoreError> {
-        let old = format!("SELECT name FROM ({PARTITIONS}) p WHERE upper <= now() - $1 ORDER BY upper");
-        let old: Vec<String> = sqlx::query_scalar(self.sql(&old))
+        let old: Vec<String> = sqlx::query_scalar(self.sql(&OLD.replace("{partitions}", PARTITIONS)))
             .bind(self.rules.keep)
             .fetch_all(&mut *self.connection)
             .await
             .map_err(self.fail())?;
         for name in old {
-            let waiting = filled(
-                "SELECT EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published')",
-                &[("{part}", &name)],
-            );
+            let waiting = filled(WAITING, &[("{part}", &name)]);
             let waiting: bool = sqlx::query_scalar(self.sql(&waiting))
                 .fetch_one(&mut *self.connection)
                 .await

@@ -40,7 +40,12 @@ impl Announcer for BrokerAnnouncer {
         let message = wire::encode(&envelope, self.format, 0);
         let why = match self.broker.publish(vec![Outgoing { exchange, routing_key, message }]).await.pop() {
             Some(Published::Confirmed) => return Ok(()),
-            Some(Published::Returned(why) | Published::Refused(why) | Published::Unknown(why)) => why,
+            Some(
+                Published::Returned(why)
+                | Published::Refused(why)
+                | Published::Unfit(why)
+                | Published::Unknown(why),
+            ) => why,
             None => "the broker did not answer".to_owned(),
         };
         let id = &envelope.id;

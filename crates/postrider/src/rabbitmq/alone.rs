@@ -30,7 +30,7 @@ impl Publisher {
             let lane = round.lane.insert(lane);
             let mut sending = lane.begin();
             if let Err(why) = sending.add(outgoing).await {
-                round.answers[index] = Some(Published::Refused(why));
+                round.answers[index] = Some(Published::Unfit(why));
                 continue;
             }
             let (confirms, ended) = sending.finish().await;

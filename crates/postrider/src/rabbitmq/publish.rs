@@ -110,7 +110,7 @@ impl Publisher {
         for index in indexes.iter().copied() {
             match sending.add(&round.batch[index]).await {
                 Ok(()) => sent.push(index),
-                Err(why) => round.answers[index] = Some(Published::Refused(why)),
+                Err(why) => round.answers[index] = Some(Published::Unfit(why)),
             }
         }
         let (confirms, ended) = sending.finish().await;

@@ -17,7 +17,8 @@ use super::link::{self, Link};
 use super::settle::{RabbitSettler, Unsettled};
 use super::{fault, lanes, replace};
 use crate::broker::{
-    BrokerError, BrokerErrorKind, Delivery, HeaderValue, Headers, Message, Receipt, Settler, Subscription,
+    BrokerError, BrokerErrorKind, Delivery, HeaderValue, Headers, Message, Receipt, Settler, Subscribed,
+    Subscription,
 };
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
@@ -37,6 +38,7 @@ pub(super) struct RabbitSubscription {
     prefetch: u16,
     session: Option<Session>,
     unsettled: Arc<Unsettled>,
+    subscribed: Subscribed,
 }
 
 /// One consumer on one channel.
@@ -53,7 +55,8 @@ impl RabbitSubscription {
         // 0 means "without limit" to AMQP, and would load the whole queue into memory.
         let prefetch = prefetch.max(1);
         let unsettled = Arc::new(Unsettled::new(prefetch));
-        let mut subscription = Self { link, queue, prefetch, session: None, unsettled };
+        let subscribed = Subscribed::new();
+        let mut subscription = Self { link, queue, prefetch, session: None, unsettled, subscribed };
         subscription.open().await?;
         Ok(subscription)
     }
@@ -70,6 +73,7 @@ impl RabbitSubscription {
                 opening.done = true;
                 let epoch = self.unsettled.start(channel.clone());
                 self.session = Some(Session { epoch, line, channel, consumer });
+                self.subscribed.set(true);
                 Ok(())
             }
             Ok(Err(error)) => Err(fault::asking("consume from", &what, error)),
@@ -110,6 +114,7 @@ impl RabbitSubscription {
     }
 
     fn end_session(&mut self, why: &str) {
+        self.subscribed.set(false);
         if let Some(session) = self.session.take() {
             if !self.link.is_closed() {
                 tracing::warn!(
@@ -170,6 +175,7 @@ async fn close_surely(line: &Line, channel: &Channel) {
 
 impl Drop for RabbitSubscription {
     fn drop(&mut self) {
+        self.subscribed.set(false);
         self.unsettled.stop();
         if let Some(session) = self.session.take() {
             session.end();
@@ -209,6 +215,10 @@ impl Subscription for RabbitSubscription {
         let settings = self.link.settings();
         let unsettled = Arc::clone(&self.unsettled);
         Box::new(RabbitSettler::new(unsettled, settings.clock.clone(), settings.limits().call))
+    }
+
+    fn subscribed(&self) -> Subscribed {
+        self.subscribed.clone()
     }
 }
 

@@ -145,7 +145,9 @@ pub(super) fn judge(
 fn delivery(answer: &Published) -> DeliveryResult {
     match answer {
         Published::Confirmed => DeliveryResult::Confirmed,
-        Published::Returned(why) | Published::Refused(why) => DeliveryResult::Failed(why.clone()),
+        Published::Returned(why) | Published::Refused(why) | Published::Unfit(why) => {
+            DeliveryResult::Failed(why.clone())
+        }
         Published::Unknown(_) => DeliveryResult::Pending,
     }
 }

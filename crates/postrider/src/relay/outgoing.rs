@@ -59,7 +59,7 @@ pub(super) fn trace(
     let error = match answer {
         Published::Confirmed => None,
         Published::Returned(_) => Some("returned"),
-        Published::Refused(_) => Some("refused"),
+        Published::Refused(_) | Published::Unfit(_) => Some("refused"),
         Published::Unknown(_) => Some("unconfirmed"),
     };
     span.end(Operation::Send, to, row.envelope.id.as_str(), error, clock);
@@ -75,7 +75,7 @@ pub(super) fn judge(
     let error = match answer {
         Published::Confirmed => return Ok(PublishResult::Published),
         Published::Unknown(why) => return Err(why),
-        Published::Returned(why) | Published::Refused(why) => why,
+        Published::Returned(why) | Published::Refused(why) | Published::Unfit(why) => why,
     };
     let attempts = row.attempts + 1;
     let most = match row.dead_letter {

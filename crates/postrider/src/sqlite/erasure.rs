@@ -27,13 +27,13 @@ const ERASE_LETTER: &str = "UPDATE dead_letter SET body = CAST(?2 AS BLOB), reso
 
 impl Erasure for Sqlite {
     async fn erase(&self, which: &Erase, by: &str, reason: &str) -> Result<Erased, StoreError> {
-        let work = Work {
-            which: which.clone(),
-            by: by.to_owned(),
-            reason: reason.to_owned(),
-            now: self.clock().now().as_microsecond(),
-        };
+        let work = Work::new(self, which, by, reason);
         self.writer().run(move |connection| work.erase(connection).boxed()).await
+    }
+
+    async fn would_erase(&self, which: &Erase) -> Result<Erased, StoreError> {
+        let work = Work::new(self, which, "", "");
+        self.writer().run(move |connection| work.pretend(connection).boxed()).await
     }
 }
 
@@ -45,6 +45,24 @@ struct Work {
 }
 
 impl Work {
+    fn new(store: &Sqlite, which: &Erase, by: &str, reason: &str) -> Self {
+        Self {
+            which: which.clone(),
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+            now: store.clock().now().as_microsecond(),
+        }
+    }
+
+    /// Erases, and takes it back.
+    async fn pretend(self, connection: &mut SqliteConnection) -> Result<Erased, StoreError> {
+        sqlx::raw_sql("SAVEPOINT pretending").execute(&mut *connection).await.map_err(from_sqlite)?;
+        let erased = self.erase(connection).await;
+        let back = "ROLLBACK TO pretending; RELEASE pretending";
+        sqlx::raw_sql(back).execute(connection).await.map_err(from_sqlite)?;
+        erased
+    }
+
     async fn erase(self, connection: &mut SqliteConnection) -> Result<Erased, StoreError> {
         let mut erased = Erased::default();
         let mut known: Vec<(String, PayloadHash)> = Vec::new();

@@ -15,6 +15,10 @@ impl Outboxes for Sqlite {
     async fn adopt_outbox(&self, name: &str) -> Result<u64, StoreError> {
         Err(only_one(name))
     }
+
+    async fn would_adopt_outbox(&self, name: &str) -> Result<u64, StoreError> {
+        Err(only_one(name))
+    }
 }
 
 fn only_one(name: &str) -> StoreError {

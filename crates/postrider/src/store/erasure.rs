@@ -20,6 +20,9 @@ pub trait Erasure: Store {
         by: &str,
         reason: &str,
     ) -> impl Future<Output = Result<Erased, StoreError>> + Send;
+
+    /// What would be erased. Changes nothing.
+    fn would_erase(&self, which: &Erase) -> impl Future<Output = Result<Erased, StoreError>> + Send;
 }
 
 /// Whose payloads.

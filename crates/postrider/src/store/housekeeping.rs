@@ -17,6 +17,9 @@ pub trait Housekeeping: Store {
         worker: &RelayId,
         rules: &HouseRules,
     ) -> impl Future<Output = Result<Option<Kept>, StoreError>> + Send;
+
+    /// What a round would do now. Changes nothing, and waits for nobody.
+    fn would_keep_house(&self, rules: &HouseRules) -> impl Future<Output = Result<Kept, StoreError>> + Send;
 }
 
 /// How long what is kept, and where it goes.

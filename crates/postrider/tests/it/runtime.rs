@@ -4,6 +4,7 @@ mod bad_input;
 mod batches;
 mod controls;
 mod corrections;
+mod full_frames;
 mod given_up;
 mod idempotency;
 mod keys;
@@ -86,6 +87,10 @@ scenarios!(
         each_retry_waits_in_its_own_tier_and_says_how_many_there_were,
         a_delay_counts_from_the_first_time_that_is_known,
         what_a_retry_loop_of_others_brings_back_is_still_what_it_was,
+    ]
+    full_frames: [
+        what_leaves_no_room_is_a_dead_letter_with_all_of_its_headers,
+        what_leaves_little_room_is_tried_as_often_as_any_other,
     ]
     given_up: [what_the_broker_itself_gave_up_is_collected]
     ordering: [

@@ -1,26 +1,34 @@
 //! Health: whether the process lives, whether it can work, and what is missing.
 //!
-//! Nobody needs a token for it, so it says words and counts, and no name, address or version.
+//! Nobody needs a token for it, so it says words and counts, and no name, address or version. Only who could read the list of consumers is
+//! told by name which queues have none at the moment.
 
 mod checkup;
 
 pub(super) use checkup::Checkup;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode};
+use postrider::store::TokenRole;
+use postrider::topology::QueueName;
 use serde::Serialize;
 
 use self::checkup::{Figures, Pings, StoreWord};
-use super::Api;
+use super::table::Tenants;
+use super::{Api, access};
 use crate::at_work::{Consuming, Relaying};
 
 /// Clocks further apart than this break schedules and the ends of tokens. Leases are by the database's clock alone.
 const SKEWED_MS: u64 = 60_000;
 /// An event that could have been published for so long means that the relay does not keep up.
 const BEHIND_SECONDS: f64 = 60.0;
+
+/// So long somebody is looked up who would be told more.
+const ASKED: Duration = Duration::from_secs(1);
 
 /// Every part and how it is.
 #[derive(Debug, Serialize)]
@@ -100,6 +108,11 @@ struct ConsumerHealth {
     running: u32,
     paused: u32,
     tripped: u32,
+    /// They would work, and have no subscription at the moment.
+    unsubscribed: u32,
+    /// To which queues, for those who may know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queues_without_subscription: Option<Vec<QueueName>>,
 }
 
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
@@ -118,12 +131,25 @@ pub(super) async fn ready(State(api): State<Api>) -> (StatusCode, Json<serde_jso
 }
 
 /// `GET /v1/health`: 200 while everything essential works, else 503; the body has each part.
-pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>) {
+pub(super) async fn health(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> (StatusCode, Json<Health>) {
     let (pings, figures) = tokio::join!(api.checkup.pings(), api.checkup.figures());
-    let health = Health::of(pings, figures.as_ref(), &api.at_work.relay(), api.at_work.consumers());
+    let mut health = Health::of(pings, figures.as_ref(), &api.at_work.relay(), api.at_work.consumers());
+    if health.consumers.unsubscribed > 0 && may_know_names(&api, peer, &headers).await {
+        health.consumers.queues_without_subscription = Some(api.at_work.without_subscription());
+    }
     let status =
         if health.status == "unavailable" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(health))
+}
+
+/// Whether somebody may read the list of consumers. A store that does not say so soon is no reason to keep a probe waiting.
+async fn may_know_names(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> bool {
+    let caller = tokio::time::timeout(ASKED, access::caller(api, peer, headers)).await;
+    matches!(caller, Ok(Ok(caller)) if caller.may("GET", TokenRole::Viewer, Tenants::All).is_ok())
 }
 
 impl Health {
@@ -220,10 +246,10 @@ impl RelayHealth {
 }
 
 impl ConsumerHealth {
-    fn of(Consuming { running, paused, tripped }: Consuming) -> Self {
+    fn of(Consuming { running, paused, tripped, unsubscribed }: Consuming) -> Self {
         // Who is paused is so because somebody wanted it.
-        let status = if tripped > 0 { "degraded" } else { "ok" };
-        Self { status, running, paused, tripped }
+        let status = if tripped > 0 || unsubscribed > 0 { "degraded" } else { "ok" };
+        Self { status, running, paused, tripped, unsubscribed, queues_without_subscription: None }
     }
 }
 

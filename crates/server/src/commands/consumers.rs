@@ -7,7 +7,7 @@ use postrider::topology::ConsumerName;
 
 use super::Context;
 use crate::desk::consumers::{LISTED, is_parked, known, rows};
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with consumers.
@@ -200,7 +200,7 @@ async fn release<S: WholeStore>(
 ) -> anyhow::Result<Exit> {
     let keys = store.held_keys(Some(name), usize::MAX).await?;
     let Some(found) = keys.iter().find(|held| held.key == *key && is_parked(held)) else {
-        return Err(usage(format!(
+        return Err(absent(format!(
             "{name} has no parked key {key}; `postrider consumers held {name}` lists them"
         )));
     };
@@ -223,5 +223,5 @@ async fn expect_known<S: Registrations>(
     if known(store, &context.config.own.consumers).await?.iter().any(|consumer| consumer.name == *name) {
         return Ok(());
     }
-    Err(usage(format!("there is no consumer {name}; `postrider consumers ls` lists them")))
+    Err(absent(format!("there is no consumer {name}; `postrider consumers ls` lists them")))
 }

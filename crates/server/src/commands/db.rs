@@ -41,6 +41,9 @@ enum What {
     Adopt {
         /// table, or schema.table
         table: String,
+        /// Say whether it can be, and how many events would get their places; change nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// List the migrations and whether the database has them; exit code 3 if one is missing
     Status,
@@ -87,7 +90,15 @@ impl OnStore for Db<'_> {
                         .collect::<Vec<_>>(),
                 )
             }
-            What::Adopt { table } => {
+            What::Adopt { table, dry_run: true } => {
+                wired.store.check().await?;
+                let rows = wired.store.would_adopt_outbox(&table).await?;
+                self.context.output.note(&format!(
+                    "{table} can be adopted; {rows} events that are in it would get their places. Nothing was changed"
+                ));
+                Ok(Exit::Ok)
+            }
+            What::Adopt { table, dry_run: false } => {
                 wired.store.check().await?;
                 let rows = wired.store.adopt_outbox(&table).await?;
                 self.context.output.note(&format!(

@@ -1,13 +1,13 @@
 //! `postrider doctor`: every connection, schema, queue and clock, a line each, with what to do.
 
 mod handling;
+mod redis;
 
 use std::time::Duration;
 
 use clap::Args;
 use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::consumer::ConsumerConfig;
-use postrider::progress::view::View as _;
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
 use postrider::store::{StoreError, StoreErrorKind};
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::exit::Exit;
-use crate::wiring::{self, BrokerDoor, OnStore, RedisFacts, WholeStore, Wired};
+use crate::wiring::{self, BrokerDoor, OnStore, WholeStore, Wired};
 use crate::{old_buses, outboxes};
 
 /// It takes nothing of its own.
@@ -69,7 +69,7 @@ pub(crate) async fn run(context: &Context) -> anyhow::Result<Exit> {
             examine_broker(&door, &context.config.own.layout.topology, context, &mut report).await;
         }
     }
-    examine_redis(context, &mut report).await;
+    self::redis::examine(context, &mut report).await;
     examine_http(context, &mut report);
     let healthy = report.0.iter().all(|line| line.status != Status::Fail);
     context.output.rows(&["STATUS", "CHECK", "DETAIL"], &report.0, |line| {
@@ -268,74 +268,6 @@ async fn examine_drift(operator: &Operator, wanted: &Topology, report: &mut Repo
     }
 }
 
-/// Redis may be lost at any moment, so nothing about it is a failure.
-async fn examine_redis(context: &Context, report: &mut Report) {
-    let Some(server) = &context.config.redis else { return };
-    match wiring::redis_facts(&context.config, server).await {
-        Ok(facts) => {
-            report.ok("redis", format!("Redis {} at {} answers", facts.version, server.shown));
-            let (harmless, settings) = redis_settings(&facts);
-            if harmless {
-                report.ok("redis settings", settings);
-            } else {
-                report.warn("redis settings", settings);
-            }
-            examine_state(context, report).await;
-        }
-        Err(error) => {
-            report.warn("redis", format!("{} {error}; everything works without it, slower", server.shown));
-        }
-    }
-}
-
-/// The database of Redis in which jobs are shown, which may be another than that of the keys.
-async fn examine_state(context: &Context, report: &mut Report) {
-    let Ok(Some(view)) = wiring::job_view(&context.config) else { return };
-    let number = context.config.settings.redis.state_db;
-    match view.remembers().await {
-        Ok(_) => report.ok("redis state", format!("jobs are shown in database {number}")),
-        Err(error) => {
-            report.warn("redis state", format!("jobs are not shown in database {number}: {error}"));
-        }
-    }
-}
-
-/// What maxmemory and its policy mean for the keys that are kept there, and whether that is fine.
-fn redis_settings(facts: &RedisFacts) -> (bool, String) {
-    let RedisFacts { maxmemory, maxmemory_policy: policy, .. } = facts;
-    let full = facts.memory_used().map_or(String::new(), |used| format!(", {:.0} % used", used * 100.0));
-    let megabytes = maxmemory >> 20;
-    match policy.as_str() {
-        _ if *maxmemory == 0 => (
-            false,
-            "maxmemory is not set: idempotency keys grow until they end, or the machine's memory does; set it".to_owned(),
-        ),
-        "" => (true, format!("maxmemory is {megabytes} MB{full}; the policy is not told")),
-        "noeviction" => (
-            true,
-            format!(
-                "maxmemory is {megabytes} MB{full}, noeviction: when it is full new keys are refused, and their duplicates ask the \
-                 database; jobs' progress is not shown then either"
-            ),
-        ),
-        "volatile-ttl" | "volatile-lru" | "volatile-lfu" | "volatile-random" => (
-            true,
-            format!(
-                "maxmemory is {megabytes} MB{full}, {policy}: when it is full idempotency keys and shown jobs vanish before their \
-                 time. No effect is lost or repeated by that; duplicates of what vanished ask the database. The policy is for \
-                 the whole server, not for one of its databases"
-            ),
-        ),
-        _ => (
-            false,
-            format!(
-                "maxmemory is {megabytes} MB{full}, {policy}: when it is full any key may vanish, those of other applications \
-                 too. No effect of ours is lost or repeated by that; volatile-ttl spares keys that never end"
-            ),
-        ),
-    }
-}
-
 fn examine_http(context: &Context, report: &mut Report) {
     let http = &context.config.settings.http;
     if http.listen.ip().is_loopback() {
@@ -353,31 +285,5 @@ fn examine_http(context: &Context, report: &mut Report) {
             "http",
             format!("{} is open to other machines, behind a proxy with TLS, for tokens only", http.listen),
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_redis_does_when_it_is_full_is_said() {
-        let facts = |maxmemory: u64, policy: &str| RedisFacts {
-            version: "7.0.15".to_owned(),
-            maxmemory_policy: policy.to_owned(),
-            maxmemory,
-            used_memory: 1 << 30,
-            cluster: false,
-        };
-        for (maxmemory, policy, fine, told) in [
-            (0, "noeviction", false, "set it"),
-            (2 << 30, "volatile-ttl", true, "2048 MB, 50 % used, volatile-ttl"),
-            (2 << 30, "noeviction", true, "refused"),
-            (2 << 30, "allkeys-lru", false, "other applications"),
-        ] {
-            let (harmless, text) = redis_settings(&facts(maxmemory, policy));
-            assert_eq!(harmless, fine, "{text}");
-            assert!(text.contains(told), "{text}");
-        }
     }
 }

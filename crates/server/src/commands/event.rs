@@ -9,7 +9,7 @@ use postrider::EventId;
 
 use super::Context;
 use crate::desk::events::{Traced, trace};
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to ask of an event.
@@ -49,7 +49,7 @@ impl OnStore for OfEvent<'_> {
             broker.close().await;
         }
         let traced = traced.ok_or_else(|| {
-            usage(format!("neither the outbox nor an inbox nor a dead letter here knows the event {id}"))
+            absent(format!("neither the outbox nor an inbox nor a dead letter here knows the event {id}"))
         })?;
         self.context.output.one(&traced, &told(&traced))?;
         Ok(Exit::Ok)

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Context;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
@@ -53,6 +53,9 @@ enum What {
     Resume {
         /// Its id
         id: Uuid,
+        /// Say what would be run, and run nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// End an operation before its time; what is done stays done
     Cancel {
@@ -107,9 +110,16 @@ impl OnStore for Ops<'_> {
                 Ok(Exit::Ok)
             }
             What::Watch { id } => watch(place(&stores, id).await?, id, context).await,
-            What::Resume { id } => {
+            What::Resume { id, dry_run } => {
                 let store = place(&stores, id).await?;
-                find(store, id).await?;
+                let operation = find(store, id).await?;
+                if dry_run {
+                    context.output.one(&operation, &told(&operation))?;
+                    context.output.note(
+                        "this would be run here, unless it ended or somebody runs it; nothing was changed",
+                    );
+                    return Ok(Exit::Ok);
+                }
                 run_here(id, store, context).await
             }
             What::Cancel { id, reason, dry_run } => {
@@ -131,7 +141,7 @@ async fn place<S: Operations>(stores: &[S], id: Uuid) -> anyhow::Result<&S> {
 
 async fn find<S: Operations>(store: &S, id: Uuid) -> anyhow::Result<Operation> {
     let found = store.operation(id).await?;
-    found.ok_or_else(|| usage(format!("there is no operation {id}; `postrider ops ls` lists them")))
+    found.ok_or_else(|| absent(format!("there is no operation {id}; `postrider ops ls` lists them")))
 }
 
 /// An operation, and what it left as it was.

@@ -91,7 +91,11 @@ enum What {
     #[command(
         after_help = "The relay does this by itself every ten minutes. What is not published is never removed."
     )]
-    Archive,
+    Archive {
+        /// Say what would be made, archived and removed, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 impl OutboxArgs {
@@ -174,13 +178,17 @@ impl OnStore for Outbox<'_> {
                 self.freed(&ids, *dry_run)
             }
             What::Replay(args) => replay::replay(args, &wired, &asked, self.context).await,
-            What::Archive => {
+            What::Archive { dry_run } => {
                 let worker = RelayId::of_process(&self.context.clock);
                 let mut rounds = Vec::new();
                 for outbox in all {
                     let house = outbox.house(&self.context.config);
-                    let kept = outbox.store.keep_house(&worker, &house).await?;
-                    rounds.push(Round { outbox: outbox.choice.label.clone(), kept });
+                    let kept = if *dry_run {
+                        Some(outbox.store.would_keep_house(&house).await?)
+                    } else {
+                        outbox.store.keep_house(&worker, &house).await?
+                    };
+                    rounds.push(Round { outbox: outbox.choice.label.clone(), dry_run: *dry_run, kept });
                 }
                 self.kept(&rounds)
             }
@@ -308,6 +316,9 @@ impl Outbox<'_> {
             }),
         );
         self.context.output.one(&rounds, &text)?;
+        if rounds.iter().any(|round| round.dry_run) {
+            self.context.output.note("this is what would be done; nothing was changed");
+        }
         for round in rounds.iter().filter(|round| round.kept.is_none()) {
             let outbox = &round.outbox;
             self.context
@@ -322,10 +333,11 @@ impl Outbox<'_> {
     }
 }
 
-/// What `archive` did with one outbox; nothing where another process was at it.
+/// What `archive` did with one outbox, or would do; nothing where another process was at it.
 #[derive(Serialize)]
 struct Round {
     outbox: String,
+    dry_run: bool,
     #[serde(flatten)]
     kept: Option<Kept>,
 }

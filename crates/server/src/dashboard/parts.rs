@@ -62,25 +62,26 @@ pub(super) fn pill(mood: &str, text: &str) -> Markup {
 
 /// How a state of anything looks.
 pub(super) fn state(word: &str) -> Markup {
-    let mood = match word {
-        "ok" | "applied" | "published" | "done" | "active" | "valid" | "DONE" | "replayed" | "finished" => {
-            "good"
-        }
-        "dead" | "failed" | "tripped" | "unavailable" | "dead in the outbox" | "open" => "bad",
-        "paused"
-        | "degraded"
-        | "waiting"
-        | "behind"
-        | "parked"
-        | "held"
-        | "running"
-        | "not published yet"
-        | "published, not applied yet"
-        | "replayed, not published yet"
-        | "PROCESSING"
-        | "CRAWLING" => "warn",
-        _ => "",
-    };
+    let mood =
+        match word {
+            "ok" | "applied" | "published" | "done" | "active" | "valid" | "DONE" | "replayed"
+            | "finished" => "good",
+            "dead" | "failed" | "tripped" | "unsubscribed" | "unavailable" | "dead in the outbox"
+            | "open" => "bad",
+            "paused"
+            | "degraded"
+            | "waiting"
+            | "behind"
+            | "parked"
+            | "held"
+            | "running"
+            | "not published yet"
+            | "published, not applied yet"
+            | "replayed, not published yet"
+            | "PROCESSING"
+            | "CRAWLING" => "warn",
+            _ => "",
+        };
     pill(mood, word)
 }
 

@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct ConsumerRow {
     pub(crate) name: String,
     pub(crate) queue: String,
-    /// `active`, `paused`, or `tripped`: everything failed, so it leaves its queue alone for a moment.
+    /// `active`, `paused`, `tripped`: everything failed, so it leaves its queue alone for a moment; or `unsubscribed`: the broker hands
+    /// nothing out to it at the moment.
     pub(crate) state: &'static str,
     pub(crate) pause: Option<Pause>,
     pub(crate) ordered: bool,

@@ -42,7 +42,12 @@ async fn erased(folder: &Folder) {
     serving.signal(rustix::process::Signal::TERM);
     assert_eq!(serving.ended().0, 0);
 
+    let forecast = folder.run(&["event", "erase", "--aggregate", "shop.customer/42", "--dry-run", "--json"]);
+    let mut forecast = forecast.assert(0, "").json();
+    folder.run(&["outbox", "show", "evt_1", "--json"]).assert(0, PERSON);
+    assert_eq!(std::mem::replace(&mut forecast["dry_run"], json!(false)), json!(true));
     let report = erase(&["--aggregate", "shop.customer/42"]).assert(0, "").json();
+    assert_eq!(report, forecast, "what was said before is what was done");
     assert_eq!((&report["events"], &report["rows"]), (&json!(["evt_1", "evt_2"]), &json!(2)), "{report}");
     assert_eq!((&report["dead_letters"], &report["answers"]), (&json!(2), &json!(2)), "{report}");
     for id in ["evt_1", "evt_2"] {
@@ -71,7 +76,13 @@ async fn erased(folder: &Folder) {
 
     // What has left the outbox for its archive is erased there.
     folder.write("postrider.toml", &format!("{config}[outbox]\nretention_days = 0\narchive = 'table'\n"));
-    folder.run(&["outbox", "archive"]).assert(0, "");
+    let forecast =
+        folder.run(&["outbox", "archive", "--dry-run", "--json"]).assert(0, "nothing was changed").json();
+    folder.run(&["outbox", "show", "evt_3"]).assert(0, "evt_3");
+    let kept = folder.run(&["outbox", "archive", "--json"]).assert(0, "").json();
+    for figure in ["archived", "removed"] {
+        assert_eq!((&forecast[0][figure], &kept[0][figure]), (&json!(3), &json!(3)), "{forecast} {kept}");
+    }
     folder.run(&["outbox", "show", "evt_3"]).assert(1, "evt_3");
     let report = erase(&["evt_3"]).assert(0, "").json();
     assert_eq!((&report["events"], &report["rows"]), (&json!(["evt_3"]), &json!(1)), "{report}");

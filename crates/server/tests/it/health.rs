@@ -1,5 +1,6 @@
 //! Health of a running `serve`: every part by its name, on the embedded default and on real servers.
 
+use postrider_testkit::proxy::{Proxy, Weather};
 use serde_json::{Value, json};
 
 use super::networked::servers;
@@ -82,11 +83,49 @@ async fn a_redis_that_goes_away_later_is_noticed() {
     serving.wait_for("serving");
     assert_eq!(health(&serving).1["redis"], "ok");
     redis.kill().unwrap();
+    until(&serving, |body| body["redis"] == "degraded");
+}
+
+fn until(serving: &Serving, so: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..600 {
-        if health(&serving).1["redis"] == "degraded" {
-            return;
+        let (_, body) = health(serving);
+        if so(&body) {
+            return body;
         }
         std::thread::park_timeout(std::time::Duration::from_millis(100));
     }
-    panic!("nobody noticed: {}", health(&serving).1);
+    panic!("nobody noticed: {}", health(serving).1);
+}
+
+/// Names are for those who may read the list of consumers; a count is for everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_nobody_takes_from_is_told_while_the_connection_is_lost() {
+    let (folder, _database, vhost) = servers().await;
+    let (proxy, url) = Proxy::in_front_of(&vhost.amqp_url).await.unwrap();
+    let folder = folder.with("RABBITMQ_URL", &url);
+    folder.write(
+        "postrider.toml",
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
+         [[push]]\nname = 'billing-push'\nqueue = 'billing'\nurl = 'http://127.0.0.1:9/'\n",
+    );
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let well = until(&serving, |body| body["consumers"]["running"] == 1);
+    assert_eq!((&well["status"], &well["consumers"]["unsubscribed"]), (&json!("ok"), &json!(0)), "{well}");
+
+    proxy.set(Weather::Cut);
+    let lost = until(&serving, |body| body["consumers"]["unsubscribed"] == 1);
+    assert_eq!(lost["consumers"]["status"], "degraded", "{lost}");
+    assert_eq!(lost["consumers"]["queues_without_subscription"], json!(["billing"]), "{lost}");
+    let (_, _, listed) = serving.http("GET", "/v1/consumers", &[], "");
+    assert!(listed.contains("unsubscribed"), "{listed}");
+    // Once there is a token, nobody else is told names.
+    folder.run(&["token", "create", "--role", "viewer"]).assert(0, "prt_");
+    until(&serving, |body| {
+        let consumers = &body["consumers"];
+        consumers["unsubscribed"] == 1 && consumers.get("queues_without_subscription").is_none()
+    });
+    proxy.set(Weather::Clear);
+    until(&serving, |body| body["status"] == "ok" && body["consumers"]["running"] == 1);
 }

@@ -48,6 +48,37 @@ fn events_health_and_metrics_over_http() {
     );
 }
 
+/// As `nc -N` does, and scripts that write requests one after the other and then say that they are done.
+#[test]
+fn a_client_that_has_said_everything_still_gets_its_answers() {
+    let folder = Folder::new();
+    let serving = folder.serve(&["--roles", "api"]);
+    let post = |number: u32| {
+        let event = format!(r#"{{"type":"shop.order.placed","data":{{}},"id":"evt_{number}"}}"#);
+        let length = event.len();
+        format!(
+            "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{event}"
+        )
+    };
+    let mut stream = TcpStream::connect(&serving.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    stream.write_all((1..=3).map(post).collect::<String>().as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 202 Accepted").count(), 3, "{answers}");
+    // Who goes away in the middle of a request has said nothing.
+    let mut stream = TcpStream::connect(&serving.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    stream.write_all(post(4).strip_suffix("}").unwrap().as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    let _ended = stream.read_to_string(&mut answer);
+    assert!(!answer.contains("202 Accepted"), "{answer}");
+    let (status, again) = serving.post_event(&[], r#"{"type":"shop.order.placed","data":{},"id":"evt_4"}"#);
+    assert_eq!(status, 202, "{again}");
+}
+
 #[test]
 fn tokens_decide_once_there_is_one() {
     let folder = Folder::new();

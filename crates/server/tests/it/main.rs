@@ -1,6 +1,7 @@
 //! The real binary, in a folder of its own: on the embedded default, and on PostgreSQL with RabbitMQ.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod absent;
 mod alerts;
 mod audit_log;
 mod bad_input;

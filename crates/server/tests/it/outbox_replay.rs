@@ -30,7 +30,7 @@ fn a_replay_is_planned_then_run_and_reaches_the_queue_it_names() {
     serving.wait_for_metric("postrider_relay_published_total 2");
 
     replay(&["--to-queue", "late"]).assert(2, "add --yes");
-    replay(&["--to-queue", "nowhere", "--yes"]).assert(2, "there is no queue nowhere");
+    replay(&["--to-queue", "nowhere", "--yes"]).assert(1, "there is no queue nowhere");
     replay(&["--type", "shop.bill.paid", "--yes"]).assert(2, "not of the aggregate type");
     replay(&["--rate", "0", "--yes"]).assert(2, "above 0");
     let plan =

@@ -150,6 +150,8 @@ async fn doctor_says_what_the_settings_of_redis_mean() {
         ("0", "allkeys-lru", "warn", "maxmemory is not set"),
         ("100mb", "noeviction", "ok", "noeviction: when it is full new keys are refused"),
         ("100mb", "volatile-ttl", "ok", "duplicates of what vanished ask the database"),
+        ("512kb", "noeviction", "warn", "it is full, so new keys are refused"),
+        ("512kb", "volatile-ttl", "warn", "it is full, so idempotency keys and shown jobs vanish"),
         ("100mb", "allkeys-lru", "warn", "any key may vanish, those of other applications too"),
     ] {
         redis.cli(&["CONFIG", "SET", "maxmemory", maxmemory]).await.unwrap();

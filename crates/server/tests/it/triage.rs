@@ -66,7 +66,7 @@ fn letters_are_grouped_listed_and_shown() {
     assert!(shown.out.contains("\"total\": 1") && shown.out.contains("order 2 has no account"), "{shown:?}");
     let whole = folder.run(&["dlq", "show", id, "--json"]).json();
     assert_eq!((&whole["event_id"], &whole["body"]), (&json!("evt_2"), &json!("{\"total\":1}")));
-    folder.run(&["dlq", "show", "999"]).assert(2, "there is no dead letter 999");
+    folder.run(&["dlq", "show", "999"]).assert(1, "there is no dead letter 999");
     folder.run(&["dlq", "ls", "--before", "yesterday"]).assert(2, "no place in a list");
     folder.run(&["dlq", "ls", "--since", "yesterday"]).assert(2, "neither a time");
 }
@@ -105,7 +105,7 @@ fn what_is_exported_is_imported_byte_for_byte() {
 fn bulk_changes_ask_first_and_say_what_they_will_do() {
     let folder = with_letters(3);
     folder.run(&["dlq", "replay"]).assert(2, "say which dead letters");
-    folder.run(&["dlq", "discard", "1", "999", "--yes"]).assert(2, "there is no dead letter 999; nothing");
+    folder.run(&["dlq", "discard", "1", "999", "--yes"]).assert(1, "there is no dead letter 999; nothing");
     folder.run(&["dlq", "discard", "--all"]).assert(2, "add --yes");
     folder.run(&["dlq", "discard", "--all", "--rate", "0", "--yes"]).assert(2, "--rate must be");
     let plan = folder.run(&["dlq", "discard", "--all", "--rate", "1", "--dry-run", "--json"]).json();
@@ -123,7 +123,7 @@ fn bulk_changes_ask_first_and_say_what_they_will_do() {
     folder.run(&["ops", "watch", id]).assert(0, "2 done");
     folder.run(&["ops", "cancel", id, "--yes"]).assert(2, "done already");
     let gone = "01999999-0000-7000-8000-000000000000";
-    folder.run(&["ops", "get", gone]).assert(2, "there is no operation");
+    folder.run(&["ops", "get", gone]).assert(1, "there is no operation");
     folder.run(&["dlq", "discard", "--all", "--yes"]).assert(0, "1 done");
     folder.run(&["dlq", "discard", "--all", "--yes"]).assert(0, "nothing was changed");
     folder.run(&["dlq", "discard", "1", "--yes"]).assert(0, "dead letter 1 is discarded already");
@@ -132,7 +132,7 @@ fn bulk_changes_ask_first_and_say_what_they_will_do() {
 #[test]
 fn a_replay_needs_its_queue_and_goes_out_with_whoever_serves() {
     let folder = with_letters(2);
-    folder.run(&["dlq", "replay", "--all", "--yes"]).assert(2, "there is no queue billing");
+    folder.run(&["dlq", "replay", "--all", "--yes"]).assert(1, "there is no queue billing");
     let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
     serve.wait_for("serving");
     // Another process on the same file, while it is served.
@@ -147,7 +147,7 @@ fn a_replay_needs_its_queue_and_goes_out_with_whoever_serves() {
     assert_eq!(trace["outbox"][0]["target_queue"], "billing");
     assert_eq!(trace["dead_letters"][0]["status"], "replayed");
     folder.run(&["event", "trace", "evt_1"]).assert(0, "published, confirmed by the broker");
-    folder.run(&["event", "trace", "nobody"]).assert(2, "knows the event nobody");
+    folder.run(&["event", "trace", "nobody"]).assert(1, "knows the event nobody");
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
 }
@@ -178,7 +178,7 @@ fn a_correction_is_made_to_everything_that_matches() {
     edit(&["--all", "--merge", "{", "--yes"]).assert(2, "the merge patch cannot be read");
     edit(&["--all", "--patch", "{}", "--yes"]).assert(2, "the JSON Patch cannot be read");
     edit(&["--merge", "{\"total\":2}", "--yes"]).assert(2, "say which dead letters");
-    edit(&["--all", "--merge", "{\"total\":2}", "--yes"]).assert(2, "there is no queue billing");
+    edit(&["--all", "--merge", "{\"total\":2}", "--yes"]).assert(1, "there is no queue billing");
     let plan = edit(&["--all", "--merge", "{\"total\":2}", "--dry-run"]).assert(0, "+ {\"total\":2}");
     assert!(plan.out.contains("4 aggregates") && plan.out.contains("3 fit, 1 do not"), "{plan:?}");
     let mut serve = folder.start(&["serve", "--roles", "relay,collector"]);
@@ -314,11 +314,11 @@ fn what_is_not_collected_is_worked_on_in_its_queue() {
     assert_eq!(serve.ended().0, 0);
     folder.run(&["dlq", "ls", "--in-queue", "billing"]).assert(2, "are collected");
     folder.run(&["dlq", "ls", "--text", "nowhere"]).assert(0, "strict are not collected: --in-queue strict");
-    folder.run(&["dlq", "ls", "--in-queue", "unknown"]).assert(2, "is known for unknown");
+    folder.run(&["dlq", "ls", "--in-queue", "unknown"]).assert(1, "is known for unknown");
     let groups = folder.run(&["dlq", "groups", "--in-queue", "strict", "--json"]).assert(0, "").json();
     assert_eq!((&groups[0]["messages"], groups.as_array().unwrap().len()), (&json!(2), 1), "{groups}");
     folder.run(&["dlq", "show", "evt_1", "--in-queue", "strict"]).assert(0, "\"total\": 1");
-    folder.run(&["dlq", "show", "evt_9", "--in-queue", "strict"]).assert(2, "no message of the event evt_9");
+    folder.run(&["dlq", "show", "evt_9", "--in-queue", "strict"]).assert(1, "no message of the event evt_9");
     folder.run(&["dlq", "show", "evt_1"]).assert(2, "no number of a dead letter");
     let discard = ["dlq", "discard", "--in-queue", "strict", "--event", "evt_0", "--reason", "old", "--yes"];
     folder

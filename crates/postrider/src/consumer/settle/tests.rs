@@ -66,7 +66,7 @@ async fn publish(refusals: usize, patience: Duration) -> (bool, Vec<u64>) {
     let consumer = Consumer::new(store, broker.clone(), clock.clone(), name, service, Registry::new());
     let stop = CancellationToken::new();
     let told = stop.clone();
-    let publishing = tokio::spawn(async move { consumer.publish(outgoing, &told).await.is_some() });
+    let publishing = tokio::spawn(async move { consumer.publish(&outgoing, &told).await.is_some() });
     let start = clock.monotonic();
     while !publishing.is_finished() {
         pass_time(&hands);

@@ -23,7 +23,7 @@ const STEP_END: &str = "SELECT position FROM event_outbox INDEXED BY event_outbo
 impl Housekeeping for Sqlite {
     async fn keep_house(&self, _worker: &RelayId, rules: &HouseRules) -> Result<Option<Kept>, StoreError> {
         let mut kept = Kept::default();
-        let before = self.clock().now().saturating_sub(rules.keep).map_or(0, jiff::Timestamp::as_microsecond);
+        let before = self.kept_since(rules);
         loop {
             let positions: Vec<i64> = sqlx::query_scalar(STEP_END)
                 .bind(before)
@@ -47,9 +47,28 @@ impl Housekeeping for Sqlite {
             }
         }
     }
+
+    async fn would_keep_house(&self, rules: &HouseRules) -> Result<Kept, StoreError> {
+        let removed: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM event_outbox INDEXED BY event_outbox_published \
+             WHERE status = 'published' AND published_at < ?1",
+        )
+        .bind(self.kept_since(rules))
+        .fetch_one(self.readers())
+        .await
+        .map_err(from_sqlite)?;
+        let removed = removed.unsigned_abs();
+        let archived = if rules.archive == Archive::Nowhere { 0 } else { removed };
+        Ok(Kept { archived, removed, ..Kept::default() })
+    }
 }
 
 impl Sqlite {
+    /// What was published before this time is old.
+    fn kept_since(&self, rules: &HouseRules) -> i64 {
+        self.clock().now().saturating_sub(rules.keep).map_or(0, jiff::Timestamp::as_microsecond)
+    }
+
     async fn write_file(&self, folder: &std::path::Path, positions: &[i64]) -> Result<u64, StoreError> {
         let lines: Vec<String> = sqlx::query_scalar(
             "SELECT json_object('position', position, 'id', id, 'group_id', group_id, 'subsidiary_id', subsidiary_id, \

@@ -7,8 +7,15 @@ use postrider::{Outbox as _, Store as _};
 
 use super::{LEASE, append, claim, event, execute, relay, settle, store};
 
+/// A round, which does what was forecast of it.
 async fn keep(postgres: &postrider::postgres::Postgres, rules: &HouseRules) -> Kept {
-    postgres.keep_house(&relay("keeper"), rules).await.unwrap().expect("nobody else keeps this house")
+    let forecast = postgres.would_keep_house(rules).await.unwrap();
+    let kept = postgres.keep_house(&relay("keeper"), rules).await.unwrap();
+    let kept = kept.expect("nobody else keeps this house");
+    if kept.postponed.is_empty() {
+        assert_eq!(forecast, kept);
+    }
+    kept
 }
 
 async fn count(postgres: &postrider::postgres::Postgres, sql: &'static str) -> i64 {

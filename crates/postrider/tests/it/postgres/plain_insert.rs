@@ -163,6 +163,34 @@ async fn what_a_service_with_a_clock_ahead_writes_is_due_at_once() {
     assert_eq!(ids(&claim(&postgres, &a).await), ["ahead"]);
 }
 
+/// `failed` is failed at least once and still tried, whoever says it, and whether or not he says when.
+#[tokio::test]
+async fn what_is_written_as_failed_is_tried_again() {
+    let (postgres, _database) = store().await;
+    execute(
+        &postgres,
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, payload, status, available_at) VALUES \
+         ('untimed', 'order', '1', 'created', '{}', 'failed', now()), \
+         ('behind it', 'order', '1', 'paid', '{}', 'failed', now() - interval '1 min'), \
+         ('free', 'order', NULL, 'created', '{}', 'failed', '2020-01-01Z'), \
+         ('later', 'order', '2', 'created', '{}', 'failed', now() + interval '10 min'), \
+         ('new', 'order', '3', 'created', '{}', 'pending', now())",
+    )
+    .await
+    .unwrap();
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&postgres, &a).await;
+    assert_eq!(ids(&rows), ["untimed", "free", "new"]);
+    assert_eq!(settle(&postgres, &a, &rows, &PublishResult::Published).await, 3);
+    assert_eq!(ids(&claim(&postgres, &a).await), ["behind it"]);
+    // By hand, too.
+    let by_hand =
+        "UPDATE postrider.event_outbox SET status = 'failed', available_at = created_at WHERE id = 'later'";
+    execute(&postgres, by_hand).await.unwrap();
+    assert_eq!(ids(&claim(&postgres, &a).await), ["behind it", "later"]);
+}
+
 #[tokio::test]
 async fn every_type_the_table_takes_can_be_read_back() {
     let (postgres, _database) = store().await;

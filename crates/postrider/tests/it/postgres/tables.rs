@@ -108,6 +108,49 @@ async fn what_failed_before_the_adoption_is_tried_again() {
 }
 
 #[tokio::test]
+async fn rows_that_no_relay_would_look_at_are_told_and_nothing_is_changed() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    for number in 1..=4 {
+        insert(&postgres, number).await;
+    }
+    let unknown = "UPDATE public.event_outbox SET status = CASE WHEN payload->>'order_no' = 'ORD-0001' THEN 'PENDING' ELSE 'sending' END \
+                   WHERE payload->>'order_no' <> 'ORD-0004'";
+    execute(&postgres, unknown).await.unwrap();
+    for error in [
+        postgres.would_adopt_outbox("event_outbox").await.unwrap_err(),
+        postgres.adopt_outbox("event_outbox").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind, StoreErrorKind::Schema);
+        let counts = "2 with the status 'sending', 1 with the status 'PENDING'";
+        assert!(error.message.contains(counts), "{error}");
+        assert!(error.message.contains("WHERE status = 'sending'"), "{error}");
+    }
+    let columns = "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'slot'";
+    let changed = async || sqlx::query_scalar::<_, i64>(columns).fetch_one(postgres.pool()).await.unwrap();
+    assert_eq!(changed().await, 0);
+    execute(&postgres, "UPDATE public.event_outbox SET status = 'pending'").await.unwrap();
+    assert_eq!(postgres.would_adopt_outbox("event_outbox").await.unwrap(), 4);
+    assert_eq!(changed().await, 0, "it was only asked");
+    assert_eq!(postgres.adopt_outbox("event_outbox").await.unwrap(), 4);
+    assert_eq!(postgres.would_adopt_outbox("event_outbox").await.unwrap(), 0);
+    // From now on such a row is refused, rather than forgotten; one that failed elsewhere is taken.
+    let as_status = |number: &str, status: &str| {
+        let sql = PRISMA.replace('§', number).replace("payload)", "payload, status)");
+        sqlx::AssertSqlSafe(sql.replace("\"}')", &format!("\"}}', '{status}')")))
+    };
+    let refused = sqlx::query(as_status("5", "NEW")).execute(postgres.pool()).await.unwrap_err();
+    assert!(refused.to_string().contains("no relay knows the status NEW"), "{refused}");
+    sqlx::query(as_status("6", "failed")).execute(postgres.pool()).await.unwrap();
+    let adopted = postgres.outbox("event_outbox").unwrap();
+    let a = relay("a");
+    adopted.lease(&a, LEASE).await.unwrap();
+    // The others of its key wait behind what failed.
+    let rows = claim(&adopted, &a).await;
+    assert!(rows.iter().any(|row| row.envelope.id.as_str().ends_with('6')), "{rows:?}");
+}
+
+#[tokio::test]
 async fn a_table_of_another_shape_is_refused_and_left_alone() {
     let (postgres, _database) = store().await;
     let error = postgres.adopt_outbox("nosuch").await.unwrap_err();

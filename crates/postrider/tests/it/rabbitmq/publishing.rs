@@ -143,7 +143,7 @@ async fn what_rabbitmq_will_not_take_is_refused_alone(version: RabbitVersion) {
                     assert!(matches!(answer, Published::Refused(why) if why.contains("size")), "{answer:?}");
                 }
                 20 => assert!(
-                    matches!(answer, Published::Refused(why) if why.contains("one frame")),
+                    matches!(answer, Published::Unfit(why) if why.contains("one frame")),
                     "{answer:?}"
                 ),
                 30 => {

@@ -206,6 +206,12 @@ pub(super) async fn a_delay_that_cannot_be_read_is_a_dead_letter<S: Effects>(sta
     let letter = stage.dead_letters(1).await.remove(0);
     assert_eq!(letter.reason, "malformed");
     assert!(letter.error.contains("processAfterDelayMs is not a number of milliseconds"), "{}", letter.error);
+    // Nobody would look for it in a wait queue in a thousand years.
+    let never = serde_json::json!({ "processAfterDelayMs": 1_000_000_000_000_000_000_u64 });
+    stage.commit(placed().json(&never).unwrap()).await;
+    let letters = stage.dead_letters(2).await;
+    assert!(letters.iter().all(|letter| letter.reason == "malformed"), "{letters:?}");
+    assert!(letters.iter().any(|letter| letter.error.contains("366 days at most")), "{letters:?}");
     assert!(stage.calls().is_empty());
 }
 

@@ -28,7 +28,7 @@ fn told(pings: Pings, figures: &Figures, consumers: Consuming) -> Value {
 
 #[test]
 fn each_part_has_a_word_and_the_outbox_publisher_its_figures() {
-    let body = told(WELL, &figures(), Consuming { running: 2, paused: 1, tripped: 0 });
+    let body = told(WELL, &figures(), Consuming { running: 2, paused: 1, ..Consuming::default() });
     assert_eq!(
         body,
         json!({
@@ -37,7 +37,7 @@ fn each_part_has_a_word_and_the_outbox_publisher_its_figures() {
             "outbox_publisher": {"status": "ok", "mode": "poll", "pending": 3, "scheduled": 1, "dead": 0,
                                  "parked_keys": 0, "oldest_pending_seconds": 1.5},
             "relay": {"status": "elsewhere"},
-            "consumers": {"status": "ok", "running": 2, "paused": 1, "tripped": 0},
+            "consumers": {"status": "ok", "running": 2, "paused": 1, "tripped": 0, "unsubscribed": 0},
         })
     );
 }
@@ -52,6 +52,7 @@ fn what_can_be_done_without_degrades_and_what_cannot_is_unavailable() {
     assert_eq!(word(told(WELL, &late, nobody)), "degraded");
     assert_eq!(word(told(WELL, &skewed, nobody)), "degraded");
     assert_eq!(word(told(WELL, &figures(), Consuming { tripped: 1, ..nobody })), "degraded");
+    assert_eq!(word(told(WELL, &figures(), Consuming { unsubscribed: 1, ..nobody })), "degraded");
     for pings in [
         Pings { broker: false, ..WELL },
         Pings { store: StoreWord::OtherSchema, ..WELL },

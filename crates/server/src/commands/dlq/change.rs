@@ -10,7 +10,7 @@ use super::filter::FilterArgs;
 use super::in_queue;
 use crate::commands::ops;
 use crate::desk::operations::told;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::wiring::{WholeStore, Wired};
 
 /// Which letters, and how.
@@ -145,7 +145,7 @@ async fn named_letters_are_there<S: WholeStore>(
 ) -> anyhow::Result<()> {
     for id in ids {
         let Some(stored) = wired.store.letter(*id).await? else {
-            return Err(usage(format!(
+            return Err(absent(format!(
                 "there is no dead letter {id}; nothing was changed. `postrider dlq ls --status all` lists them"
             )));
         };
@@ -181,7 +181,7 @@ pub(super) async fn run<S: WholeStore>(
         return Ok(Exit::Ok);
     }
     if let Some(missing) = drawn.missing_queues.first() {
-        return Err(usage(format!(
+        return Err(absent(format!(
             "there is no queue {missing}, so its dead letters cannot go back there; nothing was changed. Declare it, or give \
              --to-queue"
         )));

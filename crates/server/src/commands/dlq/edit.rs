@@ -17,7 +17,7 @@ use super::Context;
 use super::change::{self, Which};
 use crate::desk::letters::identity;
 use crate::desk::operations::with_identities;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::wiring::{WholeStore, Wired};
 
 #[derive(Debug, Args)]
@@ -129,7 +129,7 @@ pub(super) async fn run<S: WholeStore>(
 async fn by_hand<S: WholeStore>(args: EditArgs, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let id = args.one()?;
     let stored = store.letter(id).await?;
-    let stored = stored.ok_or_else(|| usage(format!("there is no dead letter {id}")))?;
+    let stored = stored.ok_or_else(|| absent(format!("there is no dead letter {id}")))?;
     if stored.summary.status != LetterStatus::Open {
         let status = stored.summary.status.as_str();
         return Err(usage(format!("dead letter {id} is {status} already; nothing was changed")));

@@ -17,7 +17,7 @@ use super::Context;
 use super::change::{DiscardArgs, ReplayArgs, Which};
 use super::list::{GroupsArgs, LsArgs, ago, short};
 use super::show;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::wiring::{WholeStore, Wired};
 
 /// The service queue and its broker, opened to work with it.
@@ -29,7 +29,7 @@ async fn open<S: WholeStore>(
     let registered = wired.store.registrations().await?.into_iter().map(|one| one.service);
     let mut known = context.config.own.layout.services.iter().cloned().chain(registered);
     let Some(service) = known.find(|service| service.name() == queue) else {
-        return Err(usage(format!("no [[queue]] and no consumer is known for {queue}")));
+        return Err(absent(format!("no [[queue]] and no consumer is known for {queue}")));
     };
     if service.collect && context.config.own.layout.collect {
         return Err(usage(format!(
@@ -132,7 +132,7 @@ pub(super) async fn show<S: WholeStore>(
     let found = look(&broker, &context.clock, &service, &filter, 1).await;
     broker.close().await;
     let dead = &service.dead_letter_queue;
-    let none = || usage(format!("there is no message of the event {event} in {dead}"));
+    let none = || absent(format!("there is no message of the event {event} in {dead}"));
     let letter = found?.into_iter().next().ok_or_else(none)?;
     show::of_message(&letter, dead, context)
 }

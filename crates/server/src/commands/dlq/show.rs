@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Context;
 use super::list::ago;
 use crate::desk::payload;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent};
 use crate::wiring::WholeStore;
 
 /// Entries of the log that are shown.
@@ -40,7 +40,7 @@ struct Shown<'a> {
 
 pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Context) -> anyhow::Result<Exit> {
     let Some(stored) = store.letter(id).await? else {
-        return Err(usage(format!(
+        return Err(absent(format!(
             "there is no dead letter {id}; `postrider dlq ls --status all` lists them"
         )));
     };

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Context as _;
 use clap::Args;
 use postrider::EventId;
+use postrider::archive;
 use postrider::envelope::AggregateId;
 use postrider::store::{Erase, Erased};
 use serde::Serialize;
@@ -31,13 +32,18 @@ pub(super) struct EraseArgs {
     #[arg(long, value_name = "TYPE/ID", conflicts_with = "ids")]
     aggregate: Option<String>,
     /// Why, for the audit log
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
+    reason: Option<String>,
+    /// Say what would be erased, and erase nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// What was erased, and what could not be.
 #[derive(Debug, Default, Serialize)]
 struct Report {
+    /// Whether nothing was.
+    dry_run: bool,
     #[serde(flatten)]
     erased: Erased,
     /// Lines of archive files.
@@ -57,10 +63,17 @@ pub(super) async fn run<S: WholeStore>(
         Some(aggregate) => format!("everything that happened to {aggregate}"),
         None => format!("{} events", args.ids.len()),
     };
-    context.output.confirm(&format!("erase what is said in {what}? It cannot be brought back"))?;
-    let (by, mut report) = (context.environment.actor(), Report::default());
+    if !args.dry_run {
+        context.output.confirm(&format!("erase what is said in {what}? It cannot be brought back"))?;
+    }
+    let by = context.environment.actor();
+    let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     for one in &which {
-        let erased = store.erase(one, &by, &args.reason).await?;
+        let erased = if args.dry_run {
+            store.would_erase(one).await?
+        } else {
+            store.erase(one, &by, args.reason.as_deref().unwrap_or_default()).await?
+        };
         report.erased.events.extend(erased.events);
         report.erased.unpublished.extend(erased.unpublished);
         report.erased.rows += erased.rows;
@@ -94,8 +107,10 @@ fn in_files(args: &EraseArgs, erased: &Erased, context: &Context) -> anyhow::Res
     }
     let ids: BTreeSet<_> = erased.events.iter().cloned().collect();
     let aggregate = args.aggregate.as_deref().and_then(|aggregate| aggregate.split_once('/'));
-    postrider::archive::erase(&outbox.archive_dir, &ids, aggregate)
-        .with_context(|| format!("the archive in {} was not erased", outbox.archive_dir.display()))
+    let (folder, changed) = (&outbox.archive_dir, if args.dry_run { "read" } else { "erased" });
+    let lines = if args.dry_run { archive::would_erase } else { archive::erase };
+    lines(folder, &ids, aggregate)
+        .with_context(|| format!("the archive in {} was not {changed}", folder.display()))
 }
 
 fn elsewhere(erased: &Erased, context: &Context) -> Vec<String> {
@@ -127,8 +142,9 @@ fn elsewhere(erased: &Erased, context: &Context) -> Vec<String> {
 
 fn told(report: &Report) -> String {
     let Erased { events, rows, dead_letters, answers, .. } = &report.erased;
+    let erased = if report.dry_run { "would erase" } else { "erased" };
     let mut text = format!(
-        "erased {} events: {rows} rows, {dead_letters} dead letters, {answers} answers, {} lines of archive files\nnot erased here:",
+        "{erased} {} events: {rows} rows, {dead_letters} dead letters, {answers} answers, {} lines of archive files\nnot erased here:",
         events.len(),
         report.archived_lines
     );

@@ -31,6 +31,9 @@ const BATCH: usize = 500;
 pub(crate) struct IngestArgs {
     /// A file of events; - for stdin
     file: PathBuf,
+    /// Say what would be posted and what refused, on the books as they are, and post nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// What became of the events that were not posted.
@@ -70,14 +73,14 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
                 batch.push((number, Arrival::event(envelope)));
                 if batch.len() >= BATCH {
                     let batch = std::mem::take(batch);
-                    post(&tenant, batch, desk, &mut count, &mut refused).await?;
+                    post(&tenant, batch, args.dry_run, desk, &mut count, &mut refused).await?;
                 }
             }
         }
         reading.tell(number, count.posted);
     }
     for (tenant, batch) in waiting {
-        post(&tenant, batch, desk, &mut count, &mut refused).await?;
+        post(&tenant, batch, args.dry_run, desk, &mut count, &mut refused).await?;
     }
     reading.end();
     count.refused = refused.len();
@@ -88,19 +91,31 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
         })?;
     }
     let Count { posted, duplicates, refused } = count;
-    desk.context.output.note(&format!("{posted} posted, {duplicates} were posted before, {refused} refused"));
+    let told = if args.dry_run {
+        format!(
+            "{posted} would be posted, {duplicates} were posted before, {refused} would be refused; nothing was posted"
+        )
+    } else {
+        format!("{posted} posted, {duplicates} were posted before, {refused} refused")
+    };
+    desk.context.output.note(&told);
     Ok(if refused == 0 { Exit::Ok } else { Exit::Partly })
 }
 
 async fn post<B: Books>(
     tenant: &TenantId,
     batch: Vec<(usize, Arrival)>,
+    dry_run: bool,
     desk: &Desk<'_, B>,
     count: &mut Count,
     refused: &mut Vec<Refused>,
 ) -> anyhow::Result<()> {
     let (numbers, arrivals): (Vec<usize>, Vec<Arrival>) = batch.into_iter().unzip();
-    let answers = desk.ledger.post(tenant, &arrivals).await?;
+    let answers = if dry_run {
+        desk.ledger.rehearse(tenant, &arrivals).await?
+    } else {
+        desk.ledger.post(tenant, &arrivals).await?
+    };
     for ((line, arrival), answer) in numbers.into_iter().zip(&arrivals).zip(answers) {
         match answer {
             Answer::Posted(_) => count.posted += 1,

@@ -11,13 +11,17 @@ use super::Desk;
 use crate::exit::Exit;
 use crate::signing_key;
 
-/// It takes nothing of its own.
+/// How.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Signs with the key in ledger.signing_key_file, which is made if it is absent. Keep a copy of the key and of the\n\
     public key: who has only the public key can check every checkpoint."
 )]
-pub(crate) struct CheckpointArgs {}
+pub(crate) struct CheckpointArgs {
+    /// Say which entries would be signed, and sign nothing
+    #[arg(long)]
+    dry_run: bool,
+}
 
 /// Which entry.
 #[derive(Debug, Args)]
@@ -30,8 +34,18 @@ pub(crate) struct ProofArgs {
     entry: u64,
 }
 
-pub(super) async fn checkpoint<B: Books>(_args: &CheckpointArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+pub(super) async fn checkpoint<B: Books>(args: &CheckpointArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
+    if args.dry_run {
+        let told = match desk.ledger.unsigned(&tenant).await? {
+            None => "there are no entries since the last checkpoint".to_owned(),
+            Some((first, last)) => {
+                format!("entries {first} to {last} would be signed; nothing was changed")
+            }
+        };
+        desk.context.output.note(&told);
+        return Ok(Exit::Ok);
+    }
     let file = &desk.context.config.settings.ledger.signing_key_file;
     let (key, made) = signing_key::load_or_make(file, &desk.context.clock)?;
     if made {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::reading::Reading;
 use super::{Desk, ingest};
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 
 /// What to do with rules.
 #[derive(Debug, Args)]
@@ -117,7 +117,7 @@ async fn show<B: Books>(version: Option<u32>, desk: &Desk<'_, B>) -> anyhow::Res
         versions.retain(|one| one.version == version);
     }
     let Some(found) = versions.pop() else {
-        return Err(usage("there is no such version; `postrider ledger rules ls` lists them"));
+        return Err(absent("there is no such version; `postrider ledger rules ls` lists them"));
     };
     desk.context.output.one(&found, found.document.trim_end())?;
     Ok(Exit::Ok)

@@ -40,8 +40,9 @@ pub(super) fn standing(standing: &Standing) -> String {
     if standing.follows.is_some() {
         text.push_str("  kept in another database; take its steps there\n");
     }
-    let _ = writeln!(text, "  new     {}", counts(&standing.new));
-    let _ = write!(text, "  old     {}", counts(&standing.legacy));
+    let _ = writeln!(text, "  new     {}", counts(&standing.new, ["confirmed", "pending"]));
+    let _ = writeln!(text, "  old     {}", counts(&standing.legacy, ["copied", "owed"]));
+    let _ = write!(text, "  counted {}; what arrived is forgotten after a day", standing.counted());
     if let Some(error) = &standing.legacy_error {
         let _ = write!(text, "\n          the newest failure: {error}");
     }
@@ -63,10 +64,12 @@ pub(super) fn standing(standing: &Standing) -> String {
     text
 }
 
-fn counts(counts: &DeliveryCounts) -> String {
+/// What has arrived and what has not, in these words.
+fn counts(counts: &DeliveryCounts, [there, not_yet]: [&str; 2]) -> String {
     let DeliveryCounts { confirmed, pending, failed, at_least } = counts;
     let at_least = if *at_least { "at least " } else { "" };
-    format!("{at_least}{confirmed} confirmed, {pending} pending, {failed} failed")
+    let again = if *failed > 0 { ", tried again" } else { "" };
+    format!("{at_least}{confirmed} {there}, {pending} {not_yet}, {failed} failed{again}")
 }
 
 /// The report of a comparison.

@@ -14,7 +14,7 @@ use super::Context;
 use crate::commands::dlq::since;
 use crate::commands::ops;
 use crate::desk::operations::told_of_events;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::outboxes::OpenOutbox;
 use crate::wiring::{WholeStore, Wired};
 
@@ -161,7 +161,7 @@ async fn refuse_missing<S: WholeStore>(queue: &QueueName, wired: &Wired<S>) -> a
     let depth = broker.depth(queue).await;
     broker.close().await;
     if depth.is_err_and(|error| error.kind == BrokerErrorKind::NotFound) {
-        return Err(usage(format!(
+        return Err(absent(format!(
             "there is no queue {queue}; nothing was changed. Declare it, or name another"
         )));
     }

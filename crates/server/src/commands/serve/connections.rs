@@ -38,6 +38,8 @@ where
     let (room, tasks) = (Arc::new(Semaphore::new(http.max_connections)), TaskTracker::new());
     let mut protocol = http1::Builder::new();
     protocol.timer(TokioTimer::new()).header_read_timeout(idle(http)).max_buf_size(MOST_HEAD);
+    // Who says that it will send no more (`nc -N`, a script that shuts its side down) still waits for its answer.
+    protocol.half_close(true);
     loop {
         let accepting = async {
             // Who finds no room waits to be accepted.

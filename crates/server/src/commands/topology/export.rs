@@ -9,7 +9,7 @@ use postrider::topology::{ExchangeKind, Layout, VhostName};
 use super::super::Context;
 use super::live;
 use crate::config::to_toml;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 
 /// Which part of the broker.
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub(super) async fn run(args: &ExportArgs, context: &Context) -> anyhow::Result<
     let operator = live::operator(context, vhost)?;
     let observed = operator.observe().await?;
     if !observed.vhost_exists {
-        return Err(usage(format!("there is no virtual host {}", observed.vhost)));
+        return Err(absent(format!("there is no virtual host {}", observed.vhost)));
     }
     let Export { topology, left_out } = export(&observed);
     for line in &left_out {

@@ -8,7 +8,7 @@ use postrider::topology::{DeathStep, ExchangeName, ExchangeStep, Explanation, Re
 
 use super::super::Context;
 use super::{Which, live};
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 
 /// A key, and where it is published to.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub(super) async fn run(args: &RouteArgs, context: &Context) -> anyhow::Result<E
     };
     if !exchange.is_default() && layout.topology.find_exchange(&exchange).is_none() {
         let known: Vec<_> = layout.topology.exchanges.iter().map(|exchange| exchange.name.as_str()).collect();
-        return Err(usage(format!("there is no exchange {exchange} here; there are {}", known.join(", "))));
+        return Err(absent(format!("there is no exchange {exchange} here; there are {}", known.join(", "))));
     }
     let told = layout.topology.explain(&exchange, &key);
     context.output.one(&told, for_people(&told).trim_end())?;

@@ -27,6 +27,16 @@ fn the_old_queue_of_a_preset_is_consumed_beside_the_new_one() {
 }
 
 #[test]
+fn a_template_with_a_forgotten_slash_is_named_with_its_setting() {
+    let with = |to: &str| {
+        format!("[topology]\npreset = 'smap'\n[migration]\nlegacy_template = '{{\"to\": \"{to}\"}}'")
+    };
+    let told = problem(&with("data/email"));
+    assert!(told.contains("migration.legacy_template") && told.contains("\"/data/email\""), "{told}");
+    assert!(load(&with("/data/email"), []).is_ok() && load(&with("=data/email"), []).is_ok());
+}
+
+#[test]
 fn a_preset_migrates_what_it_knows_but_for_what_is_said() {
     let migration = |more: &str| {
         let config = load(&format!("[topology]\npreset = 'smap'\n[migration]\n{more}"), []).unwrap();

@@ -169,6 +169,7 @@ fn both(standing: &Standing) -> Markup {
                 div class="under" { @if standing.settled { (pill("good", "settled")) } @else { (pill("warn", "not settled yet")) } }
             }
         }
+        p class="note" { "Counted " (standing.counted()) "; what arrived is forgotten after a day." }
         @if !standing.databases.is_empty() {
             section class="card flush" { header { h2 { "Databases that follow" } }
                 (table(&["Database", "Follows", "New bus", "Old bus"], &standing.databases.iter().map(follower).collect::<Vec<_>>(), ("", ""))) }

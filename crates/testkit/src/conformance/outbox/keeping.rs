@@ -93,7 +93,9 @@ pub async fn only_old_published_rows_are_removed<F: StoreFixture>(fixture: &F) {
     desk.settle(&rows[1..2], &dead()).await;
 
     let rules = HouseRules { keep: Duration::from_hours(1), ..HouseRules::default() };
+    let forecast = desk.store.would_keep_house(&rules).await.unwrap();
     let kept = desk.store.keep_house(&desk.relay, &rules).await.unwrap().unwrap();
+    assert_eq!((forecast.removed, forecast.archived), (kept.removed, kept.archived));
     assert_eq!(kept.removed, 0, "nothing is old");
     let rules = HouseRules { keep: Duration::ZERO, ..rules };
     until("the old row to go", async || {
