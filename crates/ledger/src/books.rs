@@ -51,6 +51,13 @@ pub trait Books: Outbox {
         events: &[EventId],
     ) -> impl Future<Output = Result<Vec<Known>, StoreError>> + Send;
 
+    /// Which of these events are in the books, for who only looks.
+    fn posted(
+        &self,
+        tenant: &TenantId,
+        events: &[EventId],
+    ) -> impl Future<Output = Result<Vec<Known>, StoreError>> + Send;
+
     /// The entries with these numbers, and by which entry each was reversed, settled or voided.
     fn referred(
         &self,

@@ -14,6 +14,7 @@
 //!    wrote before.
 
 pub mod account;
+pub mod accounting;
 mod anchoring;
 pub mod books;
 pub mod chain;

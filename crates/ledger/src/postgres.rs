@@ -62,6 +62,11 @@ impl Books for Postgres {
         posting::known(self, tx.connection(), tenant, events).await
     }
 
+    async fn posted(&self, tenant: &TenantId, events: &[EventId]) -> Result<Vec<Known>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        posting::known(self, tx.connection(), tenant, events).await
+    }
+
     async fn referred(
         &self,
         tx: &mut PostgresTx,

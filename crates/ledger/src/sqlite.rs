@@ -46,6 +46,10 @@ impl Books for Sqlite {
         posting::known(self, tx.connection().await?, tenant, events).await
     }
 
+    async fn posted(&self, tenant: &TenantId, events: &[EventId]) -> Result<Vec<Known>, StoreError> {
+        posting::known(self, &mut *reader(self).await?, tenant, events).await
+    }
+
     async fn referred(
         &self,
         tx: &mut SqliteTx,

@@ -7,6 +7,7 @@ use postrider::consumer::{ConsumerState, ConsumerStatus};
 use postrider::relay::RelayStatus;
 use postrider::runtime::RunningConsumer;
 use postrider::topology::ConsumerName;
+use postrider_ledger::intake::IntakeStatus;
 
 /// The parts of this process. Consumers that ended are forgotten by themselves.
 #[derive(Debug, Default)]
@@ -15,6 +16,7 @@ pub(crate) struct AtWork(Mutex<Parts>);
 #[derive(Debug, Default)]
 struct Parts {
     relay: Relaying,
+    ledger: Feeds,
     consumers: BTreeMap<ConsumerName, Weak<ConsumerStatus>>,
 }
 
@@ -28,6 +30,18 @@ pub(crate) enum Relaying {
     Starting,
     /// Yes.
     Here(Arc<RelayStatus>),
+}
+
+/// Whether the ledger takes events here.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Feeds {
+    /// No: it is not a role of this process.
+    #[default]
+    Elsewhere,
+    /// It waits for the broker to be declared.
+    Starting,
+    /// Yes.
+    Here(Arc<IntakeStatus>),
 }
 
 /// The consumers of this process, counted.
@@ -47,12 +61,25 @@ impl AtWork {
         self.parts().relay = relay;
     }
 
+    /// How the ledger stands now.
+    pub(crate) fn note_ledger(&self, ledger: Feeds) {
+        self.parts().ledger = ledger;
+    }
+
+    /// How the ledger stands.
+    pub(crate) fn ledger(&self) -> Feeds {
+        self.parts().ledger.clone()
+    }
+
+    /// A consumer that was started.
+    pub(crate) fn note_consumer(&self, name: &ConsumerName, status: &Arc<ConsumerStatus>) {
+        self.parts().consumers.insert(name.clone(), Arc::downgrade(status));
+    }
+
     /// Consumers that were started.
     pub(crate) fn note_consumers(&self, started: &[RunningConsumer]) {
-        let mut parts = self.parts();
         for consumer in started {
-            let name = consumer.registration.name.clone();
-            parts.consumers.insert(name, Arc::downgrade(&consumer.status));
+            self.note_consumer(&consumer.registration.name, &consumer.status);
         }
     }
 

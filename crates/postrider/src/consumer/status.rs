@@ -1,5 +1,6 @@
 //! What a consumer is doing, for health, dashboards and the consumer itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use serde::Serialize;
@@ -80,6 +81,12 @@ impl ConsumerStatus {
         self.in_flight.load(Ordering::Relaxed)
     }
 
+    /// One more delivery is being handled, until what is returned is dropped.
+    pub fn begin(self: &Arc<Self>) -> InHand {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InHand(self.clone())
+    }
+
     /// Deliveries that may be handled at the same time now.
     pub fn concurrency(&self) -> usize {
         self.concurrency.load(Ordering::Relaxed)
@@ -146,12 +153,12 @@ impl ConsumerStatus {
     }
 
     /// Returns when it is paused or its breaker opens.
-    pub(super) async fn held_up(&self) {
+    pub async fn held_up(&self) {
         self.until(Standing::is_held_up).await;
     }
 
     /// Returns when it is neither paused nor its breaker open.
-    pub(super) async fn free(&self) {
+    pub async fn free(&self) {
         self.until(|standing| !standing.is_held_up()).await;
     }
 
@@ -164,5 +171,15 @@ impl ConsumerStatus {
         let mut standing = self.standing.subscribe();
         // The sender is in our hands, so it cannot be gone.
         let _so = standing.wait_for(so).await.is_ok();
+    }
+}
+
+/// A delivery that is being handled.
+#[derive(Debug)]
+pub struct InHand(Arc<ConsumerStatus>);
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

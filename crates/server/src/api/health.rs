@@ -11,11 +11,12 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use postrider_ledger::intake::IntakeState;
 use serde::Serialize;
 
 use self::checkup::{Figures, Pings, StoreWord};
 use super::Api;
-use crate::at_work::{Consuming, Relaying};
+use crate::at_work::{Consuming, Feeds, Relaying};
 
 /// Clocks further apart than this break schedules and the ends of tokens. Leases are by the database's clock alone.
 const SKEWED_MS: u64 = 60_000;
@@ -38,6 +39,9 @@ pub(super) struct Health {
     outbox_publisher: Publisher,
     relay: RelayHealth,
     consumers: ConsumerHealth,
+    /// Only where this process feeds the ledger; it is one of the consumers, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger: Option<LedgerHealth>,
 }
 
 /// This machine's clock beside the database's.
@@ -102,6 +106,16 @@ struct ConsumerHealth {
     tripped: u32,
 }
 
+/// The ledger of this process.
+#[derive(Debug, Serialize)]
+struct LedgerHealth {
+    /// `running`, `paused`, `tripped` (its books cannot be reached), `disconnected` (the broker gives it nothing), or `starting`.
+    status: &'static str,
+    posted: u64,
+    duplicates: u64,
+    refused: u64,
+}
+
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
 pub(super) async fn live() -> Json<serde_json::Value> {
     Json(serde_json::json!({ "status": "ok" }))
@@ -120,7 +134,8 @@ pub(super) async fn ready(State(api): State<Api>) -> (StatusCode, Json<serde_jso
 /// `GET /v1/health`: 200 while everything essential works, else 503; the body has each part.
 pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>) {
     let (pings, figures) = tokio::join!(api.checkup.pings(), api.checkup.figures());
-    let health = Health::of(pings, figures.as_ref(), &api.at_work.relay(), api.at_work.consumers());
+    let (relay, ledger) = (api.at_work.relay(), api.at_work.ledger());
+    let health = Health::of(pings, figures.as_ref(), &relay, api.at_work.consumers(), &ledger);
     let status =
         if health.status == "unavailable" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(health))
@@ -128,7 +143,13 @@ pub(super) async fn health(State(api): State<Api>) -> (StatusCode, Json<Health>)
 
 impl Health {
     /// Puts words to what was found.
-    fn of(pings: Pings, figures: Option<&Figures>, relay: &Relaying, consumers: Consuming) -> Self {
+    fn of(
+        pings: Pings,
+        figures: Option<&Figures>,
+        relay: &Relaying,
+        consumers: Consuming,
+        ledger: &Feeds,
+    ) -> Self {
         let word = |works| if works { "ok" } else { "unavailable" };
         let (store, migrations) = match pings.store {
             StoreWord::Ok => ("ok", "ok"),
@@ -139,11 +160,14 @@ impl Health {
         let clock = ClockHealth::of(figures);
         let outbox_publisher = Publisher::of(figures, relay);
         let consumers = ConsumerHealth::of(consumers);
+        let ledger = LedgerHealth::of(ledger);
+        let fed = ledger.as_ref().is_none_or(|ledger| ledger.status != "disconnected");
         let essential = pings.store == StoreWord::Ok && pings.broker;
         let well = redis != Some("degraded")
             && clock.status != "skewed"
             && !matches!(outbox_publisher.status, "behind" | "paused" | "partly unavailable")
-            && consumers.status == "ok";
+            && consumers.status == "ok"
+            && fed;
         let status = match (essential, well) {
             (false, _) => "unavailable",
             (true, false) => "degraded",
@@ -151,7 +175,7 @@ impl Health {
         };
         let relay = RelayHealth::of(relay);
         let broker = word(pings.broker);
-        Self { status, store, migrations, broker, redis, clock, outbox_publisher, relay, consumers }
+        Self { status, store, migrations, broker, redis, clock, outbox_publisher, relay, consumers, ledger }
     }
 }
 
@@ -224,6 +248,26 @@ impl ConsumerHealth {
         // Who is paused is so because somebody wanted it.
         let status = if tripped > 0 { "degraded" } else { "ok" };
         Self { status, running, paused, tripped }
+    }
+}
+
+impl LedgerHealth {
+    fn of(ledger: &Feeds) -> Option<Self> {
+        let status = match ledger {
+            Feeds::Elsewhere => return None,
+            Feeds::Starting => {
+                return Some(Self { status: "starting", posted: 0, duplicates: 0, refused: 0 });
+            }
+            Feeds::Here(status) => status,
+        };
+        let word = match status.state() {
+            IntakeState::Running => "running",
+            IntakeState::Paused => "paused",
+            IntakeState::Tripped => "tripped",
+            IntakeState::Disconnected => "disconnected",
+        };
+        let (posted, duplicates, refused) = (status.posted(), status.duplicates(), status.refused());
+        Some(Self { status: word, posted, duplicates, refused })
     }
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use postrider::audit::{self, Account};
+use postrider::audit::{self, Account, Effects};
 use postrider::broker::Broker;
-use postrider::store::Registration;
+use postrider::store::AppliedIn;
+use postrider_ledger::accounting::Entries;
 use serde::Serialize;
 
 use super::Context;
+use crate::desk::consumers::known;
 use crate::exit::Exit;
 use crate::outboxes::{self, OpenOutbox};
 use crate::output::table;
@@ -22,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(
     after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
-    configuration; the events\nare those of every outbox, in whatever database. Exit code 3 and the ids where the account does not hold. Deliveries that are being handled are counted\n\
+    configuration; the events\nare those of every outbox, in whatever database. What the ledger has applied is counted from its books. Exit code 3 and the ids where the account does not hold. Deliveries that are being handled are counted\n\
     nowhere yet, so an account that does not hold is drawn up again for five seconds."
 )]
 pub(crate) struct AuditArgs {}
@@ -79,21 +81,17 @@ async fn report<S: WholeStore>(
     let (config, clock) = (&context.config, &context.clock);
     let sources: Vec<_> = outboxes::open(store, config, clock)?.into_iter().map(OpenOutbox::source).collect();
     let mut consumers = Vec::new();
-    for consumer in known(store.registrations().await?, &config.own.consumers) {
-        consumers.push(audit::account_of(store, &sources, broker, &consumer).await?);
+    let tenant = config.settings.ledger.tenant()?;
+    let books = Entries::new(store, tenant.as_ref());
+    for consumer in known(store, &config.own.consumers).await? {
+        let effects: Option<&dyn Effects> = match consumer.applied_in {
+            AppliedIn::Inbox => None,
+            AppliedIn::Books => Some(&books),
+        };
+        consumers.push(audit::account_of(store, &sources, broker, &consumer, effects).await?);
     }
     let holds = consumers.iter().all(Account::holds);
     Ok(Report { consumers, holds })
-}
-
-/// Those that registered themselves, and those of the configuration that did not.
-fn known(mut registered: Vec<Registration>, configured: &[Registration]) -> Vec<Registration> {
-    for consumer in configured {
-        if !registered.iter().any(|other| other.name == consumer.name) {
-            registered.push(consumer.clone());
-        }
-    }
-    registered
 }
 
 impl Report {

@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
 use postrider::runtime::{Running, Runtime, StartError};
+use postrider::store::AppliedIn;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::api_task::{ApiTask, Behind, Faces};
@@ -31,7 +32,8 @@ use self::push_task::PushTask;
 use self::signals::{Signal, Signals};
 use super::Context;
 use crate::api::metrics;
-use crate::at_work::Relaying;
+use crate::at_work::{Feeds, Relaying};
+use crate::config::ledger_consumer;
 use crate::exit::Exit;
 use crate::old_buses;
 use crate::outboxes::{self, house, relay};
@@ -136,6 +138,9 @@ impl OnStore for Serve<'_> {
         if self.runs(Role::Relay) {
             at_work.note_relay(Relaying::Starting);
         }
+        if self.runs(Role::Ledger) {
+            at_work.note_ledger(Feeds::Starting);
+        }
         if api.is_some() {
             gauges_task::start(&wired.store, &broker, context, &stop);
         }
@@ -159,7 +164,9 @@ impl OnStore for Serve<'_> {
                         at_work.note_relay(Relaying::Here(relay.clone()));
                     }
                     running = Some(started);
-                    feeding = ledger.take().map(|ledger| ledger.start(&broker, accelerator.as_ref(), &stop));
+                    if let Some(ledger) = ledger.take() {
+                        feeding = Some(ledger.start(&broker, accelerator.as_ref(), &at_work, &stop).await);
+                    }
                     let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
                     eprintln!("serving {}", roles.collect::<Vec<_>>().join(", "));
                     if let Some(dashboard) = api.as_ref().and_then(|api| api.dashboard.as_ref()) {
@@ -243,10 +250,14 @@ impl Serve<'_> {
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
                 .topology(topology)
                 .relay(relay)
+                .events_from(config.own.layout.exchange.clone())
                 .house(house(config))
                 .inbox_keeps(config.settings.inbox.keep());
             if let Some(accelerator) = accelerator {
                 runtime = runtime.accelerator(accelerator.clone());
+            }
+            if self.runs(Role::Ledger) {
+                runtime = runtime.beside(ledger_consumer(), ledger_task::queue(config)?, AppliedIn::Books);
             }
             let further = outboxes::open(store, config, &self.context.clock)?.into_iter().skip(1);
             runtime = further.map(|outbox| outbox.further(config)).fold(runtime, Runtime::outbox);

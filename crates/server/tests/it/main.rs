@@ -19,6 +19,7 @@ mod http;
 mod idempotency;
 mod ledger;
 mod ledger_care;
+mod ledger_consumer;
 mod ledger_http;
 mod ledger_proof;
 mod ledger_serve;
