@@ -44,7 +44,7 @@ pub fn run() -> ExitCode {
     match ended {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {}", told(&error));
+            logging::say_error(&told(&error));
             exit::of(&error).into()
         }
     }

@@ -35,6 +35,7 @@ use crate::api::metrics;
 use crate::at_work::{Feeds, Relaying};
 use crate::config::ledger_consumer;
 use crate::exit::Exit;
+use crate::logging::say;
 use crate::old_buses;
 use crate::outboxes::{self, house, relay};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
@@ -168,9 +169,9 @@ impl OnStore for Serve<'_> {
                         feeding = Some(ledger.start(&broker, accelerator.as_ref(), &at_work, &stop).await);
                     }
                     let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
-                    eprintln!("serving {}", roles.collect::<Vec<_>>().join(", "));
+                    say(&format!("serving {}", roles.collect::<Vec<_>>().join(", ")));
                     if let Some(dashboard) = api.as_ref().and_then(|api| api.dashboard.as_ref()) {
-                        eprintln!("dashboard at {dashboard}");
+                        say(&format!("dashboard at {dashboard}"));
                     }
                 }
                 signal = signals.next() => match signal {
@@ -180,7 +181,7 @@ impl OnStore for Serve<'_> {
             }
         }
         let drain = context.config.settings.shutdown.drain();
-        eprintln!("stopping: work in flight is finished, for at most {} ms", drain.as_millis());
+        say(&format!("stopping: work in flight is finished, for at most {} ms", drain.as_millis()));
         stop.cancel();
         let stopped = async {
             if let Some(api) = api {
@@ -199,11 +200,11 @@ impl OnStore for Serve<'_> {
         };
         tokio::select! {
             drained = stopped => {
-                eprintln!("{}", if drained { "stopped" } else { "stopped before everything was finished; it is done again" });
+                say(if drained { "stopped" } else { "stopped before everything was finished; it is done again" });
                 Ok(Exit::Ok)
             }
             () = signals.stop_again() => {
-                eprintln!("stopped at once; what was not finished is done again");
+                say("stopped at once; what was not finished is done again");
                 Ok(Exit::Interrupted)
             }
         }

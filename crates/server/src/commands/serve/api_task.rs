@@ -26,6 +26,7 @@ use crate::config::{Config, Http, Live, Tls};
 use crate::dashboard::Dashboard;
 use crate::desk::StoreDesk;
 use crate::desk::pulse::Pulse;
+use crate::logging::say;
 use crate::outboxes;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
@@ -140,7 +141,7 @@ impl ApiTask {
         } else {
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
-        eprintln!("listening on {scheme}://{listens_at}");
+        say(&format!("listening on {scheme}://{listens_at}"));
         Ok(Self { task, api, certified, dashboard, at_work })
     }
 
