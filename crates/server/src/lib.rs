@@ -23,6 +23,7 @@ mod outboxes;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod rules_trial;
 mod signing_key;
 mod telemetry;
 mod wiring;

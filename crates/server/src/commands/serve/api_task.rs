@@ -180,7 +180,12 @@ fn routes<S: WholeStore>(
     };
     let completed = config.settings.progress.completed.clone();
     let jobs = progress::routes(store.clone(), completed, wiring::job_view(config)?);
-    let books = ledger::routes(wiring::ledger(&store, config, &clock)?);
+    let means = ledger::Means {
+        limits: config.settings.limits,
+        signing_key_file: config.settings.ledger.signing_key_file.clone(),
+        clock: clock.clone(),
+    };
+    let books = ledger::routes(wiring::ledger(&store, config, &clock)?, means);
     let (broker, accelerator) = (Arc::clone(broker), accelerator.cloned());
     let (noted, ended) = (at_work.clone(), stop.clone());
     let desks = PullDesks::new(store, broker, accelerator, live.clone(), clock, noted, ended);
