@@ -168,11 +168,7 @@ impl OnStore for Serve<'_> {
                     if let Some(ledger) = ledger.take() {
                         feeding = Some(ledger.start(&broker, accelerator.as_ref(), &at_work, &stop).await);
                     }
-                    let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
-                    say(&format!("serving {}", roles.collect::<Vec<_>>().join(", ")));
-                    if let Some(dashboard) = api.as_ref().and_then(|api| api.dashboard.as_ref()) {
-                        say(&format!("dashboard at {dashboard}"));
-                    }
+                    self.say_serving(api.as_ref());
                 }
                 signal = signals.next() => match signal {
                     Signal::Reload => signals::reload(context, api.as_ref()),
@@ -219,6 +215,14 @@ impl Serve<'_> {
         if faces.any() || self.args.listen.is_some() { Some(http.listen) } else { http.health_listen.0 }
     }
 
+    fn say_serving(&self, api: Option<&ApiTask>) {
+        let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
+        say(&format!("serving {}", roles.collect::<Vec<_>>().join(", ")));
+        if let Some(dashboard) = api.and_then(|api| api.dashboard.as_ref()) {
+            say(&format!("dashboard at {dashboard}"));
+        }
+    }
+
     fn runs(&self, role: Role) -> bool {
         match &self.args.roles {
             Some(roles) => roles.contains(&role),
@@ -258,7 +262,7 @@ impl Serve<'_> {
                 runtime = runtime.accelerator(accelerator.clone());
             }
             if self.runs(Role::Ledger) {
-                runtime = runtime.beside(ledger_consumer(), ledger_task::queue(config)?, AppliedIn::Books);
+                runtime = runtime.beside(ledger_consumer()?, ledger_task::queue(config)?, AppliedIn::Books);
             }
             let further = outboxes::open(store, config, &self.context.clock)?.into_iter().skip(1);
             runtime = further.map(|outbox| outbox.further(config)).fold(runtime, Runtime::outbox);

@@ -63,7 +63,7 @@ impl Ledger {
             return Err(("consumer", problem));
         }
         own.consumers.push(Registration {
-            name: consumer(),
+            name: consumer().map_err(|error| ("consumer", error.to_string()))?,
             inbox: None,
             applied_in: AppliedIn::Books,
             service: service.clone(),
@@ -110,6 +110,6 @@ impl Ledger {
 }
 
 /// The name of the ledger's consumer.
-pub(crate) fn consumer() -> ConsumerName {
-    ConsumerName::new(CONSUMER).expect("it is short and plain")
+pub(crate) fn consumer() -> Result<ConsumerName, InvalidText> {
+    ConsumerName::new(CONSUMER)
 }

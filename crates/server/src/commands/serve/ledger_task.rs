@@ -72,7 +72,7 @@ impl<S: WholeStore> LedgerTask<S> {
             consuming: config.own.layout.consuming.get(service.name()).copied().unwrap_or_default(),
             tenant: settings.tenant()?,
             tenants_at_once: settings.tenants_at_once,
-            name: ledger_consumer(),
+            name: ledger_consumer()?,
             store: store.clone(),
             signing: Signing::prepare(&ledger, context),
             ledger,

@@ -70,7 +70,7 @@ pub(super) fn reload(context: &Context, api: Option<&ApiTask>) {
     let (taken, waiting) = context.live.take_up(new);
     match taken.as_slice() {
         [] => {
-            say(&format!("reloaded: log.level is {level}, and nothing that is in force at once has changed"))
+            say(&format!("reloaded: log.level is {level}, and nothing that is in force at once has changed"));
         }
         taken => say(&format!("reloaded: log.level is {level}; in force now: {}", taken.join(", "))),
     }
