@@ -4,6 +4,10 @@
 //! caller's transaction. Everything that changes a tenant's books first locks them ([`Books::lock`]), so that there is one
 //! writer a tenant at a time, however many processes there are; what is read after the lock holds until the commit.
 
+mod sums;
+
+pub use sums::{Balance, Days, Sums};
+
 use std::collections::BTreeMap;
 use std::future::Future;
 
@@ -18,6 +22,7 @@ use crate::account::{Account, AccountCode, Side};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart, DayRate};
 use crate::checkpoint::Checkpoint;
+use crate::dated::Span;
 use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::Period;
@@ -47,6 +52,13 @@ pub trait Books: Outbox {
     fn known(
         &self,
         tx: &mut Self::Tx,
+        tenant: &TenantId,
+        events: &[EventId],
+    ) -> impl Future<Output = Result<Vec<Known>, StoreError>> + Send;
+
+    /// Which of these events are in the books, for who only looks.
+    fn posted(
+        &self,
         tenant: &TenantId,
         events: &[EventId],
     ) -> impl Future<Output = Result<Vec<Known>, StoreError>> + Send;
@@ -151,6 +163,15 @@ pub trait Books: Outbox {
         limit: usize,
     ) -> impl Future<Output = Result<AccountLines, StoreError>> + Send;
 
+    /// The lines of an account that were posted for the days of a range, by day, entry and line; those after a place, if one is given.
+    fn lines_on(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        of: &Span,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<AccountLine>, StoreError>> + Send;
+
     /// Every balance as it is kept, by account and currency.
     fn balances(&self, tenant: &TenantId) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
 
@@ -171,10 +192,11 @@ pub trait Books: Outbox {
         to: Option<Date>,
     ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
 
-    /// Every total by day as it is kept, by account, currency and day.
+    /// Totals by day as they are kept, by account, currency and day: all, or those that are asked for.
     fn days(
         &self,
         tenant: &TenantId,
+        which: &Days,
     ) -> impl Future<Output = Result<Vec<(Date, Balance)>, StoreError>> + Send;
 
     /// What the closings of years, and reversals of them, posted on the days of a range.
@@ -305,71 +327,6 @@ pub struct Page {
     pub days: Vec<(Date, Balance)>,
     /// Accounts that are opened by these entries.
     pub opened: Vec<Account>,
-}
-
-/// Sums of one account in one currency, in minor units.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Balance {
-    /// Which account.
-    pub account: AccountCode,
-    /// Which currency.
-    pub currency: Currency,
-    /// The sums.
-    pub sums: Sums,
-}
-
-/// Debits and credits, apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sums {
-    /// Debits.
-    pub debits: i64,
-    /// Credits.
-    pub credits: i64,
-    /// Debits in the base currency.
-    pub base_debits: i64,
-    /// Credits in the base currency.
-    pub base_credits: i64,
-    /// Debits that are promised.
-    pub pending_debits: i64,
-    /// Credits that are promised.
-    pub pending_credits: i64,
-}
-
-impl std::fmt::Display for Sums {
-    /// Minor units, as the table has them; promises where there are some.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { debits, credits, base_debits, base_credits, pending_debits, pending_credits } = self;
-        write!(f, "debits {debits} ({base_debits} in base), credits {credits} ({base_credits} in base)")?;
-        if (*pending_debits, *pending_credits) != (0, 0) {
-            write!(f, ", pending debits {pending_debits}, pending credits {pending_credits}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Sums {
-    /// Both together; nothing when one of the sums leaves its range.
-    pub fn plus(&self, other: &Self) -> Option<Self> {
-        Some(Self {
-            debits: self.debits.checked_add(other.debits)?,
-            credits: self.credits.checked_add(other.credits)?,
-            base_debits: self.base_debits.checked_add(other.base_debits)?,
-            base_credits: self.base_credits.checked_add(other.base_credits)?,
-            pending_debits: self.pending_debits.checked_add(other.pending_debits)?,
-            pending_credits: self.pending_credits.checked_add(other.pending_credits)?,
-        })
-    }
-
-    /// What is left of the posted sums without these; nothing when one of them leaves its range.
-    pub fn without(&self, other: &Self) -> Option<Self> {
-        Some(Self {
-            debits: self.debits.checked_sub(other.debits)?,
-            credits: self.credits.checked_sub(other.credits)?,
-            base_debits: self.base_debits.checked_sub(other.base_debits)?,
-            base_credits: self.base_credits.checked_sub(other.base_credits)?,
-            ..*self
-        })
-    }
 }
 
 /// A change of what entries are made by.

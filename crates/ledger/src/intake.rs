@@ -6,11 +6,12 @@
 //! that never forgets. Redis may stand in front of them ([`Sight`]) and spare them duplicates.
 
 mod sight;
+mod status;
 
 pub use sight::Sight;
+pub use status::{IntakeState, IntakeStatus};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use postrider::broker::{
@@ -58,49 +59,6 @@ pub struct Intake<B> {
     pub status: Arc<IntakeStatus>,
 }
 
-/// What an intake has done since it was started.
-#[derive(Debug, Default)]
-pub struct IntakeStatus {
-    posted: AtomicU64,
-    duplicates: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl IntakeStatus {
-    /// Events that it posted.
-    pub fn posted(&self) -> u64 {
-        self.posted.load(Ordering::Relaxed)
-    }
-
-    /// Deliveries of events that were in the books before.
-    pub fn duplicates(&self) -> u64 {
-        self.duplicates.load(Ordering::Relaxed)
-    }
-
-    /// Events that it refused.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    fn count_posted(&self) -> Verdict {
-        self.posted.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("postrider_ledger_posted_total").increment(1);
-        Verdict::Ack
-    }
-
-    fn count_duplicate(&self) -> Verdict {
-        self.duplicates.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("postrider_ledger_duplicates_total").increment(1);
-        Verdict::Ack
-    }
-
-    fn count_refused(&self, refusal: &Refusal) -> Verdict {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("postrider_ledger_refused_total", "code" => refusal.code()).increment(1);
-        Verdict::Ack
-    }
-}
-
 /// A delivery that was read.
 struct Arrived {
     delivery: Delivery,
@@ -115,15 +73,29 @@ struct Arrived {
 
 impl<B: Books + Inbox> Intake<B> {
     /// Works until told to stop, then settles what is posted. The rest goes back to the queue. May run several times side by side,
-    /// each with a subscription of its own; what they take is posted together.
+    /// each with a subscription of its own; what they take is posted together. While it is paused, or its store is away, it has none.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
-        let mut subscription = self.subscribe(&stop).await?;
+        let standing = self.status.standing().clone();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = standing.free() => self.session(&stop).await?,
+            }
+        }
+    }
+
+    /// One subscription, until it is told to stop or is held up. What was begun is finished and settled.
+    async fn session(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
+        let mut subscription = self.subscribe(stop).await?;
+        let _opened = self.status.standing().note_subscription(subscription.subscribed());
+        let standing = self.status.standing();
         let (settled, to_settle) = mpsc::channel(usize::from(self.prefetch.max(1)));
         let settling = tokio::spawn(settle(subscription.settler(), to_settle));
         let tasks = TaskTracker::new();
         let ended = loop {
             let deliveries = tokio::select! {
                 () = stop.cancelled() => break Ok(()),
+                () = standing.held_up() => break Ok(()),
                 deliveries = subscription.next(usize::from(self.prefetch.max(1))) => deliveries,
             };
             match deliveries {
@@ -131,8 +103,10 @@ impl<B: Books + Inbox> Intake<B> {
                 Ok(deliveries) => {
                     for arrived in self.meet(deliveries).await {
                         let (this, settled, stop) = (self.clone(), settled.clone(), stop.clone());
+                        let in_hand = standing.begin();
                         tasks.spawn(async move {
                             let _closing = settled.send(this.take(arrived, &stop).await).await;
+                            drop(in_hand);
                         });
                     }
                 }
@@ -211,8 +185,8 @@ impl<B: Books + Inbox> Intake<B> {
         }
         let verdict = match answer {
             Some(Answer::Refused(refusal)) => self.bury(&delivery, event.as_ref(), &refusal, stop).await,
-            Some(Answer::Posted(_)) => self.status.count_posted(),
-            Some(Answer::Duplicate(_)) | None => self.status.count_duplicate(),
+            Some(Answer::Posted(_)) => self.status.count_posted(&self.name),
+            Some(Answer::Duplicate(_)) | None => self.status.count_duplicate(&self.name),
         };
         (delivery.receipt, verdict)
     }
@@ -241,7 +215,11 @@ impl<B: Books + Inbox> Intake<B> {
             event_id: event,
         };
         let letter = dead_letter::outgoing(delivery, &self.service, &death);
-        if self.publish(letter, stop).await { self.status.count_refused(refusal) } else { Verdict::Requeue }
+        if self.publish(letter, stop).await {
+            self.status.count_refused(&self.name, reason, refusal)
+        } else {
+            Verdict::Requeue
+        }
     }
 
     /// False only when told to stop before the confirm.

@@ -10,10 +10,11 @@
 //! 5. [`chain`]: every entry's hash contains that of the one before. [`checkpoint`]: signed roots over them.
 //! 6. [`books`]: the port to the database. [`postgres`] and [`sqlite`] keep it.
 //! 7. [`journal_event`]: what others are told.
-//! 8. [`correcting`] and [`closing`]: what people do. [`report`], [`statement`], [`verify`], [`export`]: what they read. [`import`]: what others
+//! 8. [`correcting`] and [`closing`]: what people do. [`report`], [`statement`], [`dated`], [`verify`], [`export`]: what they read. [`import`]: what others
 //!    wrote before.
 
 pub mod account;
+pub mod accounting;
 mod anchoring;
 pub mod books;
 pub mod chain;
@@ -21,6 +22,7 @@ pub mod chart;
 pub mod checkpoint;
 pub mod closing;
 pub mod correcting;
+pub mod dated;
 pub mod decimal;
 pub mod entry;
 pub mod error;

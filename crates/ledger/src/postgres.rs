@@ -19,10 +19,13 @@ use postrider::postgres::{Postgres, PostgresTx};
 use postrider::store::StoreError;
 
 use crate::account::AccountCode;
-use crate::books::{AccountLines, Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
+use crate::books::{
+    AccountLine, AccountLines, Balance, Books, Change, Days, Head, Known, Page, Referred, RulesVersion,
+};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
+use crate::dated::Span;
 use crate::entry::Sealed;
 use crate::statement::Earlier;
 use crate::stored::{EntryRow, LineRow};
@@ -59,6 +62,11 @@ impl Books for Postgres {
         tenant: &TenantId,
         events: &[EventId],
     ) -> Result<Vec<Known>, StoreError> {
+        posting::known(self, tx.connection(), tenant, events).await
+    }
+
+    async fn posted(&self, tenant: &TenantId, events: &[EventId]) -> Result<Vec<Known>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
         posting::known(self, tx.connection(), tenant, events).await
     }
 
@@ -147,6 +155,17 @@ impl Books for Postgres {
         account_lines::lines_of(self, tx.connection(), tenant, account, before, limit).await
     }
 
+    async fn lines_on(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        of: &Span,
+        limit: usize,
+    ) -> Result<Vec<AccountLine>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        account_lines::lines_on(self, tx.connection(), tenant, account, of, limit).await
+    }
+
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
         let mut tx = reading(self, tenant).await?;
         totals::balances(self, tx.connection(), tenant).await
@@ -172,9 +191,9 @@ impl Books for Postgres {
         totals::movements(self, tx.connection(), tenant, from, to).await
     }
 
-    async fn days(&self, tenant: &TenantId) -> Result<Vec<(Date, Balance)>, StoreError> {
+    async fn days(&self, tenant: &TenantId, which: &Days) -> Result<Vec<(Date, Balance)>, StoreError> {
         let mut tx = reading(self, tenant).await?;
-        totals::by_day(self, tx.connection(), tenant).await
+        totals::by_day(self, tx.connection(), tenant, which).await
     }
 
     async fn closings(

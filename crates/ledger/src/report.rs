@@ -213,23 +213,25 @@ fn show_promised(rows: &mut [Row], promised: &[Balance]) {
     }
 }
 
+/// One account as people read it; nothing if the chart does not have it.
+pub(crate) fn row(chart: &Chart, Balance { account, currency, sums }: &Balance) -> Option<Row> {
+    let (there, base) = (chart.accounts.get(account)?, chart.book.base_currency);
+    let sign = there.normal_side().sign();
+    Some(Row {
+        account: account.clone(),
+        kind: there.kind,
+        currency: *currency,
+        debits: currency.show(sums.debits.into()),
+        credits: currency.show(sums.credits.into()),
+        balance: currency.show(sign * net(sums.debits, sums.credits)),
+        base_balance: base.show(sign * net(sums.base_debits, sums.base_credits)),
+        pending: None,
+    })
+}
+
 fn rows(chart: &Chart, balances: &[Balance], wanted: impl Fn(AccountType) -> bool) -> Vec<Row> {
-    let base = chart.book.base_currency;
-    let row = |Balance { account, currency, sums }: &Balance| {
-        let there = chart.accounts.get(account)?;
-        let sign = there.normal_side().sign();
-        wanted(there.kind).then(|| Row {
-            account: account.clone(),
-            kind: there.kind,
-            currency: *currency,
-            debits: currency.show(sums.debits.into()),
-            credits: currency.show(sums.credits.into()),
-            balance: currency.show(sign * net(sums.debits, sums.credits)),
-            base_balance: base.show(sign * net(sums.base_debits, sums.base_credits)),
-            pending: None,
-        })
-    };
-    let mut rows: Vec<Row> = balances.iter().filter_map(row).collect();
+    let mut rows: Vec<Row> = balances.iter().filter_map(|balance| row(chart, balance)).collect();
+    rows.retain(|row| wanted(row.kind));
     rows.sort_by(|left, right| {
         (left.kind, &left.account, left.currency).cmp(&(right.kind, &right.account, right.currency))
     });

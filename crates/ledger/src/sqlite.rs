@@ -14,10 +14,13 @@ use postrider::sqlite::{Sqlite, SqliteTx};
 use postrider::store::StoreError;
 
 use crate::account::AccountCode;
-use crate::books::{AccountLines, Balance, Books, Change, Head, Known, Page, Referred, RulesVersion};
+use crate::books::{
+    AccountLine, AccountLines, Balance, Books, Change, Days, Head, Known, Page, Referred, RulesVersion,
+};
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
+use crate::dated::Span;
 use crate::entry::Sealed;
 use crate::statement::Earlier;
 
@@ -44,6 +47,10 @@ impl Books for Sqlite {
         events: &[EventId],
     ) -> Result<Vec<Known>, StoreError> {
         posting::known(self, tx.connection().await?, tenant, events).await
+    }
+
+    async fn posted(&self, tenant: &TenantId, events: &[EventId]) -> Result<Vec<Known>, StoreError> {
+        posting::known(self, &mut *reader(self).await?, tenant, events).await
     }
 
     async fn referred(
@@ -110,6 +117,16 @@ impl Books for Sqlite {
         account_lines::lines_of(self, &mut *reader(self).await?, tenant, account, before, limit).await
     }
 
+    async fn lines_on(
+        &self,
+        tenant: &TenantId,
+        account: &AccountCode,
+        of: &Span,
+        limit: usize,
+    ) -> Result<Vec<AccountLine>, StoreError> {
+        account_lines::lines_on(self, &mut *reader(self).await?, tenant, account, of, limit).await
+    }
+
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
         totals::balances(self, &mut *reader(self).await?, tenant).await
     }
@@ -133,8 +150,8 @@ impl Books for Sqlite {
         totals::movements(self, tx.connection().await?, tenant, from, to).await
     }
 
-    async fn days(&self, tenant: &TenantId) -> Result<Vec<(Date, Balance)>, StoreError> {
-        totals::by_day(self, &mut *reader(self).await?, tenant).await
+    async fn days(&self, tenant: &TenantId, which: &Days) -> Result<Vec<(Date, Balance)>, StoreError> {
+        totals::by_day(self, &mut *reader(self).await?, tenant, which).await
     }
 
     async fn closings(

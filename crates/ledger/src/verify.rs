@@ -17,7 +17,7 @@ use postrider::store::StoreError;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::books::{Books, Head};
+use crate::books::{Books, Days, Head};
 use crate::chain::Hash;
 use crate::checkpoint::PublicKey;
 use run::RunResult;
@@ -106,7 +106,7 @@ pub async fn verify<B: Books>(
     if scope.after == 0 {
         for _ in 0..TRIES {
             let kept = books.balances(tenant).await?;
-            let days = books.days(tenant).await?;
+            let days = books.days(tenant, &Days::default()).await?;
             let Some(now) = books.head(tenant).await? else { break };
             if now.number == head.number {
                 balances = Some((kept, days));

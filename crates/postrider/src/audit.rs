@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::broker::{Broker, BrokerError, BrokerErrorKind};
 use crate::envelope::EventId;
-use crate::store::{Audit, AuditScope, ConsumerCount, Place, Registration, StoreError};
+use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, Registration, StoreError};
 use crate::topology::{ExchangeName, KeyTemplate, QueueName};
 
 /// List at most so many ids that were found nowhere.
@@ -36,7 +37,7 @@ pub struct Account {
     pub name: String,
     /// Events committed to the outbox that are routed to its queue.
     pub committed: u64,
-    /// Of these, applied: in its inbox.
+    /// Of these, applied: in its inbox, or wherever it keeps what it has applied.
     pub applied: u64,
     /// Not published yet, in its queue, with it and not settled, in one of its wait queues, or held behind an earlier event of its key.
     pub waiting: u64,
@@ -85,15 +86,24 @@ pub async fn account<S: Audit>(
 ) -> Result<Account, AuditError> {
     let source =
         Source { store: store.clone(), exchange: None, routing_key: None, elsewhere: false, until: i64::MAX };
-    account_of(store, &[source], broker, consumer).await
+    account_of(store, &[source], broker, consumer, None).await
 }
 
-/// The same over the events of several outboxes. Inbox, dead letters and held events are those of `store`.
+/// Where a consumer keeps what it has applied, if that is not the inbox: the ledger has its books.
+#[async_trait]
+pub trait Effects: Sync {
+    /// Which of these events it has applied, in the same order.
+    async fn applied(&self, events: &[CommittedEvent]) -> Result<Vec<bool>, StoreError>;
+}
+
+/// The same over the events of several outboxes. Inbox, dead letters and held events are those of `store`. What a consumer has applied
+/// is asked of its effects, where it has no marks in the inbox.
 pub async fn account_of<S: Audit>(
     store: &S,
     sources: &[Source<S>],
     broker: &Arc<dyn Broker>,
     consumer: &Registration,
+    effects: Option<&dyn Effects>,
 ) -> Result<Account, AuditError> {
     let Registration { name, service, topology, exchange, .. } = consumer;
     // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
@@ -115,8 +125,8 @@ pub async fn account_of<S: Audit>(
             until: source.until,
             list: LISTED.saturating_sub(count.elsewhere_ids.len()),
         };
-        let of_one = if source.elsewhere {
-            count_apart(store, &source.store, &scope).await?
+        let of_one = if source.elsewhere || effects.is_some() {
+            count_apart(store, &source.store, &scope, effects).await?
         } else {
             source.store.count(&scope).await?
         };
@@ -140,12 +150,13 @@ pub async fn account_of<S: Audit>(
     })
 }
 
-/// Counts the events of an outbox in another database than the inbox: a page of events there, then where they show here. What is
-/// applied meanwhile counts as applied.
+/// Counts the events of an outbox apart from what became of them: a page of events there, then where they show here, and what the effects
+/// say. What is applied meanwhile counts as applied.
 async fn count_apart<S: Audit>(
     here: &S,
     outbox: &S,
     scope: &AuditScope,
+    effects: Option<&dyn Effects>,
 ) -> Result<ConsumerCount, StoreError> {
     let (mut count, mut after) = (ConsumerCount::default(), i64::MIN);
     loop {
@@ -154,8 +165,12 @@ async fn count_apart<S: Audit>(
         after = last.position;
         let ids: Vec<EventId> = events.iter().map(|event| event.id.clone()).collect();
         let places = here.places_of(scope, &ids).await?;
-        for (event, place) in events.into_iter().zip(places) {
-            let place = place.min(event.place);
+        let applied = match effects {
+            Some(effects) => effects.applied(&events).await?,
+            None => vec![false; events.len()],
+        };
+        for ((event, place), applied) in events.into_iter().zip(places).zip(applied) {
+            let place = if applied { Place::Applied } else { place.min(event.place) };
             count.add(place, 1);
             if place == Place::Elsewhere && count.elsewhere_ids.len() < scope.list {
                 count.elsewhere_ids.push(event.id);

@@ -13,6 +13,7 @@ mod crash;
 mod desk;
 mod due;
 mod meters;
+mod obey;
 mod order;
 mod outside;
 mod pace;
@@ -25,8 +26,9 @@ mod together;
 mod unfit;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
+pub use obey::{note_store, obey};
 pub use pace::Concurrency;
-pub use status::{ConsumerState, ConsumerStatus};
+pub use status::{ConsumerState, ConsumerStatus, InHand, Opened};
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -46,7 +48,7 @@ use crate::broker::{Broker, BrokerError, Subscription};
 use crate::clock::Clock;
 use crate::dedup::Accelerator;
 use crate::registry::Registry;
-use crate::store::{Admission, Arrival, ConsumerStore, Pause};
+use crate::store::{Admission, Arrival, ConsumerStore};
 use crate::topology::{ConsumerName, ServiceQueue};
 
 /// How a consumer works.
@@ -239,12 +241,12 @@ impl<S: ConsumerStore> Consumer<S> {
         let probe = self.status.breaker() == BreakerState::HalfOpen;
         let prefetch = self.prefetch(probe);
         let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
-        self.status.set_subscription(Some(subscription.subscribed()));
+        let opened = self.status.note_subscription(subscription.subscribed());
         tracing::debug!(consumer = %self.name, prefetch, probe, "a session begins");
         let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
         let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
         desk.close().await;
-        self.status.set_subscription(None);
+        drop(opened);
         tracing::debug!(consumer = %self.name, "a session is over");
         result
     }
@@ -329,21 +331,11 @@ impl<S: ConsumerStore> Consumer<S> {
         }
     }
 
-    /// A store that cannot be asked changes nothing.
     async fn obey_once(&self) {
         self.note_time();
         self.learn_lineage().await;
-        let Ok(pause) = self.store.pause_of(&self.name).await else { return };
-        match (self.status.pause(), &pause) {
-            (None, Some(Pause { by, reason, .. })) => {
-                tracing::info!(consumer = %self.name, %by, %reason, "paused; what is in hand is finished");
-            }
-            (Some(_), None) => tracing::info!(consumer = %self.name, "resumed"),
-            _ => {}
-        }
-        metrics::gauge!("postrider_consumer_paused", "consumer" => self.name.to_string())
-            .set(if pause.is_some() { 1.0 } else { 0.0 });
-        self.status.set_pause(pause);
+        // Its breaker notices by the attempts whether the store is away.
+        let _answered = obey(&self.store, &self.name, &self.status).await;
     }
 
     /// Tells the breaker something and shows what it made of it. Opening and closing are logged once.

@@ -23,7 +23,7 @@ use crate::dedup::{Accelerator, InboxKeeper};
 use crate::migration::{Errands, Source};
 use crate::registry::Registry;
 use crate::relay::{Housekeeper, Relay, RelayConfig};
-use crate::store::{Backend, HouseRules, MadeIn, Registration, StoreError};
+use crate::store::{AppliedIn, Backend, HouseRules, MadeIn, Registration, StoreError};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, ServiceQueue, Topology};
 use crate::triage::Rule;
 
@@ -59,6 +59,7 @@ pub struct Runtime<S: Backend> {
     house: HouseRules,
     more: Vec<FurtherOutbox<S>>,
     consumers: Vec<(ConsumerName, ServiceQueue, Registry<S>, ConsumerConfig)>,
+    beside: Vec<(ConsumerName, ServiceQueue, AppliedIn)>,
     collected: Vec<ServiceQueue>,
     rules: Vec<Rule>,
     operations: bool,
@@ -112,6 +113,7 @@ impl<S: Backend> Runtime<S> {
             house: HouseRules::default(),
             more: Vec::new(),
             consumers: Vec::new(),
+            beside: Vec::new(),
             collected: Vec::new(),
             rules: Vec::new(),
             operations: false,
@@ -207,6 +209,14 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// A consumer that somebody else runs, and that is to be found like any other: it is listed, can be paused and has an account. Its dead
+    /// letters are collected by who is told to.
+    #[must_use]
+    pub fn beside(mut self, name: ConsumerName, service: ServiceQueue, applied_in: AppliedIn) -> Self {
+        self.beside.push((name, service, applied_in));
+        self
+    }
+
     /// Collects the dead letters of a queue that is consumed elsewhere, unless that queue says otherwise.
     #[must_use]
     pub fn collect(mut self, service: ServiceQueue) -> Self {
@@ -251,26 +261,34 @@ impl<S: Backend> Runtime<S> {
 
     /// What was given, and of the consumers' queues what that does not say already.
     fn whole_topology(&self) -> Topology {
-        self.consumers
-            .iter()
-            .fold(self.topology.clone(), |topology, (_, service, ..)| topology.service(service))
+        let own = self.consumers.iter().map(|(_, service, ..)| service);
+        let all = own.chain(self.beside.iter().map(|(_, service, _)| service));
+        all.fold(self.topology.clone(), Topology::service)
     }
 
     fn registrations(&self) -> Vec<Registration> {
         let topology = self.whole_topology();
         let exchange = self.relay.as_ref().map_or(&self.origin, |relay| &relay.exchange);
-        let registration =
-            |name: &ConsumerName, service: &ServiceQueue, config: &ConsumerConfig| Registration {
-                name: name.clone(),
-                inbox: config.inbox.clone(),
-                service: service.clone(),
-                topology: topology.clone(),
-                exchange: exchange.clone(),
-                since: None,
-                push: self.push,
-            };
-        let consumers = self.consumers.iter();
-        consumers.map(|(name, service, _, config)| registration(name, service, config)).collect()
+        let registration = |name: &ConsumerName, service: &ServiceQueue| Registration {
+            name: name.clone(),
+            inbox: None,
+            applied_in: AppliedIn::Inbox,
+            service: service.clone(),
+            topology: topology.clone(),
+            exchange: exchange.clone(),
+            since: None,
+            push: self.push,
+        };
+        let own = self.consumers.iter().map(|(name, service, _, config)| Registration {
+            inbox: config.inbox.clone(),
+            ..registration(name, service)
+        });
+        let beside = self.beside.iter().map(|(name, service, applied_in)| Registration {
+            applied_in: *applied_in,
+            ..registration(name, service)
+        });
+        // Its own come first: they are started in this order.
+        own.chain(beside).collect()
     }
 
     /// Declares the topology and starts everything.

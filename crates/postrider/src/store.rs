@@ -65,7 +65,7 @@ pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use pull_words::{PullWords, WordNumber};
-pub use registration::{MadeIn, Registration, Registrations};
+pub use registration::{AppliedIn, MadeIn, Registration, Registrations};
 pub(crate) use replays::read_item;
 pub use replays::{EventFilter, Found, Frozen, Replays};
 pub use stream::{LogPosition, Opening, RowStream, SLOTS, StreamLimit, StreamState, Streamed};

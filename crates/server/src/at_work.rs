@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use postrider::consumer::{ConsumerState, ConsumerStatus};
 use postrider::relay::RelayStatus;
 use postrider::runtime::RunningConsumer;
+use postrider::store::Registration;
 use postrider::topology::{ConsumerName, QueueName};
+use postrider_ledger::intake::IntakeStatus;
 
 /// The parts of this process. Consumers that ended are forgotten by themselves.
 #[derive(Debug, Default)]
@@ -15,6 +17,7 @@ pub(crate) struct AtWork(Mutex<Parts>);
 #[derive(Debug, Default)]
 struct Parts {
     relay: Relaying,
+    ledger: Feeds,
     consumers: BTreeMap<ConsumerName, AtQueue>,
 }
 
@@ -37,6 +40,18 @@ pub(crate) enum Relaying {
     Here(Arc<RelayStatus>),
 }
 
+/// Whether the ledger takes events here.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Feeds {
+    /// No: it is not a role of this process.
+    #[default]
+    Elsewhere,
+    /// It waits for the broker to be declared.
+    Starting,
+    /// Yes.
+    Here(Arc<IntakeStatus>),
+}
+
 /// The consumers of this process, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Consuming {
@@ -56,13 +71,27 @@ impl AtWork {
         self.parts().relay = relay;
     }
 
+    /// How the ledger stands now.
+    pub(crate) fn note_ledger(&self, ledger: Feeds) {
+        self.parts().ledger = ledger;
+    }
+
+    /// How the ledger stands.
+    pub(crate) fn ledger(&self) -> Feeds {
+        self.parts().ledger.clone()
+    }
+
+    /// A consumer that was started.
+    pub(crate) fn note_consumer(&self, name: &ConsumerName, queue: &QueueName, status: &Arc<ConsumerStatus>) {
+        let consumer = AtQueue { queue: queue.clone(), status: Arc::downgrade(status) };
+        self.parts().consumers.insert(name.clone(), consumer);
+    }
+
     /// Consumers that were started.
     pub(crate) fn note_consumers(&self, started: &[RunningConsumer]) {
-        let mut parts = self.parts();
         for consumer in started {
-            let name = consumer.registration.name.clone();
-            let queue = consumer.registration.service.name().clone();
-            parts.consumers.insert(name, AtQueue { queue, status: Arc::downgrade(&consumer.status) });
+            let Registration { name, service, .. } = &consumer.registration;
+            self.note_consumer(name, service.name(), &consumer.status);
         }
     }
 

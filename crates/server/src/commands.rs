@@ -27,7 +27,7 @@ use postrider::store::LogEntry;
 use crate::cli::{Cli, Command};
 use crate::config::{Config, Environment, Flags, Live};
 use crate::exit::Exit;
-use crate::logging::Logging;
+use crate::logging::{Logging, say, speak_as};
 use crate::output::Output;
 use crate::telemetry;
 use crate::wiring;
@@ -76,7 +76,10 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
     };
     let log = &config.settings.log;
     let logging = Logging::start(log.format, &log.level, environment.no_color(), collect)?;
-    eprintln!("using {}", config.backends);
+    if matches!(cli.command, Command::Serve(_)) {
+        speak_as(log.format);
+    }
+    say(&format!("using {}", config.backends));
     let live = Live::new(config.clone());
     let context = Context { config, live, output, clock, logging, flags, environment };
     let ended = match cli.command {

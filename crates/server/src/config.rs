@@ -24,6 +24,7 @@ mod triage;
 pub(crate) use backends::{Backends, Server};
 pub(crate) use environment::Environment;
 pub(crate) use layers::ConfigError;
+pub(crate) use ledger::consumer as ledger_consumer;
 pub(crate) use live::Live;
 pub(crate) use observing::LogFormat;
 pub(crate) use outboxes::OutboxChoice;
@@ -134,6 +135,7 @@ impl Config {
             }
         };
         settings.ledger.fits(&own.layout, &settings.outbox.table).map_err(wrong)?;
+        settings.ledger.join(&mut own).map_err(wrong)?;
         let outboxes = outboxes::all(&settings, &own.layout).map_err(wrong)?;
         let redis = backends::redis(&settings).map_err(wrong)?;
         let rules = settings.triage.rules().map_err(wrong)?;

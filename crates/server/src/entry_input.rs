@@ -1,4 +1,7 @@
 //! A journal entry as people write it: JSON, over HTTP or in a file.
+//!
+//! Days, accounts and currencies are read as texts first: one that is none is refused like that of an event, by its own code, and not as
+//! JSON that cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +12,49 @@ use postrider_ledger::books::Books;
 use postrider_ledger::decimal::Decimal;
 use postrider_ledger::entry::{Draft, DraftLine, EntryKind};
 use postrider_ledger::money::Currency;
+use postrider_ledger::refusal::Refusal;
 use postrider_ledger::{Ledger, LedgerError};
 use serde::{Deserialize, Serialize};
 
 /// An entry that somebody writes by hand.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct EntryInput {
     /// The same id again is the same entry.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<EventId>,
-    pub(crate) effective_on: Date,
+    effective_on: String,
     #[serde(default)]
-    pub(crate) description: String,
+    description: String,
     #[serde(default)]
-    pub(crate) metadata: BTreeMap<String, String>,
+    metadata: BTreeMap<String, String>,
     /// Amounts that are promised, to be settled or voided later.
     #[serde(default)]
-    pub(crate) pending: bool,
-    pub(crate) lines: Vec<LineInput>,
+    pending: bool,
+    lines: Vec<LineInput>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct LineInput {
+struct LineInput {
+    account: String,
+    side: Side,
+    amount: String,
+    currency: String,
+}
+
+/// The same, read. What was said under an id is remembered in this form: its names and their order are for good.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    effective_on: Date,
+    description: String,
+    metadata: BTreeMap<String, String>,
+    pending: bool,
+    lines: Vec<Line>,
+}
+
+#[derive(Serialize)]
+struct Line {
     account: AccountCode,
     side: Side,
     amount: String,
@@ -41,17 +63,19 @@ pub(crate) struct LineInput {
 
 impl EntryInput {
     /// The draft of it. What was said under its id is remembered, so that something else under the same id is a conflict.
-    pub(crate) fn draft<B: Books>(mut self, ledger: &Ledger<B>) -> Result<Draft, LedgerError> {
-        let key = self.id.take();
-        let told = serde_json::to_string(&self).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+    pub(crate) fn draft<B: Books>(self, ledger: &Ledger<B>) -> Result<Draft, LedgerError> {
+        let Self { id, effective_on, description, metadata, pending, lines } = self;
+        let lines = lines.into_iter().map(LineInput::read).collect::<Result<_, _>>()?;
+        let entry = Entry { effective_on: day(&effective_on)?, description, metadata, pending, lines };
+        let told = serde_json::to_string(&entry).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         Ok(Draft {
-            source: ledger.by_hand(key, &told),
-            kind: if self.pending { EntryKind::Pending } else { EntryKind::Posted },
-            effective_on: self.effective_on,
-            description: self.description,
-            metadata: self.metadata,
+            source: ledger.by_hand(id, &told),
+            kind: if entry.pending { EntryKind::Pending } else { EntryKind::Posted },
+            effective_on: entry.effective_on,
+            description: entry.description,
+            metadata: entry.metadata,
             refers_to: None,
-            lines: self.lines.into_iter().map(LineInput::draft).collect::<Result<_, _>>()?,
+            lines: entry.lines.into_iter().map(Line::draft).collect::<Result<_, _>>()?,
         })
     }
 
@@ -69,7 +93,22 @@ impl EntryInput {
     }
 }
 
+/// A calendar day, of the years that books have.
+fn day(text: &str) -> Result<Date, Refusal> {
+    let day = text.parse::<Date>().ok().filter(|day| (1900..=2999).contains(&day.year()));
+    day.ok_or_else(|| Refusal::BadDate(text.chars().take(40).collect()))
+}
+
 impl LineInput {
+    fn read(self) -> Result<Line, Refusal> {
+        let Self { account, side, amount, currency } = self;
+        let account = AccountCode::new(&account).map_err(|bad| Refusal::BadAccount(bad.0))?;
+        let currency = Currency::new(&currency).map_err(|unknown| Refusal::UnknownCurrency(unknown.0))?;
+        Ok(Line { account, side, amount, currency })
+    }
+}
+
+impl Line {
     fn draft(self) -> Result<DraftLine, LedgerError> {
         let Self { account, side, amount, currency } = self;
         let exact: Decimal =

@@ -23,6 +23,7 @@ mod outboxes;
 mod output;
 mod pull_desks;
 mod push_desk;
+mod rules_trial;
 mod signing_key;
 mod telemetry;
 mod wiring;
@@ -44,7 +45,7 @@ pub fn run() -> ExitCode {
     match ended {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {}", told(&error));
+            logging::say_error(&told(&error));
             exit::of(&error).into()
         }
     }

@@ -1,8 +1,11 @@
 //! The log: on stderr, as text or JSON, never with payloads or secrets.
 
 use anyhow::Context as _;
+use postrider::Clock;
 use postrider::spans::TARGET;
+use serde_json::json;
 use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -19,6 +22,35 @@ fn filter(level: &str) -> anyhow::Result<EnvFilter> {
         .add_directive(silent("lapin")?)
         .add_directive(silent(postrider::spans::TARGET)?)
         .add_directive("sqlx=error".parse()?))
+}
+
+/// Whether a process that serves has its log in JSON: then every line on stderr is.
+static IN_JSON: AtomicBool = AtomicBool::new(false);
+
+/// From now on what is said has the form of the log.
+pub(crate) fn speak_as(format: LogFormat) {
+    IN_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+}
+
+/// Says something that is no matter of the log's level: which backend, where it listens, that it stops.
+pub(crate) fn say(text: &str) {
+    line("INFO", text, text);
+}
+
+/// Says why the process ends.
+pub(crate) fn say_error(text: &str) {
+    line("ERROR", text, &format!("error: {text}"));
+}
+
+fn line(level: &str, message: &str, plain: &str) {
+    if !IN_JSON.load(Ordering::Relaxed) {
+        eprintln!("{plain}");
+        return;
+    }
+    // The names that the log's own lines have.
+    let timestamp = format!("{:.6}", Clock::system().now());
+    let line = json!({ "timestamp": timestamp, "level": level, "message": message, "target": "postrider" });
+    eprintln!("{line}");
 }
 
 /// The running log, whose level can change.

@@ -1,4 +1,4 @@
-//! The posted lines of an account, from the newest back.
+//! The posted lines of an account: from the newest back, or day by day.
 
 use postrider::envelope::TenantId;
 use postrider::postgres::Postgres;
@@ -7,7 +7,9 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use crate::account::AccountCode;
-use crate::books::AccountLines;
+use crate::books::{AccountLine, AccountLines};
+use crate::chain::days;
+use crate::dated::Span;
 use crate::statement::Earlier;
 use crate::stored::{AccountLineRow, count, posting_kinds, signed};
 
@@ -38,17 +40,55 @@ pub(super) async fn lines_of(
     let rows = rows.bind(entry).bind(line).bind(count(limit)).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error("reading a statement", cause))?;
     let held = rows.first().map(|row| row.get::<&str, _>(7));
-    let read = |row: &PgRow| {
-        let line = AccountLineRow {
-            entry: row.get(0),
-            line: row.get(1),
-            effective_on: row.get(2),
-            description: row.get(3),
-            side: row.get(4),
-            amount: row.get(5),
-            currency: row.get(6),
-        };
-        line.read(tenant)
+    AccountLines::read(tenant, held, rows.iter().map(|row| read(tenant, row)))
+}
+
+pub(super) async fn lines_on(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+    account: &AccountCode,
+    of: &Span,
+    limit: usize,
+) -> Result<Vec<AccountLine>, StoreError> {
+    // All lines of the account are looked at: entries are found by number, and days do not follow it.
+    let select = format!(
+        "SELECT line.entry, line.line, entry.effective_on - date '1970-01-01', entry.description, line.side, line.amount, \
+         line.currency FROM postrider.ledger_line AS line \
+         CROSS JOIN LATERAL (SELECT effective_on, description FROM postrider.ledger_entry \
+             WHERE tenant = $1 AND number = line.entry AND kind IN ({}) LIMIT 1) AS entry \
+         WHERE line.tenant = $1 AND line.account = $2 AND line.amount > 0 \
+           AND ($3::int IS NULL OR entry.effective_on >= date '1970-01-01' + $3::int) \
+           AND ($4::int IS NULL OR entry.effective_on <= date '1970-01-01' + $4::int) \
+           AND ($5::int IS NULL OR (entry.effective_on, line.entry, line.line::int) > (date '1970-01-01' + $5::int, $6::bigint, $7::int)) \
+         ORDER BY entry.effective_on, line.entry, line.line LIMIT $8",
+        posting_kinds()
+    );
+    let after = of.after.as_ref();
+    let rows = sqlx::query(AssertSqlSafe(select))
+        .bind(tenant.as_str())
+        .bind(account.as_str())
+        .bind(of.from.map(days))
+        .bind(of.to.map(days))
+        .bind(after.map(|place| days(place.day)))
+        .bind(after.map_or(0, |place| signed(place.entry)))
+        .bind(after.map_or(0, |place| i32::from(place.line)))
+        .bind(count(limit))
+        .fetch_all(connection)
+        .await;
+    let rows = rows.map_err(|cause| store.error("reading a statement", cause))?;
+    rows.iter().map(|row| read(tenant, row)).collect()
+}
+
+fn read(tenant: &TenantId, row: &PgRow) -> Result<AccountLine, StoreError> {
+    let line = AccountLineRow {
+        entry: row.get(0),
+        line: row.get(1),
+        effective_on: row.get(2),
+        description: row.get(3),
+        side: row.get(4),
+        amount: row.get(5),
+        currency: row.get(6),
     };
-    AccountLines::read(tenant, held, rows.iter().map(read))
+    line.read(tenant)
 }

@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 
 use crate::account::AccountCode;
-use crate::books::{Balance, Sums};
+use crate::books::{Balance, Days, Sums};
 use crate::chain::{self, days};
 use crate::money::Currency;
 use crate::stored::unreadable;
@@ -74,11 +74,17 @@ pub(super) async fn by_day(
     store: &Postgres,
     connection: &mut PgConnection,
     tenant: &TenantId,
+    which: &Days,
 ) -> Result<Vec<(Date, Balance)>, StoreError> {
     let select = "SELECT account, currency, debits, credits, base_debits, base_credits, 0::bigint, 0::bigint, \
          day - date '1970-01-01' FROM postrider.ledger_day WHERE tenant = $1 \
+         AND ($2::text IS NULL OR account = $2 OR starts_with(account, $2 || ':')) \
+         AND ($3::int IS NULL OR day >= date '1970-01-01' + $3::int) \
+         AND ($4::int IS NULL OR day <= date '1970-01-01' + $4::int) \
          ORDER BY account COLLATE \"C\", currency COLLATE \"C\", day";
-    let rows = sqlx::query(select).bind(tenant.as_str()).fetch_all(connection).await;
+    let rows =
+        sqlx::query(select).bind(tenant.as_str()).bind(which.account.as_ref().map(AccountCode::as_str));
+    let rows = rows.bind(which.from.map(days)).bind(which.to.map(days)).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error("reading totals by day", cause))?;
     let bad = || unreadable(tenant, "a total by day", "its day");
     rows.iter().map(|row| Ok((chain::day(row.get(8)).ok_or_else(bad)?, read_balance(tenant, row)?))).collect()

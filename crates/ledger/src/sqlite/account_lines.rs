@@ -1,4 +1,4 @@
-//! The posted lines of an account, from the newest back.
+//! The posted lines of an account: from the newest back, or day by day.
 
 use postrider::envelope::TenantId;
 use postrider::sqlite::Sqlite;
@@ -7,7 +7,9 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::account::AccountCode;
-use crate::books::AccountLines;
+use crate::books::{AccountLine, AccountLines};
+use crate::chain::days;
+use crate::dated::Span;
 use crate::statement::Earlier;
 use crate::stored::{AccountLineRow, count, posting_kinds, signed};
 
@@ -36,17 +38,52 @@ pub(super) async fn lines_of(
     let rows = rows.bind(entry).bind(line).bind(count(limit)).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error(cause))?;
     let held = rows.first().map(|row| row.get::<&str, _>(7));
-    let read = |row: &SqliteRow| {
-        let line = AccountLineRow {
-            entry: row.get(0),
-            line: row.get(1),
-            effective_on: row.get(2),
-            description: row.get(3),
-            side: row.get(4),
-            amount: row.get(5),
-            currency: row.get(6),
-        };
-        line.read(tenant)
+    AccountLines::read(tenant, held, rows.iter().map(|row| read(tenant, row)))
+}
+
+pub(super) async fn lines_on(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    account: &AccountCode,
+    of: &Span,
+    limit: usize,
+) -> Result<Vec<AccountLine>, StoreError> {
+    // All lines of the account are looked at: entries are found by number, and days do not follow it.
+    let select = format!(
+        "SELECT line.entry, line.line, entry.effective_on, entry.description, line.side, line.amount, line.currency \
+         FROM ledger_line AS line CROSS JOIN ledger_entry AS entry ON entry.tenant = ?1 AND entry.number = line.entry \
+         WHERE line.tenant = ?1 AND line.account = ?2 AND line.amount > 0 AND entry.kind IN ({}) \
+           AND (?3 IS NULL OR entry.effective_on >= ?3) AND (?4 IS NULL OR entry.effective_on <= ?4) \
+           AND (?5 IS NULL OR (entry.effective_on, line.entry, line.line) > (?5, ?6, ?7)) \
+         ORDER BY entry.effective_on, line.entry, line.line LIMIT ?8",
+        posting_kinds()
+    );
+    let after = of.after.as_ref();
+    let rows = sqlx::query(AssertSqlSafe(select))
+        .bind(tenant.as_str())
+        .bind(account.as_str())
+        .bind(of.from.map(days))
+        .bind(of.to.map(days))
+        .bind(after.map(|place| days(place.day)))
+        .bind(after.map_or(0, |place| signed(place.entry)))
+        .bind(after.map_or(0, |place| i32::from(place.line)))
+        .bind(count(limit))
+        .fetch_all(connection)
+        .await;
+    let rows = rows.map_err(|cause| store.error(cause))?;
+    rows.iter().map(|row| read(tenant, row)).collect()
+}
+
+fn read(tenant: &TenantId, row: &SqliteRow) -> Result<AccountLine, StoreError> {
+    let line = AccountLineRow {
+        entry: row.get(0),
+        line: row.get(1),
+        effective_on: row.get(2),
+        description: row.get(3),
+        side: row.get(4),
+        amount: row.get(5),
+        currency: row.get(6),
     };
-    AccountLines::read(tenant, held, rows.iter().map(read))
+    line.read(tenant)
 }

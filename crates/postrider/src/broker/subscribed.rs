@@ -19,6 +19,11 @@ impl Subscribed {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Whether this tells of the same subscription.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Notes that it is one, or is not.
     pub fn set(&self, subscribed: bool) {
         self.0.store(subscribed, Ordering::Relaxed);

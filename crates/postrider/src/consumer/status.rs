@@ -1,7 +1,7 @@
 //! What a consumer is doing, for health, dashboards and the consumer itself.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use tokio::sync::watch;
@@ -22,8 +22,22 @@ pub struct ConsumerStatus {
     pub(super) held: AtomicU64,
     pub(super) dead: AtomicU64,
     standing: watch::Sender<Standing>,
-    /// Its subscription, while it has one.
-    subscription: Mutex<Option<Subscribed>>,
+    /// Those that it has opened.
+    subscriptions: Mutex<Vec<Subscribed>>,
+}
+
+/// A subscription of a consumer, for as long as it is open.
+#[must_use = "a subscription that is not kept is closed"]
+#[derive(Debug)]
+pub struct Opened {
+    by: Arc<ConsumerStatus>,
+    which: Subscribed,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.by.subscriptions().retain(|one| !one.is_of(&self.which));
+    }
 }
 
 /// Whether it works, and if not, why.
@@ -64,7 +78,7 @@ impl Default for ConsumerStatus {
             held: zero(),
             dead: zero(),
             standing: watch::Sender::new(Standing { pause: None, breaker: BreakerState::Closed }),
-            subscription: Mutex::default(),
+            subscriptions: Mutex::default(),
         }
     }
 }
@@ -83,17 +97,28 @@ impl ConsumerStatus {
     /// Whether the broker hands deliveries out to it at the moment. Not while it is paused or tripped, nor while the connection is lost
     /// or its queue is gone.
     pub fn is_subscribed(&self) -> bool {
-        let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner);
-        subscription.as_ref().is_some_and(Subscribed::is)
+        self.subscriptions().iter().any(Subscribed::is)
     }
 
-    pub(super) fn set_subscription(&self, subscription: Option<Subscribed>) {
-        *self.subscription.lock().unwrap_or_else(PoisonError::into_inner) = subscription;
+    /// Notes that it has opened a subscription, until what is returned is dropped.
+    pub fn note_subscription(self: &Arc<Self>, opened: Subscribed) -> Opened {
+        self.subscriptions().push(opened.clone());
+        Opened { by: self.clone(), which: opened }
+    }
+
+    fn subscriptions(&self) -> MutexGuard<'_, Vec<Subscribed>> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Deliveries being handled now.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// One more delivery is being handled, until what is returned is dropped.
+    pub fn begin(self: &Arc<Self>) -> InHand {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InHand(self.clone())
     }
 
     /// Deliveries that may be handled at the same time now.
@@ -162,12 +187,12 @@ impl ConsumerStatus {
     }
 
     /// Returns when it is paused or its breaker opens.
-    pub(super) async fn held_up(&self) {
+    pub async fn held_up(&self) {
         self.until(Standing::is_held_up).await;
     }
 
     /// Returns when it is neither paused nor its breaker open.
-    pub(super) async fn free(&self) {
+    pub async fn free(&self) {
         self.until(|standing| !standing.is_held_up()).await;
     }
 
@@ -180,5 +205,15 @@ impl ConsumerStatus {
         let mut standing = self.standing.subscribe();
         // The sender is in our hands, so it cannot be gone.
         let _so = standing.wait_for(so).await.is_ok();
+    }
+}
+
+/// A delivery that is being handled.
+#[derive(Debug)]
+pub struct InHand(Arc<ConsumerStatus>);
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -26,8 +26,8 @@ use crate::dead_letter::header as mark;
 use crate::envelope::wire;
 use crate::envelope::{EventId, WireFormat};
 use crate::store::{
-    Backend, Destination, EventFilter, Found, LogEntry, NewOperation, Operation, OperationKind, OutboxRow,
-    Registration, StoreError, StoreErrorKind, Verbatim,
+    AppliedIn, Backend, Destination, EventFilter, Found, LogEntry, NewOperation, Operation, OperationKind,
+    OutboxRow, Registration, StoreError, StoreErrorKind, Verbatim,
 };
 use crate::topology::{ConsumerName, ExchangeName, KeyTemplate, QueueName, RoutingKey, routing_key};
 
@@ -103,6 +103,10 @@ pub async fn plan_events<S: Backend>(
     let mut filters = vec![plan.filter.clone()];
     let mut consumers = Vec::new();
     for consumer in store.registrations().await?.into_iter().filter(|consumer| may_reach(plan, consumer)) {
+        // Books never forget.
+        if consumer.applied_in == AppliedIn::Books {
+            continue;
+        }
         let Some(before) = store.forgotten_before(consumer.inbox()).await? else { continue };
         filters.push(EventFilter { to: plan.filter.to.min(before), ..plan.filter.clone() });
         consumers.push(consumer.name);

@@ -4,7 +4,7 @@ use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::Postgres;
 use super::table::{OutboxTable, Statement};
-use crate::envelope::EventId;
+use crate::envelope::{EventId, TenantId};
 use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, StoreError};
 use crate::topology::{ExchangeName, RoutingKey};
 
@@ -41,7 +41,7 @@ const COUNT: &str = "{placed} SELECT place, count(*) FROM placed GROUP BY place"
 const LIST: &str = "{placed} SELECT id FROM placed WHERE place = 'elsewhere' ORDER BY position LIMIT $8";
 
 /// What the outbox alone says, a page at a time.
-const COMMITTED: &str = "SELECT o.id::text, o.position, CASE \
+const COMMITTED: &str = "SELECT o.id::text, o.group_id::text, o.position, CASE \
          WHEN o.status = 'dead' THEN 'dead' WHEN o.status <> 'published' {again} THEN 'unpublished' \
          WHEN o.published_at < $7::timestamptz THEN 'early' ELSE 'elsewhere' END \
      {reaching} AND o.position > $5 ORDER BY o.position LIMIT $6";
@@ -58,6 +58,9 @@ const PLACES: &str = "SELECT CASE \
                       WHERE h.event_id = e.id AND h.consumer_name || '' = $2 OFFSET 0) THEN 'held' \
          ELSE 'elsewhere' END \
      FROM UNNEST($3::text[]) WITH ORDINALITY AS e (id, nr) ORDER BY nr";
+
+/// Id, tenant, position and place.
+type Committed = (String, Option<String>, i64, String);
 
 impl Audit for Postgres {
     async fn count(&self, scope: &AuditScope) -> Result<ConsumerCount, StoreError> {
@@ -86,7 +89,7 @@ impl Audit for Postgres {
         self.limited("reading what was committed, for the audit", async {
             let mut connection = self.pool().acquire().await?;
             let (exchanges, keys) = self.routes(&mut connection, scope).await?;
-            let rows = sqlx::query_as::<_, (String, i64, String)>(self.audited(COMMITTED, scope).sql())
+            let rows = sqlx::query_as::<_, Committed>(self.audited(COMMITTED, scope).sql())
                 .bind(scope.queue.as_str())
                 .bind(scope.exchange.as_str())
                 .bind(exchanges)
@@ -96,9 +99,10 @@ impl Audit for Postgres {
                 .bind(scope.since.map(jiff_sqlx::ToSqlx::to_sqlx))
                 .fetch_all(&mut *connection)
                 .await?;
-            let event = |(id, position, place): (String, i64, String)| {
+            let event = |(id, tenant, position, place): Committed| {
                 let id = EventId::new(id).ok()?;
-                Some(CommittedEvent { id, position, place: Place::from_word(&place) })
+                let tenant = tenant.and_then(|tenant| TenantId::new(tenant).ok());
+                Some(CommittedEvent { id, tenant, position, place: Place::from_word(&place) })
             };
             Ok(rows.into_iter().filter_map(event).collect())
         })

@@ -6,8 +6,8 @@ use sqlx::SqliteConnection;
 
 use super::Sqlite;
 use super::error::from_sqlite;
-use crate::envelope::EventId;
-use crate::store::{Audit, AuditScope, ConsumerCount, StoreError, StoreErrorKind};
+use crate::envelope::{EventId, TenantId};
+use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, StoreError, StoreErrorKind};
 use crate::topology::{ExchangeName, QueueName, RoutingKey};
 
 impl Audit for Sqlite {
@@ -28,6 +28,45 @@ impl Audit for Sqlite {
         let last = sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM event_outbox");
         last.fetch_one(self.readers()).await.map_err(from_sqlite)
     }
+
+    /// Everything is in one file, so where they show is known with them.
+    async fn committed_to(
+        &self,
+        scope: &AuditScope,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<CommittedEvent>, StoreError> {
+        let mut reader = self.readers().begin().await.map_err(from_sqlite)?;
+        let routed = routed(&mut reader, scope).await?;
+        let sql = from_committed(
+            scope,
+            "SELECT id, group_id, position, CASE
+                WHEN applied THEN 'applied' WHEN dead THEN 'dead' WHEN status <> 'published' THEN 'unpublished'
+                WHEN held THEN 'held' WHEN early THEN 'early' ELSE 'elsewhere' END
+             FROM committed WHERE position > ?6 ORDER BY position LIMIT ?7",
+        );
+        let query = sqlx::query_as::<_, (String, Option<String>, i64, String)>(sqlx::AssertSqlSafe(sql))
+            .bind(&routed)
+            .bind(scope.consumer.as_str())
+            .bind(scope.queue.as_str())
+            .bind(scope.inbox.as_str())
+            .bind(scope.since.map(Timestamp::as_microsecond))
+            .bind(after)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = query.fetch_all(&mut *reader).await.map_err(from_sqlite)?;
+        reader.rollback().await.map_err(from_sqlite)?;
+        let event = |(id, tenant, position, place): (String, Option<String>, i64, String)| {
+            let tenant = tenant.and_then(|tenant| TenantId::new(tenant).ok());
+            let id = EventId::new(id).map_err(|error| unusable(&error))?;
+            Ok(CommittedEvent { id, tenant, position, place: Place::from_word(&place) })
+        };
+        rows.into_iter().map(event).collect()
+    }
+}
+
+fn unusable(error: &crate::InvalidText) -> StoreError {
+    let text = format!("a row of the outbox has no usable id: {error}");
+    StoreError::new(StoreErrorKind::Invalid, text).because(error.clone())
 }
 
 type Route = (Option<String>, String, Option<String>);
@@ -56,7 +95,7 @@ fn reaches(scope: &AuditScope, (exchange, key, target): &Route) -> bool {
 /// place where one waits; unless the event is its own, edited and sent in the place of another.
 const COMMITTED: &str = "
 WITH committed AS (
-    SELECT position, id,
+    SELECT position, id, group_id,
         iif(status = 'published' AND EXISTS (
             SELECT 1 FROM event_outbox AS again
             WHERE again.event_id = event_outbox.id AND (again.target_queue = ?3 OR again.target_queue IS NULL)
@@ -128,10 +167,7 @@ async fn elsewhere(
         .bind(scope.since.map(Timestamp::as_microsecond))
         .bind(i64::try_from(scope.list).unwrap_or(i64::MAX));
     let ids: Vec<String> = query.fetch_all(reader).await.map_err(from_sqlite)?;
-    ids.into_iter().map(EventId::new).collect::<Result<_, _>>().map_err(|error| {
-        StoreError::new(StoreErrorKind::Invalid, format!("a row of the outbox has no usable id: {error}"))
-            .because(error)
-    })
+    ids.into_iter().map(EventId::new).collect::<Result<_, _>>().map_err(|error| unusable(&error))
 }
 
 /// The text is made of constants and a number only.

@@ -5,7 +5,7 @@ use std::future::Future;
 use jiff::Timestamp;
 
 use super::{Store, StoreError};
-use crate::envelope::EventId;
+use crate::envelope::{EventId, TenantId};
 use crate::topology::{ConsumerName, ExchangeName, KeyTemplate, QueueName, Topology};
 
 /// Counts, each on its own, never as a remainder.
@@ -16,18 +16,17 @@ pub trait Audit: Store {
     /// The last position of this outbox.
     fn last_position(&self) -> impl Future<Output = Result<i64, StoreError>> + Send;
 
-    /// Events of this outbox that reach the consumer's queue, after a position, in order, for who finds them again elsewhere: its
-    /// inbox is in another database. Stores that have one outbox are never asked.
+    /// Events of this outbox that reach the consumer's queue, after a position, in order, for who finds them again elsewhere: in an
+    /// inbox of another database, or in the books.
     fn committed_to(
         &self,
-        _scope: &AuditScope,
-        _after: i64,
-        _limit: usize,
-    ) -> impl Future<Output = Result<Vec<CommittedEvent>, StoreError>> + Send {
-        std::future::ready(Ok(Vec::new()))
-    }
+        scope: &AuditScope,
+        after: i64,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<CommittedEvent>, StoreError>> + Send;
 
-    /// Where these events, of an outbox in another database, show here; in the same order.
+    /// Where these events, of an outbox that may be in another database, show here; in the same order. A store that has one outbox says
+    /// it with the events.
     fn places_of(
         &self,
         _scope: &AuditScope,
@@ -37,14 +36,16 @@ pub trait Audit: Store {
     }
 }
 
-/// An event of an outbox, and where it stands by the outbox alone.
+/// An event of an outbox, and where it stands by what is known there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommittedEvent {
     /// Which.
     pub id: EventId,
+    /// Whose.
+    pub tenant: Option<TenantId>,
     /// Its place in the order of the outbox.
     pub position: i64,
-    /// Dead, unpublished, or elsewhere.
+    /// Dead, unpublished, early, or elsewhere; held, where that is known with it.
     pub place: Place,
 }
 

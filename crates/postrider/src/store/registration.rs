@@ -25,6 +25,9 @@ pub struct Registration {
     /// The name that its marks in the inbox are made under, if it is not its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inbox: Option<ConsumerName>,
+    /// Where it is kept what it has applied.
+    #[serde(default, skip_serializing_if = "AppliedIn::is_usual")]
+    pub applied_in: AppliedIn,
     /// Its queue and what belongs to it.
     pub service: ServiceQueue,
     /// The topology it was started with: what leads there, and what does not.
@@ -37,6 +40,24 @@ pub struct Registration {
     /// For a push subscription: where it was made. Who finds it gone from there takes its queue's bindings away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<MadeIn>,
+}
+
+/// Where it is kept what a consumer has applied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AppliedIn {
+    /// In the inbox, as marks under its name.
+    #[default]
+    Inbox,
+    /// In the books of the ledger, as entries, which never forget. Who draws up its account asks them.
+    Books,
+}
+
+impl AppliedIn {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    fn is_usual(&self) -> bool {
+        *self == Self::Inbox
+    }
 }
 
 /// Where a push subscription was made.

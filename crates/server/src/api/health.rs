@@ -15,12 +15,13 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode};
 use postrider::store::TokenRole;
 use postrider::topology::QueueName;
+use postrider_ledger::intake::IntakeState;
 use serde::Serialize;
 
 use self::checkup::{Figures, Pings, StoreWord};
 use super::table::Tenants;
 use super::{Api, access};
-use crate::at_work::{Consuming, Relaying};
+use crate::at_work::{Consuming, Feeds, Relaying};
 
 /// Clocks further apart than this break schedules and the ends of tokens. Leases are by the database's clock alone.
 const SKEWED_MS: u64 = 60_000;
@@ -46,6 +47,9 @@ pub(super) struct Health {
     outbox_publisher: Publisher,
     relay: RelayHealth,
     consumers: ConsumerHealth,
+    /// Only where this process feeds the ledger; it is one of the consumers, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger: Option<LedgerHealth>,
 }
 
 /// This machine's clock beside the database's.
@@ -115,6 +119,16 @@ struct ConsumerHealth {
     queues_without_subscription: Option<Vec<QueueName>>,
 }
 
+/// The ledger of this process.
+#[derive(Debug, Serialize)]
+struct LedgerHealth {
+    /// `running`, `paused`, `tripped` (its books cannot be reached), `disconnected` (the broker gives it nothing), or `starting`.
+    status: &'static str,
+    posted: u64,
+    duplicates: u64,
+    refused: u64,
+}
+
 /// `GET /v1/health/live`: the process answers. No dependency is checked, so an outage elsewhere restarts nothing.
 pub(super) async fn live() -> Json<serde_json::Value> {
     Json(serde_json::json!({ "status": "ok" }))
@@ -137,7 +151,8 @@ pub(super) async fn health(
     headers: HeaderMap,
 ) -> (StatusCode, Json<Health>) {
     let (pings, figures) = tokio::join!(api.checkup.pings(), api.checkup.figures());
-    let mut health = Health::of(pings, figures.as_ref(), &api.at_work.relay(), api.at_work.consumers());
+    let (relay, ledger) = (api.at_work.relay(), api.at_work.ledger());
+    let mut health = Health::of(pings, figures.as_ref(), &relay, api.at_work.consumers(), &ledger);
     if health.consumers.unsubscribed > 0 && may_know_names(&api, peer, &headers).await {
         health.consumers.queues_without_subscription = Some(api.at_work.without_subscription());
     }
@@ -154,7 +169,13 @@ async fn may_know_names(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> boo
 
 impl Health {
     /// Puts words to what was found.
-    fn of(pings: Pings, figures: Option<&Figures>, relay: &Relaying, consumers: Consuming) -> Self {
+    fn of(
+        pings: Pings,
+        figures: Option<&Figures>,
+        relay: &Relaying,
+        consumers: Consuming,
+        ledger: &Feeds,
+    ) -> Self {
         let word = |works| if works { "ok" } else { "unavailable" };
         let (store, migrations) = match pings.store {
             StoreWord::Ok => ("ok", "ok"),
@@ -165,11 +186,14 @@ impl Health {
         let clock = ClockHealth::of(figures);
         let outbox_publisher = Publisher::of(figures, relay);
         let consumers = ConsumerHealth::of(consumers);
+        let ledger = LedgerHealth::of(ledger);
+        let fed = ledger.as_ref().is_none_or(|ledger| ledger.status != "disconnected");
         let essential = pings.store == StoreWord::Ok && pings.broker;
         let well = redis != Some("degraded")
             && clock.status != "skewed"
             && !matches!(outbox_publisher.status, "behind" | "paused" | "partly unavailable")
-            && consumers.status == "ok";
+            && consumers.status == "ok"
+            && fed;
         let status = match (essential, well) {
             (false, _) => "unavailable",
             (true, false) => "degraded",
@@ -177,7 +201,7 @@ impl Health {
         };
         let relay = RelayHealth::of(relay);
         let broker = word(pings.broker);
-        Self { status, store, migrations, broker, redis, clock, outbox_publisher, relay, consumers }
+        Self { status, store, migrations, broker, redis, clock, outbox_publisher, relay, consumers, ledger }
     }
 }
 
@@ -250,6 +274,26 @@ impl ConsumerHealth {
         // Who is paused is so because somebody wanted it.
         let status = if tripped > 0 || unsubscribed > 0 { "degraded" } else { "ok" };
         Self { status, running, paused, tripped, unsubscribed, queues_without_subscription: None }
+    }
+}
+
+impl LedgerHealth {
+    fn of(ledger: &Feeds) -> Option<Self> {
+        let status = match ledger {
+            Feeds::Elsewhere => return None,
+            Feeds::Starting => {
+                return Some(Self { status: "starting", posted: 0, duplicates: 0, refused: 0 });
+            }
+            Feeds::Here(status) => status,
+        };
+        let word = match status.state() {
+            IntakeState::Running => "running",
+            IntakeState::Paused => "paused",
+            IntakeState::Tripped => "tripped",
+            IntakeState::Disconnected => "disconnected",
+        };
+        let (posted, duplicates, refused) = (status.posted(), status.duplicates(), status.refused());
+        Some(Self { status: word, posted, duplicates, refused })
     }
 }
 

@@ -2,10 +2,13 @@
 //!
 //! Amounts and the numbers of entries are texts. What the ledger refuses is a problem with the refusal's own code.
 
+mod dated;
 mod keeping;
 mod leaving;
+mod trying;
 mod writing;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::extract::{Extension, RawPathParams, Request, State};
@@ -14,12 +17,12 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::civil::Date;
+use postrider::Clock;
 use postrider::envelope::TenantId;
-use postrider_ledger::account::{Account, AccountCode};
+use postrider_ledger::account::Account;
 use postrider_ledger::books::Books;
 use postrider_ledger::refusal::Refusal;
 use postrider_ledger::report::{Row, Statement, TrialBalance};
-use postrider_ledger::statement::{Earlier, Movement, Movements};
 use postrider_ledger::verify::{Scope, Verification};
 use postrider_ledger::{Ledger, LedgerError, journal_event};
 use serde::{Deserialize, Serialize};
@@ -29,22 +32,32 @@ use super::Api;
 use super::access::Caller;
 use super::front::{Path, Query};
 use super::problem::{Code, Problem};
+use crate::config::Limits;
 
 /// The most rows of a list.
 const MOST: usize = 200;
+
+/// What some routes need beside the books.
+pub(crate) struct Means {
+    /// How large an event may be.
+    pub(crate) limits: Limits,
+    /// The key that signs checkpoints.
+    pub(crate) signing_key_file: PathBuf,
+    pub(crate) clock: Clock,
+}
 
 type Desk<B> = State<Arc<Ledger<B>>>;
 type Whose = Path<TenantId>;
 type Which = Path<(TenantId, u64)>;
 
 /// The routes.
-pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
+pub(crate) fn routes<B: Books>(ledger: Ledger<B>, means: Means) -> Router<Api> {
     Router::new()
         .route("/ledger", get(tenants::<B>))
         .route("/ledger/{tenant}", get(keeping::book::<B>).post(keeping::set_book::<B>))
         .route("/ledger/{tenant}/open", post(keeping::open::<B>))
         .route("/ledger/{tenant}/accounts", get(accounts::<B>).post(keeping::set_accounts::<B>))
-        .route("/ledger/{tenant}/accounts/{account}/statement", get(statement::<B>))
+        .route("/ledger/{tenant}/accounts/{account}/statement", get(dated::statement::<B>))
         .route("/ledger/{tenant}/entries", get(entries::<B>).post(writing::add::<B>))
         .route("/ledger/{tenant}/entries/{entry}", get(entry::<B>))
         .route("/ledger/{tenant}/entries/{entry}/reversals", post(writing::reverse::<B>))
@@ -57,7 +70,7 @@ pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
         .route("/ledger/{tenant}/rates", get(keeping::rates::<B>).post(keeping::set_rates::<B>))
         .route("/ledger/{tenant}/periods", get(keeping::periods::<B>).post(keeping::set_period::<B>))
         .route("/ledger/{tenant}/years/{year}/close", post(keeping::close_year::<B>))
-        .route("/ledger/{tenant}/checkpoints", get(leaving::checkpoints::<B>))
+        .route("/ledger/{tenant}/checkpoints", get(leaving::checkpoints::<B>).post(trying::checkpoint::<B>))
         .route("/ledger/{tenant}/export", get(leaving::export::<B>))
         .route("/ledger/{tenant}/import", post(writing::import::<B>))
         .route("/ledger/{tenant}/balances", get(balances::<B>))
@@ -65,6 +78,9 @@ pub(crate) fn routes<B: Books>(ledger: Ledger<B>) -> Router<Api> {
         .route("/ledger/{tenant}/balance-sheet", get(balance_sheet::<B>))
         .route("/ledger/{tenant}/income-statement", get(income_statement::<B>))
         .route("/ledger/{tenant}/verify", get(verified::<B>))
+        .route("/ledger/{tenant}/totals", get(dated::totals::<B>))
+        .route("/ledger/{tenant}/rules/check", post(trying::check_rules::<B>))
+        .layer(Extension(Arc::new(means)))
         .route_layer(from_fn(keep_to_own_books))
         .with_state(Arc::new(ledger))
 }
@@ -197,42 +213,6 @@ async fn income_statement<B: Books>(
     Query(FromTo { from, to }): Query<FromTo>,
 ) -> Result<Json<Statement>, Problem> {
     Ok(Json(ledger.income_statement(&tenant, from, to).await?))
-}
-
-/// So many of the newest movements, or of those before a place.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Newest {
-    before: Option<String>,
-    limit: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct StatementPage {
-    /// The oldest first.
-    movements: Vec<Movement>,
-    /// The `before` to ask with for earlier ones; nothing on the page that begins with the first.
-    next: Option<Earlier>,
-}
-
-async fn statement<B: Books>(
-    State(ledger): Desk<B>,
-    Path((tenant, account)): Path<(TenantId, AccountCode)>,
-    Query(Newest { before, limit }): Query<Newest>,
-) -> Result<Json<StatementPage>, Problem> {
-    let limit = limit.unwrap_or(MOST).clamp(1, MOST);
-    let before = before.map(|text| text.parse::<Earlier>()).transpose();
-    let before = before.map_err(|error| Problem::new(Code::InvalidRequest, format!("before is {error}")))?;
-    let found = ledger.statement(&tenant, &account, before.as_ref(), limit).await;
-    let Movements { movements, earlier } = found.map_err(|error| match error {
-        // Nobody sent anything that could be mended: there is no such page.
-        LedgerError::Refused(Refusal::UnknownAccount(_)) => {
-            let told = format!("{tenant} has no account {account}");
-            Problem::new(Code::NotFound, told).named("unknown_account")
-        }
-        error => error.into(),
-    })?;
-    Ok(Json(StatementPage { movements, next: earlier }))
 }
 
 #[derive(Deserialize)]

@@ -2,6 +2,8 @@
 //!
 //! Access is decided by this table and the OpenAPI document is made of it. A route that is not here is refused, whoever calls.
 
+mod books;
+
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -119,7 +121,12 @@ const LETTERS: &[&str] = &[
 ];
 
 /// All of them.
-pub(crate) const ROUTES: &[Route] = &[
+pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().chain(books::ROUTES)
+}
+
+/// All but the books.
+const ROUTES: &[Route] = &[
     get("/health", Viewer, "What works, part by part; 503 while something does not").open(),
     get("/health/live", Viewer, "Whether the process lives; no dependency is checked").open(),
     get("/health/ready", Viewer, "Whether events can be committed").open(),
@@ -266,107 +273,12 @@ pub(crate) const ROUTES: &[Route] = &[
         .gives("Migration"),
     post("/migrations/{name}/rollback", Admin, "Go back to both buses").takes("Step").gives("Migration"),
     post("/migrations/{name}/finish", Admin, "Remove the old bus").takes("Step").gives("Started"),
-    get("/ledger", Viewer, "Who keeps books").own().gives("Tenants"),
-    get("/ledger/{tenant}", Viewer, "The settings of a tenant's books").own().gives("Book"),
-    get("/ledger/{tenant}/accounts", Viewer, "The chart of accounts").own().gives("Accounts"),
-    get("/ledger/{tenant}/accounts/{account}/statement", Viewer, "The newest movements of an account")
-        .own()
-        .asks(&["before", "limit"])
-        .gives("Movements"),
-    get("/ledger/{tenant}/entries", Viewer, "Journal entries")
-        .own()
-        .asks(&["after", "limit"])
-        .gives("EntryPage"),
-    get("/ledger/{tenant}/entries/{entry}", Viewer, "One journal entry").own().gives("Entry"),
-    get("/ledger/{tenant}/entries/{entry}/proof", Viewer, "That an entry is in a signed checkpoint")
-        .own()
-        .gives("Proof"),
-    get("/ledger/{tenant}/balances", Viewer, "The balance of every account")
-        .own()
-        .asks(&["at"])
-        .gives("Balances"),
-    get("/ledger/{tenant}/trial-balance", Viewer, "Debits and credits of every account")
-        .own()
-        .asks(&["at"])
-        .gives("TrialBalance"),
-    get("/ledger/{tenant}/balance-sheet", Viewer, "What one has, owes and owns")
-        .own()
-        .asks(&["at"])
-        .gives("Statement"),
-    get("/ledger/{tenant}/income-statement", Viewer, "What came in and went out")
-        .own()
-        .asks(&["from", "to"])
-        .gives("Statement"),
-    get("/ledger/{tenant}/verify", Viewer, "Whether the books are as they were written")
-        .own()
-        .asks(&["after"])
-        .gives("Verified"),
-    get("/ledger/{tenant}/rules", Viewer, "The rules that make entries of events")
-        .own()
-        .asks(&["version"])
-        .gives("Rules"),
-    get("/ledger/{tenant}/rules/versions", Viewer, "Every version of the rules").own().gives("RulesVersions"),
-    get("/ledger/{tenant}/rates", Viewer, "What foreign amounts are worth").own().gives("Rates"),
-    get("/ledger/{tenant}/periods", Viewer, "Which days take entries").own().gives("Periods"),
-    get("/ledger/{tenant}/checkpoints", Viewer, "The signed roots of the chain").own().gives("Checkpoints"),
-    get("/ledger/{tenant}/export", Viewer, "The journal as csv, jsonl, hledger or beancount")
-        .own()
-        .asks(&["format"]),
-    post("/ledger/{tenant}", Admin, "Change the settings of a tenant's books")
-        .own()
-        .takes("NewBook")
-        .gives("Book"),
-    post("/ledger/{tenant}/open", Admin, "Open the books of a tenant").own().takes("Opening").gives("Book"),
-    post("/ledger/{tenant}/import", Operator, "Post history, as it was exported to csv or jsonl")
-        .own()
-        .takes("History")
-        .gives("Imported"),
-    post("/ledger/{tenant}/entries", Operator, "Post an entry by hand")
-        .own()
-        .takes("NewEntry")
-        .gives("Receipt"),
-    post("/ledger/{tenant}/entries/{entry}/reversals", Operator, "Reverse an entry")
-        .own()
-        .takes("AboutEntry")
-        .gives("Receipt"),
-    post(
-        "/ledger/{tenant}/entries/{entry}/corrections",
-        Operator,
-        "Reverse an entry, and post what it should have been",
-    )
-    .own()
-    .takes("NewCorrection")
-    .gives("Corrected"),
-    post("/ledger/{tenant}/entries/{entry}/settlements", Operator, "Settle a pending entry")
-        .own()
-        .takes("AboutEntry")
-        .gives("Receipt"),
-    post("/ledger/{tenant}/entries/{entry}/voids", Operator, "Void a pending entry")
-        .own()
-        .takes("AboutEntry")
-        .gives("Receipt"),
-    post("/ledger/{tenant}/accounts", Operator, "Add accounts, or rename, open and close them")
-        .own()
-        .takes("Accounts")
-        .gives("Accounts"),
-    post("/ledger/{tenant}/rates", Operator, "Add rates, or mend them").own().takes("Rates").gives("Rates"),
-    post("/ledger/{tenant}/rules", Admin, "Make these the next version of the rules")
-        .own()
-        .takes("NewRules")
-        .gives("Rules"),
-    post("/ledger/{tenant}/periods", Admin, "Open, close or lock a period")
-        .own()
-        .takes("NewPeriod")
-        .gives("Period"),
-    post("/ledger/{tenant}/years/{year}/close", Admin, "Carry a year's result to retained earnings")
-        .own()
-        .gives("Receipts"),
 ];
 
 /// The route of a method and a path as the router knows it, `/v1` included.
 pub(crate) fn find(method: &str, path: &str) -> Option<&'static Route> {
     static BY_NAME: LazyLock<HashMap<(&str, &str), &Route>> =
-        LazyLock::new(|| ROUTES.iter().map(|route| ((route.method, route.path), route)).collect());
+        LazyLock::new(|| routes().map(|route| ((route.method, route.path), route)).collect());
     let method = if method == "HEAD" { "GET" } else { method };
     BY_NAME.get(&(method, path.strip_prefix("/v1")?)).copied()
 }
@@ -378,14 +290,14 @@ mod tests {
     #[test]
     fn no_route_is_there_twice() {
         let mut seen = std::collections::HashSet::new();
-        for route in ROUTES {
+        for route in routes() {
             assert!(seen.insert((route.method, route.path)), "{} {}", route.method, route.path);
         }
     }
 
     #[test]
     fn what_gives_a_secret_says_which_member_it_is() {
-        for route in ROUTES {
+        for route in routes() {
             let gives = route.method == "POST" && matches!(route.answer, Some("Token" | "Secret"));
             assert_eq!(route.secret.is_some(), gives, "{} {}", route.method, route.path);
         }
@@ -393,7 +305,7 @@ mod tests {
 
     #[test]
     fn only_admins_make_what_opens_doors() {
-        for route in ROUTES.iter().filter(|route| route.path.starts_with("/tokens")) {
+        for route in routes().filter(|route| route.path.starts_with("/tokens")) {
             assert_eq!(route.role, Some(Admin), "{}", route.path);
         }
     }

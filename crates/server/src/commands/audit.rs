@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use postrider::audit::{self, Account, Source};
+use postrider::audit::{self, Account, Effects, Source};
 use postrider::broker::Broker;
-use postrider::store::Registration;
+use postrider::store::AppliedIn;
+use postrider_ledger::accounting::Entries;
 use serde::Serialize;
 
 use super::Context;
+use crate::config::Config;
+use crate::desk::consumers::known;
 use crate::exit::Exit;
 use crate::outboxes;
 use crate::output::table;
@@ -22,9 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(12);
 #[derive(Debug, Args)]
 #[command(
     after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
-    configuration; the events\nare those of every outbox, in whatever database, that were there when it began. Exit code 3 and the ids where the\n\
-    account does not hold. On RabbitMQ the management API tells what is with consumers, some seconds late, so an account\n\
-    that does not hold is drawn up again for twelve seconds, for the same events; more may be committed meanwhile."
+    configuration; the events\nare those of every outbox, in whatever database, that were there when it began. What the ledger has applied is\n\
+    counted from its books. Exit code 3 and the ids where the account does not hold. On RabbitMQ the management API tells\n\
+    what is with consumers, some seconds late, so an account that does not hold is drawn up again for twelve seconds, for\n\
+    the same events; more may be committed meanwhile."
 )]
 pub(crate) struct AuditArgs {}
 
@@ -70,7 +74,7 @@ async fn settled<S: WholeStore>(
     }
     let start = clock.monotonic();
     loop {
-        let report = report(store, &sources, broker, &config.own.consumers).await?;
+        let report = report(store, &sources, broker, config).await?;
         if report.holds || clock.since(start) > PATIENCE {
             return Ok(report);
         }
@@ -82,24 +86,20 @@ async fn report<S: WholeStore>(
     store: &S,
     sources: &[Source<S>],
     broker: &Arc<dyn Broker>,
-    configured: &[Registration],
+    config: &Config,
 ) -> anyhow::Result<Report> {
     let mut consumers = Vec::new();
-    for consumer in known(store.registrations().await?, configured) {
-        consumers.push(audit::account_of(store, sources, broker, &consumer).await?);
+    let tenant = config.settings.ledger.tenant()?;
+    let books = Entries::new(store, tenant.as_ref());
+    for consumer in known(store, &config.own.consumers).await? {
+        let effects: Option<&dyn Effects> = match consumer.applied_in {
+            AppliedIn::Inbox => None,
+            AppliedIn::Books => Some(&books),
+        };
+        consumers.push(audit::account_of(store, sources, broker, &consumer, effects).await?);
     }
     let holds = consumers.iter().all(Account::holds);
     Ok(Report { consumers, holds })
-}
-
-/// Those that registered themselves, and those of the configuration that did not.
-fn known(mut registered: Vec<Registration>, configured: &[Registration]) -> Vec<Registration> {
-    for consumer in configured {
-        if !registered.iter().any(|other| other.name == consumer.name) {
-            registered.push(consumer.clone());
-        }
-    }
-    registered
 }
 
 impl Report {

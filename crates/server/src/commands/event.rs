@@ -44,7 +44,8 @@ impl OnStore for OfEvent<'_> {
             What::Erase(args) => return erase::run(args, &wired.store, self.context).await,
         };
         let broker = wired.broker.look().await.ok();
-        let traced = trace(&wired.store, broker.as_ref(), &id).await?;
+        let usual = self.context.config.settings.ledger.tenant()?;
+        let traced = trace(&wired.store, broker.as_ref(), &id, usual).await?;
         if let Some(broker) = broker {
             broker.close().await;
         }

@@ -3,6 +3,7 @@
 mod accounts;
 mod book;
 mod correct;
+mod dated;
 mod entries;
 mod ingest;
 mod keys;
@@ -79,8 +80,10 @@ enum What {
     BalanceSheet(reports::AtArgs),
     /// Income and expenses, before a year is closed
     IncomeStatement(reports::FromToArgs),
-    /// The movements of an account
-    Statement(reports::StatementArgs),
+    /// The movements of an account: the newest, or those of some days
+    Statement(dated::StatementArgs),
+    /// Debits and credits of every account, day by day
+    Totals(dated::TotalsArgs),
     /// Sign the entries since the last checkpoint
     Checkpoint(keys::CheckpointArgs),
     /// Prove that an entry is in a signed checkpoint
@@ -128,7 +131,8 @@ impl OnStore for Keep<'_> {
             What::TrialBalance(args) => reports::trial_balance(args, &desk).await,
             What::BalanceSheet(args) => reports::balance_sheet(args, &desk).await,
             What::IncomeStatement(args) => reports::income_statement(args, &desk).await,
-            What::Statement(args) => reports::statement(args, &desk).await,
+            What::Statement(args) => dated::statement(args, &desk).await,
+            What::Totals(args) => dated::totals(args, &desk).await,
             What::Checkpoint(args) => keys::checkpoint(&args, &desk).await,
             What::Proof(args) => keys::proof(&args, &desk).await,
             What::Verify(args) => verify::run(&args, &desk).await,

@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 use postrider::broker::Broker;
 use postrider::dedup::Accelerator;
 use postrider::runtime::{Running, Runtime, StartError};
+use postrider::store::AppliedIn;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::api_task::{ApiTask, Behind, Faces};
@@ -31,8 +32,10 @@ use self::push_task::PushTask;
 use self::signals::{Signal, Signals};
 use super::Context;
 use crate::api::metrics;
-use crate::at_work::Relaying;
+use crate::at_work::{Feeds, Relaying};
+use crate::config::ledger_consumer;
 use crate::exit::Exit;
+use crate::logging::say;
 use crate::old_buses;
 use crate::outboxes::{self, house, relay};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
@@ -136,6 +139,9 @@ impl OnStore for Serve<'_> {
         if self.runs(Role::Relay) {
             at_work.note_relay(Relaying::Starting);
         }
+        if self.runs(Role::Ledger) {
+            at_work.note_ledger(Feeds::Starting);
+        }
         if api.is_some() {
             gauges_task::start(&wired.store, &broker, context, &stop);
         }
@@ -159,12 +165,10 @@ impl OnStore for Serve<'_> {
                         at_work.note_relay(Relaying::Here(relay.clone()));
                     }
                     running = Some(started);
-                    feeding = ledger.take().map(|ledger| ledger.start(&broker, accelerator.as_ref(), &stop));
-                    let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
-                    eprintln!("serving {}", roles.collect::<Vec<_>>().join(", "));
-                    if let Some(dashboard) = api.as_ref().and_then(|api| api.dashboard.as_ref()) {
-                        eprintln!("dashboard at {dashboard}");
+                    if let Some(ledger) = ledger.take() {
+                        feeding = Some(ledger.start(&broker, accelerator.as_ref(), &at_work, &stop).await);
                     }
+                    self.say_serving(api.as_ref());
                 }
                 signal = signals.next() => match signal {
                     Signal::Reload => signals::reload(context, api.as_ref()),
@@ -173,7 +177,7 @@ impl OnStore for Serve<'_> {
             }
         }
         let drain = context.config.settings.shutdown.drain();
-        eprintln!("stopping: work in flight is finished, for at most {} ms", drain.as_millis());
+        say(&format!("stopping: work in flight is finished, for at most {} ms", drain.as_millis()));
         stop.cancel();
         let stopped = async {
             if let Some(api) = api {
@@ -192,11 +196,11 @@ impl OnStore for Serve<'_> {
         };
         tokio::select! {
             drained = stopped => {
-                eprintln!("{}", if drained { "stopped" } else { "stopped before everything was finished; it is done again" });
+                say(if drained { "stopped" } else { "stopped before everything was finished; it is done again" });
                 Ok(Exit::Ok)
             }
             () = signals.stop_again() => {
-                eprintln!("stopped at once; what was not finished is done again");
+                say("stopped at once; what was not finished is done again");
                 Ok(Exit::Interrupted)
             }
         }
@@ -209,6 +213,14 @@ impl Serve<'_> {
     fn listens_at(&self, faces: Faces) -> Option<SocketAddr> {
         let http = &self.context.config.settings.http;
         if faces.any() || self.args.listen.is_some() { Some(http.listen) } else { http.health_listen.0 }
+    }
+
+    fn say_serving(&self, api: Option<&ApiTask>) {
+        let roles = Role::ALL.iter().filter(|role| self.runs(**role)).map(Role::to_string);
+        say(&format!("serving {}", roles.collect::<Vec<_>>().join(", ")));
+        if let Some(dashboard) = api.and_then(|api| api.dashboard.as_ref()) {
+            say(&format!("dashboard at {dashboard}"));
+        }
     }
 
     fn runs(&self, role: Role) -> bool {
@@ -243,10 +255,14 @@ impl Serve<'_> {
             let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
                 .topology(topology)
                 .relay(relay)
+                .events_from(config.own.layout.exchange.clone())
                 .house(house(config))
                 .inbox_keeps(config.settings.inbox.keep());
             if let Some(accelerator) = accelerator {
                 runtime = runtime.accelerator(accelerator.clone());
+            }
+            if self.runs(Role::Ledger) {
+                runtime = runtime.beside(ledger_consumer()?, ledger_task::queue(config)?, AppliedIn::Books);
             }
             let further = outboxes::open(store, config, &self.context.clock)?.into_iter().skip(1);
             runtime = further.map(|outbox| outbox.further(config)).fold(runtime, Runtime::outbox);

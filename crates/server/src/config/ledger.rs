@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use postrider::InvalidText;
 use postrider::envelope::TenantId;
-use postrider::topology::{ExchangeName, Layout};
+use postrider::store::{AppliedIn, Registration};
+use postrider::topology::{ConsumerName, ExchangeName, Layout, ServiceQueue};
 use postrider_ledger::checkpoint::PublicKey;
 use serde::Deserialize;
 
 use super::outboxes::OutboxTable;
+use super::topology::OwnTopology;
+
+/// The consumer that the ledger is: listed, paused and accounted for under this name, which its dead letters have too.
+pub(crate) const CONSUMER: &str = "ledger";
 
 /// The financial ledger.
 #[derive(Debug, Clone, Deserialize)]
@@ -41,6 +46,39 @@ impl Ledger {
         (self.checkpoint_minutes > 0).then(|| Duration::from_mins(self.checkpoint_minutes.into()))
     }
 
+    /// Its queue's consumer, if it has a queue: among those of the configuration, so that it is known before it first starts. A consumer of
+    /// its name, or of its queue, would be taken for it.
+    pub(super) fn join(&self, own: &mut OwnTopology) -> Result<(), (&'static str, String)> {
+        let Some(service) = own.layout.services.iter().find(|service| self.takes_from(service)) else {
+            return Ok(());
+        };
+        let takes = |other: &&Registration| other.service.name() == service.name();
+        let named = |other: &&Registration| other.name.as_str() == CONSUMER;
+        if let Some(other) = own.consumers.iter().find(|other| takes(other) || named(other)) {
+            let problem = format!(
+                "the ledger is the consumer {CONSUMER}, of the queue {}; remove the [[consumer]] {}, or give it another name and queue",
+                service.name(),
+                other.name
+            );
+            return Err(("consumer", problem));
+        }
+        own.consumers.push(Registration {
+            name: consumer().map_err(|error| ("consumer", error.to_string()))?,
+            inbox: None,
+            applied_in: AppliedIn::Books,
+            service: service.clone(),
+            topology: own.layout.topology.clone(),
+            exchange: own.layout.exchange.clone(),
+            since: None,
+            push: None,
+        });
+        Ok(())
+    }
+
+    fn takes_from(&self, service: &ServiceQueue) -> bool {
+        !self.queue.is_empty() && service.name().as_str() == self.queue
+    }
+
     /// Whether everything it names is there. An error names the setting and what is wrong with it.
     pub(super) fn fits(&self, layout: &Layout, tables: &[OutboxTable]) -> Result<(), (&'static str, String)> {
         let declared = layout.services.iter().any(|service| service.name().as_str() == self.queue);
@@ -69,4 +107,9 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// The name of the ledger's consumer.
+pub(crate) fn consumer() -> Result<ConsumerName, InvalidText> {
+    ConsumerName::new(CONSUMER)
 }

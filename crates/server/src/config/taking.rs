@@ -212,6 +212,7 @@ mod tests {
         Registration {
             name: service.consumer_name().unwrap(),
             inbox: None,
+            applied_in: postrider::store::AppliedIn::Inbox,
             service,
             topology,
             exchange,

@@ -10,7 +10,7 @@ pub(crate) use render::to_toml;
 use std::collections::{BTreeMap, BTreeSet};
 
 use postrider::push::{BadSubscription, Source, Subscription};
-use postrider::store::Registration;
+use postrider::store::{AppliedIn, Registration};
 use postrider::topology::{
     BindingKey, ConsumerName, Exchange, ExchangeKind, ExchangeName, Layout, Preset, Queue, QueueName,
     QueuePolicy, Topology, VhostName,
@@ -98,7 +98,16 @@ impl OwnTopology {
             let service = layout.services.iter().find(|service| *service.name() == queue)?.clone();
             let (topology, exchange) = (layout.topology.clone(), layout.exchange.clone());
             let inbox = settings.consumer.iter().find(|consumer| consumer.name == name)?.inbox.clone();
-            Some(Registration { name, inbox, service, topology, exchange, since: None, push: None })
+            Some(Registration {
+                name,
+                inbox,
+                applied_in: AppliedIn::Inbox,
+                service,
+                topology,
+                exchange,
+                since: None,
+                push: None,
+            })
         };
         let consumers = consumers(settings, &layout)?.into_iter().filter_map(registration).collect();
         Ok(Self { layout, consumers })

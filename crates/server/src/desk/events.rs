@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use postrider::envelope::TenantId;
 use postrider::push::Attempt;
 use postrider::store::{
-    LetterStatus, OutboxStatus, OutboxStep, Registration, Registrations, RowView, StoreError, Trace, Traces,
+    LetterStatus, OutboxStatus, OutboxStep, Registration, Registrations, RowView, StoreError, Trace,
 };
 use postrider::topology::{ConsumerName, RoutingKey};
 use postrider::{Broker, EventId};
 use serde::Serialize;
 
-use super::{Answer, StoreDesk};
+use super::{Answer, StoreDesk, journal};
 use crate::wiring::WholeStore;
 
 /// Attempts at one endpoint that a timeline has.
@@ -85,6 +86,8 @@ impl<S: WholeStore> Events for StoreDesk<S> {
         if outbox.choice.table.is_some() {
             known.outbox = row.iter().map(step).collect();
         }
+        let tenant = whose(row.as_ref(), &known, self.config.settings.ledger.tenant().ok().flatten());
+        journal::add_entry(&self.store, tenant.as_ref(), id, &mut known).await?;
         let Some(traced) = follow(&self.store, Some(&self.broker), id, known).await? else { return Ok(None) };
         let mut attempts = Vec::new();
         let stored = self.store.subscriptions().await?.into_iter().map(|stored| stored.subscription.name);
@@ -102,6 +105,13 @@ impl<S: WholeStore> Events for StoreDesk<S> {
     }
 }
 
+/// Whose event it is, as the ledger has it: events that name nobody are the usual tenant's.
+fn whose(row: Option<&RowView>, known: &Trace, usual: Option<TenantId>) -> Option<TenantId> {
+    let of_letters = || known.dead_letters.iter().find_map(|letter| letter.tenant.clone());
+    let named = row.and_then(|row| row.group_id.clone()).or_else(of_letters);
+    named.and_then(|tenant| TenantId::new(tenant).ok()).or(usual)
+}
+
 /// An event's own row in an outbox beside the default one.
 fn step(row: &RowView) -> OutboxStep {
     OutboxStep {
@@ -116,13 +126,17 @@ fn step(row: &RowView) -> OutboxStep {
     }
 }
 
-/// Where an event went, as far as the store and the broker know; nothing if it never was here.
-pub(crate) async fn trace<S: Traces + Registrations>(
+/// Where an event went, as far as the store and the broker know; nothing if it never was here. `usual` is whose events are those that
+/// name nobody.
+pub(crate) async fn trace<S: WholeStore>(
     store: &S,
     broker: Option<&Arc<dyn Broker>>,
     id: &EventId,
+    usual: Option<TenantId>,
 ) -> Result<Option<Traced>, StoreError> {
-    let known = store.trace(id).await?;
+    let mut known = store.trace(id).await?;
+    let row = store.find(id).await?;
+    journal::add_entry(store, whose(row.as_ref(), &known, usual).as_ref(), id, &mut known).await?;
     follow(store, broker, id, known).await
 }
 

@@ -1,8 +1,11 @@
 //! The books of the ledger, as people read them.
 
 use async_trait::async_trait;
+use postrider::EventId;
 use postrider::envelope::TenantId;
+use postrider::store::{AppliedIn, AppliedStep, Registrations, StoreError, Trace};
 use postrider_ledger::LedgerError;
+use postrider_ledger::books::Books;
 use postrider_ledger::chart::Chart;
 use postrider_ledger::entry::Sealed;
 use postrider_ledger::refusal::Refusal;
@@ -51,6 +54,27 @@ impl<S: WholeStore> Journal for StoreDesk<S> {
         let found = self.ledger.verify(tenant, scope).await?;
         found.ok_or_else(|| unknown(tenant).into())
     }
+}
+
+/// Adds to what is known of an event that it is an entry, for the consumer that keeps books: it has no mark in an inbox.
+pub(crate) async fn add_entry<S: Books + Registrations>(
+    store: &S,
+    tenant: Option<&TenantId>,
+    id: &EventId,
+    trace: &mut Trace,
+) -> Result<(), StoreError> {
+    let Some(tenant) = tenant else { return Ok(()) };
+    let registered = store.registrations().await?;
+    let Some(keeper) = registered.into_iter().find(|one| one.applied_in == AppliedIn::Books) else {
+        return Ok(());
+    };
+    let Some(known) = store.posted(tenant, std::slice::from_ref(id)).await?.pop() else { return Ok(()) };
+    let entries = store.entries(tenant, known.receipt.entry - 1, 1).await?;
+    let consumer = keeper.name.to_string();
+    trace
+        .applied
+        .extend(entries.iter().map(|entry| AppliedStep { consumer: consumer.clone(), at: entry.posted_at }));
+    Ok(())
 }
 
 fn unknown(tenant: &TenantId) -> LedgerError {

@@ -7,15 +7,15 @@ use super::networked::servers;
 use super::process::{Folder, Serving};
 
 /// A running API over the books of two tenants, and a bearer for each kind of caller.
-struct Desk {
-    folder: Folder,
+pub(super) struct Desk {
+    pub(super) folder: Folder,
     serving: Serving,
     _servers: Option<(TestDatabase, TestVhost)>,
 }
 
 impl Desk {
     /// One on each store.
-    async fn both() -> [Self; 2] {
+    pub(super) async fn both() -> [Self; 2] {
         let (folder, database, vhost) = servers().await;
         folder.run(&["db", "migrate"]).assert(0, "applied");
         [Self::in_folder(Folder::new(), None), Self::in_folder(folder, Some((database, vhost)))]
@@ -31,27 +31,27 @@ impl Desk {
         Self { folder, serving, _servers: servers }
     }
 
-    fn token(&self, role: &str, tenant: Option<&str>) -> String {
+    pub(super) fn token(&self, role: &str, tenant: Option<&str>) -> String {
         let tenant = tenant.map_or_else(Vec::new, |tenant| vec!["--tenant", tenant]);
         let args = [&["token", "create", "--role", role], tenant.as_slice()].concat();
         format!("Bearer {}", self.folder.run(&args).assert(0, "prt_").out.trim())
     }
 
-    fn call(&self, method: &str, path: &str, bearer: &str, body: &Value) -> (u16, Value) {
+    pub(super) fn call(&self, method: &str, path: &str, bearer: &str, body: &Value) -> (u16, Value) {
         let headers: &[(&str, &str)] = if bearer.is_empty() { &[] } else { &[("authorization", bearer)] };
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let (status, _, answer) = self.serving.http(method, &format!("/v1/ledger{path}"), headers, &body);
         (status, serde_json::from_str(&answer).unwrap_or(Value::Null))
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub(super) fn get(&self, path: &str) -> Value {
         let (status, answer) = self.call("GET", path, "", &Value::Null);
         assert_eq!(status, 200, "{path}: {answer}");
         answer
     }
 }
 
-fn entry(id: &str, amount: &str) -> Value {
+pub(super) fn entry(id: &str, amount: &str) -> Value {
     json!({ "id": id, "effectiveOn": "2026-03-01", "description": "rent", "lines": [
         { "account": "fees", "side": "debit", "amount": amount, "currency": "EUR" },
         { "account": "bank", "side": "credit", "amount": amount, "currency": "EUR" },

@@ -16,7 +16,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::process::{Folder, Serving};
 
-const CONFIG: &str = r#"
+pub(super) const CONFIG: &str = r#"
 [topology]
 preset = "fis"
 [ledger]
@@ -35,7 +35,7 @@ name = "journal"
 bind = ["fis.domain.exchange:fis.journal.*"]
 "#;
 /// A generous limit for what a test waits for.
-const LIMIT: Duration = Duration::from_mins(2);
+pub(super) const LIMIT: Duration = Duration::from_mins(2);
 
 /// The journal events that came out: the entry, by the id of the event. So many are waited for.
 pub(super) async fn journal(broker: &RabbitMq, count: usize) -> BTreeMap<String, (String, String)> {
@@ -59,15 +59,15 @@ pub(super) async fn journal(broker: &RabbitMq, count: usize) -> BTreeMap<String,
 }
 
 /// Servers with the books of these tenants, and a broker to publish by as others do.
-struct Stage {
-    folder: Folder,
-    broker: RabbitMq,
+pub(super) struct Stage {
+    pub(super) folder: Folder,
+    pub(super) broker: RabbitMq,
     database: TestDatabase,
     _vhost: TestVhost,
 }
 
 impl Stage {
-    async fn new(tenants: &[&str]) -> Self {
+    pub(super) async fn new(tenants: &[&str]) -> Self {
         let servers = shared().unwrap();
         let (database, vhost) = (servers.database().await.unwrap(), servers.vhost().await.unwrap());
         let folder = Folder::new()
@@ -130,7 +130,7 @@ fn metric(serving: &Serving, name: &str) -> u64 {
     of_it.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-fn wait_for(serving: &Serving, name: &str, least: u64) {
+pub(super) fn wait_for(serving: &Serving, name: &str, least: u64) {
     let clock = Clock::system();
     let start = clock.monotonic();
     while metric(serving, name) < least {

@@ -20,6 +20,8 @@ mod http;
 mod idempotency;
 mod ledger;
 mod ledger_care;
+mod ledger_consumer;
+mod ledger_dated;
 mod ledger_http;
 mod ledger_proof;
 mod ledger_serve;

@@ -65,3 +65,37 @@ async fn a_reload_changes_limits_and_endpoints_while_everything_runs() {
     assert!(!told.contains("push"), "what was only moved has not changed: {told}");
     assert_eq!(publish(&serving), 403);
 }
+
+/// A collector of logs reads every line, also those that are said before anything is logged and after.
+#[test]
+fn with_the_log_in_json_every_line_is() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[log]\nformat = 'json'\n");
+    let mut serving = folder.start(&["serve", "--listen", "127.0.0.1:0"]);
+    serving.wait_for("\"message\":\"serving ");
+    serving.signal(Signal::HUP);
+    serving.wait_for("reloaded");
+    folder.write("postrider.toml", "[log]\nformat = 'json'\n[http]\nlisten = 'nowhere'\n");
+    serving.signal(Signal::HUP);
+    serving.wait_for("not reloaded");
+    serving.signal(Signal::TERM);
+    let (code, said) = serving.ended();
+    assert_eq!(code, 0, "{said:#?}");
+    let lines: Vec<serde_json::Value> = said
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    for line in &lines {
+        let time = line["timestamp"].as_str().unwrap_or_default();
+        assert!(line["level"].is_string() && line["message"].is_string() && time.ends_with('Z'), "{line}");
+    }
+    let told: Vec<_> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+    for begin in ["using ", "listening on http://", "serving ", "dashboard at ", "stopping: ", "stopped"] {
+        assert!(told.iter().any(|message| message.starts_with(begin)), "{begin}: {told:#?}");
+    }
+    // One that cannot start says so in the same form.
+    folder.write("postrider.toml", "[log]\nformat = 'json'\n[ledger]\n");
+    let failed = folder.run(&["serve", "--roles", "ledger"]);
+    let last: serde_json::Value = serde_json::from_str(failed.err.lines().last().unwrap()).unwrap();
+    assert_eq!((failed.code, &last["level"]), (2, &serde_json::json!("ERROR")), "{last}");
+}

@@ -15,7 +15,7 @@ use postrider::redis::{RedisCache, RedisConfig};
 use postrider::registry::Registry;
 use postrider::runtime::{Running, Runtime};
 use postrider::settlement::RetryPolicy;
-use postrider::store::Registration;
+use postrider::store::{AppliedIn, Registration};
 use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, ServiceQueue, Topology};
 use postrider::{Broker, Clock, Failure, Incoming};
 
@@ -57,6 +57,7 @@ pub fn registrations() -> Result<Vec<Registration>> {
         Ok(Registration {
             name,
             inbox: None,
+            applied_in: AppliedIn::Inbox,
             service,
             topology: topology.clone(),
             exchange: exchange.clone(),

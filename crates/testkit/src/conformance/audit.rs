@@ -1,6 +1,7 @@
 //! What every audit must do: count each term on its own, so that `committed = applied + dead + unpublished + held + elsewhere`
 //! proves something.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use postrider::broker::{Headers, Message, Properties};
 use postrider::envelope::OrderingKey;
 use postrider::store::{
     Admission, Arrival, Audit, AuditScope, Backend, ConsumerCount, DeadLetter, Held as _, HeldEvent,
-    HeldState, OutboxRow, PublishResult,
+    HeldState, OutboxRow, Place, PublishResult,
 };
 use postrider::topology::{
     ConsumerName, Exchange, ExchangeKind, ExchangeName, QueueName, RoutingKey, Topology,
@@ -17,6 +18,9 @@ use postrider::{Event, Payload};
 
 use super::broker::{exchange, key, pattern, queue, queues};
 use super::store::{Desk, StoreFixture, free, id, keyed};
+
+/// Events that are read at a time.
+const PAGE: usize = 5;
 
 /// `orders` wants `shop.order.*` of the exchange `shop`; `mail` wants everything.
 fn topology() -> Topology {
@@ -42,13 +46,39 @@ pub(super) fn scope() -> AuditScope {
     }
 }
 
-/// Counts, and expects the account to balance.
+/// How each event is found again where what became of it is kept apart from it: page by page, the first place of both.
+async fn apart<S: Audit>(store: &S, scope: &AuditScope) -> BTreeMap<Place, u64> {
+    let (mut found, mut after) = (BTreeMap::new(), i64::MIN);
+    loop {
+        let page = store.committed_to(scope, after, PAGE).await.unwrap();
+        let Some(last) = page.last() else { return found };
+        assert!(last.position > after && page.len() <= PAGE);
+        after = last.position;
+        let ids: Vec<_> = page.iter().map(|event| event.id.clone()).collect();
+        let places = store.places_of(scope, &ids).await.unwrap();
+        for (event, place) in page.iter().zip(places) {
+            *found.entry(place.min(event.place)).or_default() += 1;
+        }
+    }
+}
+
+/// Counts, at once and page by page, and expects the account to balance.
 pub(super) async fn count<S: Audit>(store: &S, scope: &AuditScope) -> ConsumerCount {
     let count = store.count(scope).await.unwrap();
     let ConsumerCount { committed, applied, dead, unpublished, held, elsewhere, early, elsewhere_ids } =
         &count;
     assert_eq!(*committed, applied + dead + unpublished + held + elsewhere, "{count:?}");
     assert_eq!(elsewhere_ids.len() as u64, (*elsewhere - early).min(scope.list as u64));
+    let apart = apart(store, scope).await;
+    let at = |place| apart.get(&place).copied().unwrap_or(0);
+    assert_eq!(
+        (at(Place::Applied), at(Place::Dead), at(Place::Unpublished)),
+        (*applied, *dead, *unpublished)
+    );
+    assert_eq!(
+        (at(Place::Held), at(Place::Early), at(Place::Elsewhere)),
+        (*held, *early, *elsewhere - early)
+    );
     count
 }
 

@@ -12,7 +12,8 @@ use postrider::operation::{
 };
 use postrider::settlement::RetryPolicy;
 use postrider::store::{
-    Admission, Archive, Arrival, Backend, EventFilter, HouseRules, OutboxRow, Registration, RowFilter,
+    Admission, AppliedIn, Archive, Arrival, Backend, EventFilter, HouseRules, OutboxRow, Registration,
+    RowFilter,
 };
 use postrider::store::{
     Housekeeping as _, Inbox as _, InboxMemory as _, Operations as _, OutboxDesk as _, Registrations as _,
@@ -82,6 +83,7 @@ fn consumer() -> Registration {
     Registration {
         name: ConsumerName::new("order-consumer").unwrap(),
         inbox: None,
+        applied_in: AppliedIn::Inbox,
         service,
         topology,
         exchange: shop,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use postrider::settlement::RetryPolicy;
-use postrider::store::{MadeIn, Registration, Registrations};
+use postrider::store::{AppliedIn, MadeIn, Registration, Registrations};
 use postrider::topology::{ConsumerName, ExchangeKind, QueueKind, ServiceQueue, Topology};
 
 use super::broker::exchange;
@@ -22,6 +22,7 @@ fn registration(name: &str, queue: &str) -> Registration {
     Registration {
         name,
         inbox: None,
+        applied_in: AppliedIn::Inbox,
         service,
         topology,
         exchange: shop,

@@ -10,7 +10,7 @@ use postrider::registry::Registry;
 use postrider::relay::RelayConfig;
 use postrider::runtime::{Running, Runtime};
 use postrider::settlement::RetryPolicy;
-use postrider::store::Registration;
+use postrider::store::{AppliedIn, Registration};
 use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, ServiceQueue, Topology};
 use postrider::{Broker, Clock, Event, Failure};
 use rustix::process::{Signal, getpid, kill_process};
@@ -72,6 +72,7 @@ pub fn registrations() -> Result<Vec<Registration>> {
         Ok(Registration {
             name,
             inbox: None,
+            applied_in: AppliedIn::Inbox,
             service: service(consumer)?,
             topology: topology.clone(),
             exchange,

@@ -22,7 +22,7 @@ fn figures() -> Figures {
 }
 
 fn told(pings: Pings, figures: &Figures, consumers: Consuming) -> Value {
-    let health = Health::of(pings, Some(figures), &Relaying::Elsewhere, consumers);
+    let health = Health::of(pings, Some(figures), &Relaying::Elsewhere, consumers, &Feeds::Elsewhere);
     serde_json::to_value(health).unwrap()
 }
 
@@ -69,4 +69,20 @@ fn of_several_outboxes_it_says_how_many_do_not_keep_up_and_how_many_are_away() {
     let publisher = &body["outbox_publisher"];
     assert_eq!(publisher["outboxes"], json!({"count": 3, "behind": 1, "unavailable": 1}));
     assert_eq!((&publisher["status"], &body["status"]), (&json!("partly unavailable"), &json!("degraded")));
+}
+
+#[test]
+fn the_ledger_is_a_part_where_it_runs_and_degrades_while_the_broker_gives_it_nothing() {
+    let told = |ledger: &Feeds| {
+        let health = Health::of(WELL, Some(&figures()), &Relaying::Elsewhere, Consuming::default(), ledger);
+        serde_json::to_value(health).unwrap()
+    };
+    assert_eq!(told(&Feeds::Elsewhere).get("ledger"), None);
+    let nothing = json!({"status": "starting", "posted": 0, "duplicates": 0, "refused": 0});
+    assert_eq!(
+        (&told(&Feeds::Starting)["ledger"], &told(&Feeds::Starting)["status"]),
+        (&nothing, &json!("ok"))
+    );
+    let body = told(&Feeds::Here(std::sync::Arc::default()));
+    assert_eq!((&body["ledger"]["status"], &body["status"]), (&json!("disconnected"), &json!("degraded")));
 }

@@ -177,12 +177,12 @@ pub(super) async fn rules_versions<B: Books>(
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(deny_unknown_fields)]
 struct NewRules {
     /// TOML, as `postrider ledger rules set` takes it.
     document: String,
-    /// Check them, and change nothing.
-    #[serde(default)]
+    /// Check them, and change nothing. Under the other name for who wrote it before.
+    #[serde(default, alias = "dryRun")]
     dry_run: bool,
 }
 

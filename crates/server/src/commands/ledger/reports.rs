@@ -1,11 +1,10 @@
-//! `postrider ledger balance`, `trial-balance`, `balance-sheet`, `income-statement`, `statement`.
+//! `postrider ledger balance`, `trial-balance`, `balance-sheet`, `income-statement`.
 
 use clap::Args;
 use jiff::civil::Date;
 use postrider_ledger::account::AccountCode;
 use postrider_ledger::books::Books;
 use postrider_ledger::report::{Row, Statement};
-use postrider_ledger::statement::Earlier;
 
 use super::Desk;
 use crate::exit::Exit;
@@ -40,22 +39,10 @@ pub(crate) struct BalanceArgs {
     at: Option<Date>,
 }
 
-/// Of which account.
-#[derive(Debug, Args)]
-pub(crate) struct StatementArgs {
-    /// Its code
-    account: AccountCode,
-    /// The newest movements, so many at most
-    #[arg(long, default_value_t = 100)]
-    limit: usize,
-    /// Those before a place that an earlier call has named
-    #[arg(long, value_name = "PLACE")]
-    before: Option<Earlier>,
-}
+pub(super) const HEADER: [&str; 7] =
+    ["ACCOUNT", "TYPE", "CURRENCY", "DEBITS", "CREDITS", "BALANCE", "IN BASE"];
 
-const HEADER: [&str; 7] = ["ACCOUNT", "TYPE", "CURRENCY", "DEBITS", "CREDITS", "BALANCE", "IN BASE"];
-
-fn cells(row: &Row) -> Vec<String> {
+pub(super) fn cells(row: &Row) -> Vec<String> {
     let (account, kind, currency) =
         (row.account.to_string(), row.kind.as_str().to_owned(), row.currency.to_string());
     vec![
@@ -140,30 +127,4 @@ fn for_people(statement: &Statement) -> String {
         vec![(*name).to_owned(), String::new(), base.to_string(), String::new(), sum.clone()]
     });
     table(&["ACCOUNT", "TYPE", "CURRENCY", "BALANCE", "IN BASE"], rows.chain(sums))
-}
-
-pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let tenant = desk.tenant().await?;
-    let found =
-        desk.ledger.statement(&tenant, &args.account, args.before.as_ref(), args.limit.max(1)).await?;
-    desk.context.output.rows(
-        &["ENTRY", "DAY", "DESCRIPTION", "SIDE", "AMOUNT", "CURRENCY", "BALANCE"],
-        &found.movements,
-        |row| {
-            let (day, side) = (row.effective_on.to_string(), row.side.as_str().to_owned());
-            vec![
-                row.entry.clone(),
-                day,
-                row.description.clone(),
-                side,
-                row.amount.clone(),
-                row.currency.to_string(),
-                row.balance.clone(),
-            ]
-        },
-    )?;
-    if let Some(earlier) = found.earlier {
-        desk.context.output.note(&format!("there are earlier ones: --before {earlier}"));
-    }
-    Ok(Exit::Ok)
 }

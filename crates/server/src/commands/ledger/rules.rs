@@ -4,16 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use postrider_ledger::books::{Books, Head, RulesVersion};
-use postrider_ledger::chain::Hash;
-use postrider_ledger::journal_event;
-use postrider_ledger::pipeline::{self, Answer, Standing};
+use postrider_ledger::books::{Books, RulesVersion};
 use postrider_ledger::rules::Rules;
 use serde_json::{Value, json};
 
 use super::reading::Reading;
 use super::{Desk, ingest};
 use crate::exit::{Exit, absent, usage};
+use crate::rules_trial;
 
 /// What to do with rules.
 #[derive(Debug, Args)]
@@ -133,32 +131,15 @@ async fn try_on<B: Books>(
     let chart = desk.ledger.books().read_chart(&tenant).await?;
     let mut chart = chart.with_context(|| format!("{tenant} keeps no books here; open them first"))?;
     chart.rules = rules;
-    let base = chart.book.base_currency;
     let (mut rows, mut refused): (Vec<Value>, usize) = (Vec::new(), 0);
     let (_, input) = Reading::open(events, desk.context)?;
     for line in ingest::lines(input) {
         let (number, line) = line?;
         let row = match ingest::read(&line, desk.context) {
-            Err(why) => json!({"line": number, "refused": "malformed", "why": why}),
-            Ok(envelope) => {
-                let (opened, head) =
-                    (std::collections::HashSet::new(), Head { number: 0, hash: Hash::ZERO, version: 0 });
-                let standing = Standing { chart: &chart, head, opened: &opened, known: &[], referred: &[] };
-                let arrivals = [pipeline::Arrival::event(envelope)];
-                let outcome = pipeline::run(&tenant, &arrivals, &standing, desk.context.clock.now());
-                match (outcome.answers.first(), outcome.page.entries.first()) {
-                    (Some(Answer::Refused(refusal)), _) => {
-                        json!({"line": number, "refused": refusal.code(), "why": refusal.to_string()})
-                    }
-                    (_, Some(entry)) => {
-                        let shown = journal_event::payload(entry, base);
-                        json!({"line": number, "rule": shown["rule"], "effectiveOn": shown["effectiveOn"],
-                            "description": shown["description"], "lines": shown["lines"]})
-                    }
-                    _ => continue,
-                }
-            }
+            Err(why) => Some(rules_trial::refused(number, "malformed", &why)),
+            Ok(envelope) => rules_trial::tried(&tenant, &chart, envelope, number, desk.context.clock.now()),
         };
+        let Some(row) = row else { continue };
         refused += usize::from(row["refused"].is_string());
         rows.push(row);
     }

@@ -26,6 +26,7 @@ use crate::config::{Config, Http, Live, Tls};
 use crate::dashboard::Dashboard;
 use crate::desk::StoreDesk;
 use crate::desk::pulse::Pulse;
+use crate::logging::say;
 use crate::outboxes;
 use crate::pull_desks::PullDesks;
 use crate::push_desk::PushDesk;
@@ -140,7 +141,7 @@ impl ApiTask {
         } else {
             tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
         };
-        eprintln!("listening on {scheme}://{listens_at}");
+        say(&format!("listening on {scheme}://{listens_at}"));
         Ok(Self { task, api, certified, dashboard, at_work })
     }
 
@@ -179,7 +180,12 @@ fn routes<S: WholeStore>(
     };
     let completed = config.settings.progress.completed.clone();
     let jobs = progress::routes(store.clone(), completed, wiring::job_view(config)?);
-    let books = ledger::routes(wiring::ledger(&store, config, &clock)?);
+    let means = ledger::Means {
+        limits: config.settings.limits,
+        signing_key_file: config.settings.ledger.signing_key_file.clone(),
+        clock: clock.clone(),
+    };
+    let books = ledger::routes(wiring::ledger(&store, config, &clock)?, means);
     let (broker, accelerator) = (Arc::clone(broker), accelerator.cloned());
     let (noted, ended) = (at_work.clone(), stop.clone());
     let desks = PullDesks::new(store, broker, accelerator, live.clone(), clock, noted, ended);

@@ -11,7 +11,6 @@ use postrider::store::{Registration, StoreFigures};
 use postrider::topology::ServiceQueue;
 use tokio_util::sync::CancellationToken;
 
-use super::ledger_task;
 use crate::commands::Context;
 use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
@@ -34,7 +33,6 @@ pub(super) fn start<S: WholeStore>(
         broker: broker.clone(),
         clock: context.clock.clone(),
         configured: context.config.own.consumers.clone(),
-        ledger: ledger_task::queue(&context.config).ok(),
         outboxes,
         with_letters: BTreeSet::new(),
     };
@@ -46,8 +44,6 @@ struct Gauges<S> {
     broker: Arc<dyn Broker>,
     clock: Clock,
     configured: Vec<Registration>,
-    /// What feeds the ledger, which is no consumer of the store's and has nobody else to tell how far behind it is.
-    ledger: Option<ServiceQueue>,
     outboxes: Vec<OpenOutbox<S>>,
     /// Queues that had open dead letters: they are shown as 0 when they have none any more.
     with_letters: BTreeSet<String>,
@@ -105,9 +101,6 @@ impl<S: WholeStore> Gauges<S> {
         consumers.extend(self.configured.iter().filter(|other| !known.contains(&other.name)).cloned());
         for consumer in consumers {
             self.read_queue(consumer.name.to_string(), &consumer.service).await;
-        }
-        if let Some(service) = &self.ledger {
-            self.read_queue(ledger_task::NAME.to_owned(), service).await;
         }
     }
 

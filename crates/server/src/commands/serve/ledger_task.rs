@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::consumer::{note_store, obey};
 use postrider::dedup::Accelerator;
 use postrider::envelope::TenantId;
 use postrider::envelope::wire::Identity;
@@ -20,21 +21,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::checkpoint_task::Signing;
+use crate::at_work::{AtWork, Feeds};
 use crate::commands::Context;
-use crate::config::Config;
+use crate::config::{Config, ledger_consumer};
 use crate::exit::usage;
 use crate::wiring::{self, WholeStore};
 
-/// The name under which dead letters say who refused them.
-pub(super) const NAME: &str = "ledger";
 /// What the seed's document says, where a queue says nothing.
 const PREFETCH: u16 = 250;
 const SUBSCRIPTIONS: u16 = 10;
 /// The pause after a subscription ended.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often it looks whether somebody paused it, as every consumer does.
+const OBEYS: Duration = Duration::from_secs(1);
 
 /// A ledger that is ready to be fed.
 pub(super) struct LedgerTask<S> {
+    store: S,
     ledger: Ledger<S>,
     signing: Option<Signing<S>>,
     service: ServiceQueue,
@@ -69,7 +72,8 @@ impl<S: WholeStore> LedgerTask<S> {
             consuming: config.own.layout.consuming.get(service.name()).copied().unwrap_or_default(),
             tenant: settings.tenant()?,
             tenants_at_once: settings.tenants_at_once,
-            name: ConsumerName::new(NAME)?,
+            name: ledger_consumer()?,
+            store: store.clone(),
             signing: Signing::prepare(&ledger, context),
             ledger,
             service,
@@ -77,11 +81,12 @@ impl<S: WholeStore> LedgerTask<S> {
         })
     }
 
-    /// Takes events until `stop`. The queue has to be declared.
-    pub(super) fn start(
+    /// Takes events until `stop`. The queue has to be declared, and the consumer registered.
+    pub(super) async fn start(
         self,
         broker: &Arc<dyn Broker>,
         accelerator: Option<&Accelerator>,
+        at_work: &AtWork,
         stop: &CancellationToken,
     ) -> Feeding<S> {
         // What loads the database is not how many subscriptions there are but how many batches are posted at once.
@@ -109,7 +114,12 @@ impl<S: WholeStore> LedgerTask<S> {
             clock: self.clock,
             status: Arc::default(),
         });
+        at_work.note_ledger(Feeds::Here(intake.status.clone()));
+        at_work.note_consumer(&intake.name, intake.service.name(), intake.status.standing());
         let tasks = TaskTracker::new();
+        // Before the first delivery: one that was paused takes nothing.
+        let _answered = obey(&self.store, &intake.name, intake.status.standing()).await;
+        tasks.spawn(stop.clone().run_until_cancelled_owned(obeys(self.store, intake.clone())));
         for _ in 0..subscriptions {
             tasks.spawn(take(intake.clone(), stop.clone()));
         }
@@ -126,6 +136,16 @@ impl<S: WholeStore> Feeding<S> {
     pub(super) async fn finished(self) {
         self.sequencer.finish().await;
         self.tasks.wait().await;
+    }
+}
+
+/// Looks now and then whether somebody paused it, and whether the store answers at all.
+async fn obeys<S: WholeStore>(store: S, intake: Arc<Intake<S>>) {
+    let standing = intake.status.standing();
+    loop {
+        intake.clock.sleep(OBEYS).await;
+        let answered = obey(&store, &intake.name, standing).await;
+        note_store(&intake.name, standing, !answered);
     }
 }
 

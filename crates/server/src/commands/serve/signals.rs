@@ -5,6 +5,7 @@ use tokio::signal::unix::{Signal as Unix, SignalKind, signal};
 use super::ApiTask;
 use crate::commands::Context;
 use crate::config::Config;
+use crate::logging::say;
 
 /// What was asked.
 pub(super) enum Signal {
@@ -52,26 +53,28 @@ pub(super) fn reload(context: &Context, api: Option<&ApiTask>) {
     let new = match Config::load(&context.flags, &context.environment) {
         Ok(new) => new,
         Err(error) => {
-            eprintln!("not reloaded, everything stays as it is: {error}");
+            say(&format!("not reloaded, everything stays as it is: {error}"));
             return;
         }
     };
     if let Some(api) = api
         && let Err(error) = api.reload(&new.settings.http)
     {
-        eprintln!("not reloaded, everything stays as it is: {error:#}");
+        say(&format!("not reloaded, everything stays as it is: {error:#}"));
         return;
     }
     let level = new.settings.log.level.clone();
     if let Err(error) = context.logging.set_level(&level) {
-        eprintln!("log.level stays as it is: {error}");
+        say(&format!("log.level stays as it is: {error}"));
     }
     let (taken, waiting) = context.live.take_up(new);
     match taken.as_slice() {
-        [] => eprintln!("reloaded: log.level is {level}, and nothing that is in force at once has changed"),
-        taken => eprintln!("reloaded: log.level is {level}; in force now: {}", taken.join(", ")),
+        [] => {
+            say(&format!("reloaded: log.level is {level}, and nothing that is in force at once has changed"));
+        }
+        taken => say(&format!("reloaded: log.level is {level}; in force now: {}", taken.join(", "))),
     }
     if !waiting.is_empty() {
-        eprintln!("changed, and in use after a restart: {}", waiting.join(", "));
+        say(&format!("changed, and in use after a restart: {}", waiting.join(", ")));
     }
 }

@@ -1,0 +1,120 @@
+//! `postrider ledger statement` and `totals`: accounts over time.
+
+use clap::{Args, ValueEnum};
+use jiff::civil::Date;
+use postrider_ledger::account::AccountCode;
+use postrider_ledger::books::{Books, Days};
+use postrider_ledger::dated::{Held, Later, Span};
+use postrider_ledger::statement::{Earlier, Movement};
+
+use super::Desk;
+use super::reports::{HEADER, cells};
+use crate::exit::Exit;
+use crate::output::table;
+
+/// Of which account.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without a day it begins at the end: the newest movements, in the order of posting. With --from or --to it goes by the days that\n\
+    entries count for, and says what the account held before and after.\n\n\
+    Examples:\n  postrider ledger statement bank --limit 20\n  postrider ledger statement bank --from 2026-03-01 --to 2026-03-31"
+)]
+pub(crate) struct StatementArgs {
+    /// Its code
+    account: AccountCode,
+    /// So many movements at most
+    #[arg(long, default_value_t = 100)]
+    limit: usize,
+    /// Those before a place that an earlier call has named
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["from", "to", "after"])]
+    before: Option<Earlier>,
+    /// The first day [default: all]
+    #[arg(long, value_name = "DATE")]
+    from: Option<Date>,
+    /// The last day [default: now]
+    #[arg(long, value_name = "DATE")]
+    to: Option<Date>,
+    /// Those of the days after a place that an earlier call has named
+    #[arg(long, value_name = "PLACE")]
+    after: Option<Later>,
+}
+
+/// By what, and of which accounts and days.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "BALANCE is by how much the day let the account grow. Example:\n  postrider ledger totals --account receivable --from 2026-03-01 --to 2026-03-31"
+)]
+pub(crate) struct TotalsArgs {
+    /// One row for each of these, account and currency
+    #[arg(long, value_enum, default_value_t = By::Day)]
+    by: By,
+    /// This account and those below it [default: all]
+    #[arg(long, value_name = "ACCOUNT")]
+    account: Option<AccountCode>,
+    /// The first day [default: all]
+    #[arg(long, value_name = "DATE")]
+    from: Option<Date>,
+    /// The last day [default: now]
+    #[arg(long, value_name = "DATE")]
+    to: Option<Date>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum By {
+    /// A day
+    Day,
+}
+
+const MOVEMENTS: [&str; 7] = ["ENTRY", "DAY", "DESCRIPTION", "SIDE", "AMOUNT", "CURRENCY", "BALANCE"];
+
+pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let (tenant, limit) = (desk.tenant().await?, args.limit.max(1));
+    let StatementArgs { account, before, from, to, after, .. } = args;
+    if from.is_none() && to.is_none() && after.is_none() {
+        let found = desk.ledger.statement(&tenant, &account, before.as_ref(), limit).await?;
+        desk.context.output.rows(&MOVEMENTS, &found.movements, told)?;
+        if let Some(earlier) = found.earlier {
+            desk.context.output.note(&format!("there are earlier ones: --before {earlier}"));
+        }
+        return Ok(Exit::Ok);
+    }
+    let span = Span { from, to, after };
+    let found = desk.ledger.dated_statement(&tenant, &account, &span, limit).await?;
+    let held = |name: &str, all: &[Held]| -> Vec<Vec<String>> {
+        let row = |held: &Held| {
+            let mut row = vec![String::new(); MOVEMENTS.len()];
+            (row[2], row[5], row[6]) = (name.to_owned(), held.currency.to_string(), held.balance.clone());
+            row
+        };
+        all.iter().map(row).collect()
+    };
+    let rows = held("held before", &found.opening).into_iter();
+    let rows = rows.chain(found.movements.iter().map(told)).chain(held("held after", &found.closing));
+    desk.context.output.one(&found, &table(&MOVEMENTS, rows))?;
+    if let Some(later) = &found.next {
+        desk.context.output.note(&format!("there are later ones: --after {later}"));
+    }
+    Ok(Exit::Ok)
+}
+
+fn told(row: &Movement) -> Vec<String> {
+    let (day, side) = (row.effective_on.to_string(), row.side.as_str().to_owned());
+    vec![
+        row.entry.clone(),
+        day,
+        row.description.clone(),
+        side,
+        row.amount.clone(),
+        row.currency.to_string(),
+        row.balance.clone(),
+    ]
+}
+
+pub(super) async fn totals<B: Books>(args: TotalsArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let TotalsArgs { by: By::Day, account, from, to } = args;
+    let tenant = desk.tenant().await?;
+    let rows = desk.ledger.daily(&tenant, &Days { account, from, to }).await?;
+    let header = [&["DAY"], HEADER.as_slice()].concat();
+    desk.context.output.rows(&header, &rows, |day| [vec![day.day.to_string()], cells(&day.row)].concat())?;
+    Ok(Exit::Ok)
+}
