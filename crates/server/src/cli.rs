@@ -147,7 +147,7 @@ mod tests {
 
     /// Commands without `--dry-run`, each because it changes nothing that stays: it reads, or runs until it is stopped, or, `push test`
     /// and `migration compare`, does for once what it is asked to try.
-    const CHANGE_NOTHING: [&str; 66] = [
+    const CHANGE_NOTHING: [&str; 67] = [
         "audit",
         "bench",
         "consumers held",
@@ -187,6 +187,7 @@ mod tests {
         "ledger rules ls",
         "ledger rules show",
         "ledger statement",
+        "ledger totals",
         "ledger trial-balance",
         "ledger verify",
         "migration compare",

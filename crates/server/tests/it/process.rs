@@ -82,7 +82,9 @@ impl Folder {
         let args = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
         let mut serving = self.start(&args);
         let line = serving.wait_for("listening on http://");
-        serving.address = line.rsplit('/').next().map(str::to_owned).unwrap();
+        // In a log of JSON the address has a quote behind it.
+        let address = line.split("://").nth(1).unwrap();
+        serving.address = address.split('"').next().unwrap().to_owned();
         serving
     }
 }
