@@ -84,7 +84,7 @@ impl Folder {
         let line = serving.wait_for("listening on http://");
         // In a log of JSON the address has a quote behind it.
         let address = line.split("://").nth(1).unwrap();
-        serving.address = address.split('"').next().unwrap().to_owned();
+        serving.address = address.split('"').next().map(str::to_owned).unwrap();
         serving
     }
 }
