@@ -114,26 +114,3 @@ fn who_asks_first_gets_what_there_is_without_waiting() {
     let given = ask(&serving, "POST", PATH, &json!({})).1;
     assert_eq!(given["deliveries"][0]["id"], "early", "{given}");
 }
-
-/// On RabbitMQ what a worker has in hand is in no queue; the embedded broker keeps it in its file.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_worker_has_in_hand_waits_in_the_account() {
-    let (networked, _database, _vhost) = servers().await;
-    networked.write("postrider.toml", CONFIG);
-    networked.run(&["db", "migrate", "--quiet"]).assert(0, "");
-    let embedded = Folder::new();
-    embedded.write("postrider.toml", CONFIG);
-    for folder in [networked, embedded] {
-        let mut serving = folder.serve(&[]);
-        serving.wait_for("serving");
-        publish(&serving, "in-hand");
-        let (_, _, token) = lease(&serving, 600_000);
-        let account = || folder.run(&["audit", "--json"]).assert(0, "").json()["consumers"][0].clone();
-        let waiting = json!({"name": "jobs", "committed": 1, "applied": 0, "waiting": 1, "dead": 0});
-        // RabbitMQ's statistics are late, and an event from right after its queue was bound is asked for once it shows somewhere.
-        until(|| account() == waiting).await;
-        let acked = ask(&serving, "POST", &format!("{PATH}:ack"), &json!({"leases": [token]}));
-        assert_eq!(acked.0, 200);
-        assert_eq!((&account()["applied"], &account()["waiting"]), (&json!(1), &json!(0)));
-    }
-}
