@@ -23,7 +23,7 @@ use crate::output::table;
       scripts/bench                        with servers of its own for the occasion\n  \
       scripts/bench --quick                a coarse answer within three minutes\n  \
       postrider bench --only relay,delay   on the servers of the configuration\n  \
-      postrider bench --json --svg bench.svg"
+      postrider bench --json --svg bench.svg --markdown bench.md"
 )]
 pub(crate) struct BenchArgs {
     /// Measure these parts alone
@@ -59,6 +59,9 @@ pub(crate) struct BenchArgs {
     /// Write the figures as a picture too
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write the figures as a Markdown table too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
 }
 
 impl BenchArgs {
@@ -86,6 +89,9 @@ impl BenchArgs {
     }
 }
 
+/// Of the table.
+const COLUMNS: [&str; 7] = ["FIGURE", "ON", "RATIO", "TARGET", "MEASURED", "RAW", "ROUNDS"];
+
 /// What is printed.
 #[derive(Serialize)]
 struct Report {
@@ -98,29 +104,40 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
         return Err(usage("--events, --rounds and --rate must be at least 1"));
     }
     let mut figures = Vec::new();
+    let measured = measure(&args, context, &mut figures).await;
+    // What was measured before something failed took long enough to be told.
+    if figures.is_empty() {
+        measured?;
+        return Ok(Exit::Ok);
+    }
+    for (file, text) in [(&args.svg, chart(&figures)), (&args.markdown, markdown(&figures))] {
+        if let Some(file) = file {
+            std::fs::write(file, text)
+                .map_err(|why| usage(format!("{} cannot be written: {why}", file.display())))?;
+        }
+    }
+    let text = table(&COLUMNS, figures.iter().map(row));
+    context.output.one(&Report { figures }, &text)?;
+    measured?;
+    Ok(Exit::Ok)
+}
+
+async fn measure(args: &BenchArgs, context: &Context, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
     if let Backends::Networked { database, broker } = &context.config.backends {
         let mut servers = Servers::open(context, database, broker).await?;
-        let measured = on_servers(&mut servers, &args, &mut figures).await;
+        let measured = on_servers(&mut servers, args, figures).await;
         servers.remove().await?;
         measured?;
         // Of the embedded default, what compares with nothing on servers.
-        on_embedded(&[Part::Embedded], &args, context, &mut figures).await?;
+        on_embedded(&[Part::Embedded], args, context, figures).await
     } else {
         if let Some(part) = args.only.iter().find(|part| !Embedded::PARTS.contains(part)) {
             return Err(usage(format!(
                 "{part:?} is measured on servers; set DATABASE_URL and RABBITMQ_URL, or use scripts/bench"
             )));
         }
-        on_embedded(&Embedded::PARTS, &args, context, &mut figures).await?;
+        on_embedded(&Embedded::PARTS, args, context, figures).await
     }
-    if let Some(file) = &args.svg {
-        std::fs::write(file, chart(&figures))
-            .map_err(|why| usage(format!("{} cannot be written: {why}", file.display())))?;
-    }
-    let text =
-        table(&["FIGURE", "ON", "RATIO", "TARGET", "MEASURED", "RAW", "ROUNDS"], figures.iter().map(row));
-    context.output.one(&Report { figures }, &text)?;
-    Ok(Exit::Ok)
 }
 
 async fn on_servers(
@@ -186,4 +203,31 @@ fn row(figure: &Figure) -> Vec<String> {
         value(figure.raw),
         rounds,
     ]
+}
+
+/// The same table as it stands in `docs/figures.md`.
+fn markdown(figures: &[Figure]) -> String {
+    let line = |cells: &[String]| {
+        format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+    };
+    let head = line(&COLUMNS.map(str::to_lowercase));
+    let rows = figures.iter().map(|figure| line(&row(figure)));
+    format!("{head}{}|\n{}", "|---".repeat(COLUMNS.len()), rows.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_markdown_table_has_a_line_for_each_figure_and_a_bar_in_a_name_breaks_none() {
+        let figure = |name: &str| Figure::median(name, "embedded", "/s", vec![(30.0, 40.0)]).unwrap();
+        let text = markdown(&[figure("relay").aims_at(0.8), figure("a | b")]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "| figure | on | ratio | target | measured | raw | rounds |");
+        assert_eq!(lines[1], "|---|---|---|---|---|---|---|");
+        assert_eq!(lines[2], "| relay | embedded | 0.75 | ≥ 0.8 missed | 30.0 /s | 40.0 /s |  |");
+        assert!(lines[3].starts_with("| a \\| b | embedded |"), "{text}");
+        assert_eq!(lines.len(), 4);
+    }
 }
