@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use postrider::push::{Answer, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
+use postrider::push::{Answer, Attempt, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
 use postrider::store::{LogEntry, MadeIn, Pause, Registration, StoreError, StoredSubscription};
 use postrider::topology::ConsumerName;
-use postrider::{Clock, Event, Incoming};
+use postrider::{Clock, Event, EventId, Incoming};
 use serde::{Deserialize, Serialize};
 
 use crate::at_work::AtWork;
@@ -148,6 +148,20 @@ impl<S: WholeStore> PushDesk<S> {
         let Some(found) = found else { return Err(DeskError::Unknown(name.clone())) };
         let secrets = self.store.signing_secrets(name).await?;
         Ok(Pushed { subscription: found.subscription, secrets })
+    }
+
+    /// How the last attempts at one went, the newest first; of one that was removed, too, for as long as they are kept.
+    pub(crate) async fn attempts(
+        &self,
+        name: &ConsumerName,
+        event: Option<&EventId>,
+        limit: u32,
+    ) -> Result<Vec<Attempt>, DeskError> {
+        let attempts = self.store.attempts(name, event, limit).await?;
+        if attempts.is_empty() {
+            self.find(name).await?;
+        }
+        Ok(attempts)
     }
 
     /// Checks a new one: by itself, and beside everybody else who takes from queues.

@@ -72,7 +72,7 @@ async fn attempts<S: WholeStore>(
     Query(which): Query<Which>,
 ) -> Result<Json<Tried>, Problem> {
     let limit = which.limit.unwrap_or(MOST).min(MOST);
-    let attempts = desk.store.attempts(&name, which.event_id.as_ref(), limit).await?;
+    let attempts = desk.attempts(&name, which.event_id.as_ref(), limit).await?;
     Ok(Json(Tried { attempts }))
 }
 

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use postrider::envelope::OrderingKey;
-use postrider::store::{Held, Registrations};
+use postrider::store::Registrations;
 use postrider::topology::ConsumerName;
 
 use super::Context;
@@ -122,8 +122,16 @@ async fn list<S: WholeStore>(wired: &Wired<S>, context: &Context) -> anyhow::Res
     Ok(Exit::Ok)
 }
 
-async fn held<S: Held>(store: &S, name: Option<&ConsumerName>, context: &Context) -> anyhow::Result<Exit> {
+async fn held<S: WholeStore>(
+    store: &S,
+    name: Option<&ConsumerName>,
+    context: &Context,
+) -> anyhow::Result<Exit> {
     let keys = store.held_keys(name, LISTED).await?;
+    // A name that nobody knows any more may still hold keys.
+    if let Some(name) = name.filter(|_| keys.is_empty()) {
+        expect_known(store, name, context).await?;
+    }
     let header = ["CONSUMER", "ORDERING KEY", "STATE", "EVENTS", "HEAD", "ATTEMPT", "DUE", "ERROR"];
     context.output.rows(&header, &keys, |key| {
         let due = if is_parked(key) { "when released".to_owned() } else { key.due_at.to_string() };
@@ -140,6 +148,9 @@ async fn held<S: Held>(store: &S, name: Option<&ConsumerName>, context: &Context
     })?;
     if keys.len() == LISTED {
         context.output.note(&format!("only the {LISTED} keys that were held first are listed"));
+    }
+    if keys.is_empty() {
+        context.output.note("no key is held");
     }
     Ok(Exit::Ok)
 }

@@ -11,9 +11,9 @@ use postrider::store::{Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowPag
 use serde::Serialize;
 
 use super::Context;
-use crate::desk::outbox::{OutboxReport, Standing, standings};
+use crate::desk::outbox::{OutboxReport, Standing, dead, nothing_dead, standings};
 use crate::desk::write_down;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, absent, usage};
 use crate::outboxes;
 use crate::output::table;
 use crate::wiring::{OnStore, WholeStore, Wired};
@@ -164,18 +164,22 @@ impl OnStore for Outbox<'_> {
             }
             What::Show { id } => match store.find(&EventId::new(id)?).await? {
                 Some(row) => self.show(&row),
-                None => anyhow::bail!("no event {id} is in the outbox; an old one may be in the archive"),
+                None => Err(absent(format!(
+                    "no event {id} is in the outbox; an old one may be in the archive, and `postrider event trace {id}` says what else is known of it"
+                ))),
             },
             What::Unpark { key, id, reason, dry_run } => {
                 let target = target(key.as_deref(), id.as_deref())?;
-                let ids = if *dry_run {
-                    would_free(store, &target).await?
-                } else {
+                let mut ids = dead(store, &target).await?;
+                if ids.is_empty() {
+                    return Err(absent(nothing_dead(&target)));
+                }
+                if !*dry_run {
                     let entry = self.context.log_entry("outbox.unparked", asked.subject(&target), reason);
                     write_down(&wired.store, entry).await?;
-                    store.unpark(&target).await?
-                };
-                self.freed(&ids, *dry_run)
+                    ids = store.unpark(&target).await?.iter().map(ToString::to_string).collect();
+                }
+                self.freed(ids, *dry_run)
             }
             What::Replay(args) => replay::replay(args, &wired, &asked, self.context).await,
             What::Archive { dry_run } => {
@@ -202,18 +206,6 @@ fn target(key: Option<&str>, id: Option<&str>) -> anyhow::Result<Unpark> {
         (None, Some(id)) => Ok(Unpark::Event(EventId::new(id)?)),
         _ => Err(usage("name a key, or an event by --id")),
     }
-}
-
-async fn would_free<S: WholeStore>(store: &S, target: &Unpark) -> anyhow::Result<Vec<EventId>> {
-    let dead = |row: &RowView| row.status == OutboxStatus::Dead.as_str();
-    let rows = match target {
-        Unpark::Key(key) => {
-            let (status, key) = (Some(OutboxStatus::Dead), Some(key.clone()));
-            store.list(&RowFilter { status, key, ..RowFilter::default() }, 1000).await?.rows
-        }
-        Unpark::Event(id) => store.find(id).await?.into_iter().filter(dead).collect(),
-    };
-    Ok(rows.into_iter().map(|row| EventId::new(row.id)).collect::<Result<_, _>>()?)
 }
 
 impl Outbox<'_> {
@@ -291,12 +283,12 @@ impl Outbox<'_> {
         Ok(Exit::Ok)
     }
 
-    fn freed(&self, ids: &[EventId], dry_run: bool) -> anyhow::Result<Exit> {
-        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-        if ids.is_empty() {
-            self.context.output.note("nothing is dead there; nothing was changed");
+    fn freed(&self, ids: Vec<String>, dry_run: bool) -> anyhow::Result<Exit> {
+        let text = ids.join("\n");
+        self.context.output.one(&Freed { ids, dry_run }, &text)?;
+        if dry_run {
+            self.context.output.note("these would be tried again; nothing was changed");
         }
-        self.context.output.one(&Freed { ids: ids.clone(), dry_run }, &ids.join("\n"))?;
         Ok(Exit::Ok)
     }
 

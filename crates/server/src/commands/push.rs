@@ -362,7 +362,7 @@ async fn attempts<S: WholeStore>(
     limit: u32,
     context: &Context,
 ) -> anyhow::Result<Exit> {
-    let rows = desk.store.attempts(name, event, limit).await?;
+    let rows = desk.attempts(name, event, limit).await.map_err(told)?;
     let header = ["AT", "EVENT", "ATTEMPT", "STATUS", "MS", "ERROR", "ANSWER"];
     context.output.rows(&header, &rows, |row| {
         vec![

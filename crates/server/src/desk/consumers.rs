@@ -84,7 +84,12 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
     }
 
     async fn held(&self, name: Option<&ConsumerName>) -> Answer<Vec<HeldKey>> {
-        Ok(self.store.held_keys(name, LISTED).await?)
+        let keys = self.store.held_keys(name, LISTED).await?;
+        // A name that nobody knows any more may still hold keys.
+        if let Some(name) = name.filter(|_| keys.is_empty()) {
+            self.expect(name).await?;
+        }
+        Ok(keys)
     }
 
     async fn pause(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<bool> {
@@ -103,7 +108,10 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
 
     async fn release(&self, name: &ConsumerName, key: &OrderingKey, by: &str, reason: &str) -> Answer<()> {
         if self.store.release_key(name, key, by, reason).await? == 0 {
-            return Err(Problem::new(Code::NotFound, format!("{name} has no parked key {key}")));
+            return Err(Problem::new(
+                Code::NotFound,
+                format!("{name} has no parked key {key}; GET /v1/consumers/{name}/held lists those it holds"),
+            ));
         }
         Ok(())
     }
@@ -122,7 +130,10 @@ impl<S: WholeStore> StoreDesk<S> {
         if known.iter().any(|consumer| consumer.name == *name) {
             return Ok(());
         }
-        Err(Problem::new(Code::NotFound, format!("there is no consumer {name}")))
+        Err(Problem::new(
+            Code::NotFound,
+            format!("there is no consumer {name}; GET /v1/consumers lists them"),
+        ))
     }
 }
 

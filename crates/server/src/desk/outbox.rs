@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postrider::EventId;
 use postrider::store::{
-    self, Backlog, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, StoreError, StreamState, Unpark,
+    self, Backlog, OutboxDesk, OutboxStatus, ParkedKey, RowFilter, RowPage, RowView, StoreError, StreamState,
+    Unpark,
 };
 use serde::Serialize;
 
@@ -16,6 +17,8 @@ use crate::wiring::WholeStore;
 
 /// A database that does not answer within this is away.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Dead events of a key that are looked at.
+const LISTED: usize = 1000;
 /// An event that could have been published for so long means that nobody keeps up.
 const BEHIND: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
 
@@ -98,6 +101,35 @@ pub(crate) async fn standings<S: WholeStore>(
     futures_util::future::join_all(outboxes.iter().map(standing)).await
 }
 
+/// The dead events that would get new attempts, by their ids; none where nothing is parked there.
+pub(crate) async fn dead<S: OutboxDesk>(store: &S, target: &Unpark) -> Result<Vec<String>, StoreError> {
+    let dead = OutboxStatus::Dead;
+    let rows = match target {
+        Unpark::Key(key) => {
+            let filter = RowFilter { status: Some(dead), key: Some(key.clone()), ..RowFilter::default() };
+            store.list(&filter, LISTED).await?.rows
+        }
+        Unpark::Event(id) => {
+            store.find(id).await?.into_iter().filter(|row| row.status == dead.as_str()).collect()
+        }
+    };
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// That there is nothing to unpark, and where to look.
+pub(crate) fn nothing_dead(target: &Unpark) -> String {
+    match target {
+        Unpark::Key(key) => {
+            format!(
+                "no event of the key {key} is dead; `postrider outbox status` lists the keys that are parked"
+            )
+        }
+        Unpark::Event(id) => {
+            format!("no event {id} is dead; `postrider outbox ls --status dead` lists those that are")
+        }
+    }
+}
+
 /// Outboxes are named by label or table; the default one is meant where none is named, and a name that there is not is a problem.
 #[async_trait]
 pub(crate) trait Outbox {
@@ -109,7 +141,7 @@ pub(crate) trait Outbox {
     async fn rows(&self, outbox: Option<&str>, filter: &RowFilter, limit: usize) -> Answer<RowPage>;
     /// One event with its payload.
     async fn row(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<RowView>>;
-    /// Gives dead events new attempts.
+    /// Gives dead events new attempts. A problem, and nothing in the audit log, where none is dead.
     async fn unpark(
         &self,
         outbox: Option<&str>,
@@ -145,6 +177,9 @@ impl<S: WholeStore> Outbox for StoreDesk<S> {
         reason: Option<&str>,
     ) -> Answer<Vec<EventId>> {
         let named = self.named(outbox)?;
+        if dead(&named.store, target).await?.is_empty() {
+            return Err(Problem::new(Code::NotFound, nothing_dead(target)));
+        }
         self.record(by, "outbox.unparked", named.subject(target), reason).await?;
         Ok(named.store.unpark(target).await?)
     }

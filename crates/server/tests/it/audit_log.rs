@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::process::{Folder, Serving};
+use super::process::{Folder, PYTHON, Serving};
 use super::push::ask;
 
 fn entries(serving: &Serving) -> Vec<Value> {
@@ -103,7 +104,17 @@ fn what_is_done_at_the_keyboard_names_the_person() {
     folder
         .run(&["token", "revoke", made["id"].as_str().unwrap(), "--reason", "lost", "--yes"])
         .assert(0, "revoked");
-    folder.run(&["outbox", "unpark", "--id", "evt_1", "--reason", "mended"]);
+    for id in ["evt_1", "evt_2"] {
+        folder.run(&["publish", "a.b", "--data", "{}", "--id", id]).assert(0, "");
+    }
+    let give_up = "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); \
+        db.execute(\"UPDATE event_outbox SET status = 'dead', attempts = 10\"); db.commit()";
+    let gave_up = Command::new(PYTHON).args(["-c", give_up]).current_dir(folder.path()).status().unwrap();
+    assert!(gave_up.success());
+    let unpark = ["outbox", "unpark", "--id", "evt_1", "--reason", "mended"];
+    folder.run(&[&unpark[..], &["--dry-run"]].concat()).assert(0, "nothing was changed");
+    folder.run(&unpark).assert(0, "evt_1");
+    folder.run(&unpark).assert(1, "no event evt_1 is dead");
     let ledger = |words: &[&str]| folder.run(&[&["ledger", "--tenant", "acme"], words].concat());
     ledger(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
     ledger(&["book", "set", "--max-entries", "9"]).assert(0, "");
@@ -131,6 +142,12 @@ fn what_is_done_at_the_keyboard_names_the_person() {
         assert_eq!((&found["actor"], &found["reason"]), (&json!("cli:ada"), &reason), "{found}");
     }
     assert!(log.iter().all(|entry| entry["action"] != "ledger.periods"), "a dry run changes nothing");
+    let unparked = log.iter().filter(|entry| entry["action"] == "outbox.unparked").count();
+    assert_eq!(unparked, 1, "what is not there was not changed: {log:#?}");
+    let again = json!({ "id": "evt_2", "reason": "mended" });
+    let (status, freed) = ask(&serving, "POST", "/v1/outbox/unpark", &again);
+    assert_eq!((status, &freed["ids"]), (200, &json!(["evt_2"])), "{freed}");
+    assert_eq!(ask(&serving, "POST", "/v1/outbox/unpark", &again).0, 404);
 }
 
 #[test]

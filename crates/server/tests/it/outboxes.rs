@@ -123,9 +123,12 @@ fn over_http(serving: &Serving) {
     }
     let unpark = |outbox: &str| {
         let body = json!({"key": "shop.order/1", "outbox": outbox, "reason": "mended"}).to_string();
-        serving.http("POST", "/v1/outbox/unpark", &[("content-type", "application/json")], &body).0
+        serving.http("POST", "/v1/outbox/unpark", &[("content-type", "application/json")], &body)
     };
-    assert_eq!((unpark("eu"), unpark("us")), (200, 404));
+    let (nothing_dead, no_outbox) = (unpark("eu"), unpark("us"));
+    assert_eq!((nothing_dead.0, no_outbox.0), (404, 404));
+    assert!(nothing_dead.2.contains("no event of the key shop.order/1 is dead"), "{}", nothing_dead.2);
+    assert!(no_outbox.2.contains("event_outbox, fis_outbox, eu"), "{}", no_outbox.2);
 }
 
 #[test]
