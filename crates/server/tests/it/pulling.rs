@@ -114,3 +114,33 @@ fn who_asks_first_gets_what_there_is_without_waiting() {
     let given = ask(&serving, "POST", PATH, &json!({})).1;
     assert_eq!(given["deliveries"][0]["id"], "early", "{given}");
 }
+
+/// What a worker has in hand is in no queue of RabbitMQ: its statistics know of it, some seconds late.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_worker_has_in_hand_waits_in_the_account() {
+    let (folder, database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    folder.write("postrider.toml", CONFIG);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    // The first question makes the consumer. Its account asks for what is published from two seconds later on.
+    assert_eq!(ask(&serving, "POST", PATH, &json!({})).1["deliveries"], json!([]));
+    let begun = "SELECT count(*) FROM postrider.consumer WHERE name = 'jobs' AND (registration->>'since')::timestamptz < now()";
+    until(|| psql(&database.url, &["-c", begun]).1.trim() == "1").await;
+
+    publish(&serving, "in-hand");
+    let (id, _, token) = lease(&serving, 600_000);
+    assert_eq!(id, "in-hand");
+    let account = || {
+        let ran = folder.run(&["audit", "--json"]);
+        (ran.code, ran.json()["consumers"][0].clone())
+    };
+    let holds = |applied: u64, waiting: u64| {
+        (0, json!({"name": "jobs", "committed": 1, "applied": applied, "waiting": waiting, "dead": 0}))
+    };
+    until(|| account() == holds(0, 1)).await;
+    let acked = ask(&serving, "POST", &format!("{PATH}:ack"), &json!({"leases": [token]}));
+    assert_eq!(acked.0, 200);
+    until(|| account() == holds(1, 0)).await;
+}
