@@ -1,10 +1,11 @@
 //! From a queue into the books: delivery, sequencer, commit; then, and only then, the delivery is settled.
 //!
 //! Posted and known events are acked. A refused one is published to the queue's dead letters with the refusal's code and text, with
-//! confirm, and then acked; nothing of it is in the books, and a replay after the cause is mended posts it. A crash before the
+//! confirm, and then acked (one that fits through no broker is stored where dead letters are collected); nothing of it is in the books, and a replay after the cause is mended posts it. A crash before the
 //! commit leaves nothing, and the broker delivers again; after it, the books know the event. There is no inbox: the books are one
 //! that never forgets. Redis may stand in front of them ([`Sight`]) and spare them duplicates.
 
+mod bury;
 mod sight;
 mod status;
 
@@ -14,13 +15,11 @@ pub use status::{IntakeState, IntakeStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::broker::{
-    Broker, BrokerError, Delivery, Outgoing, Published, Receipt, Settler, Subscription, Verdict,
-};
-use postrider::dead_letter::{self, Death};
+use postrider::broker::{Broker, BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use postrider::dead_letter;
 use postrider::dedup::Sighting;
 use postrider::envelope::{TenantId, wire};
-use postrider::settlement::DeadReason;
+use postrider::store::DeadLetters;
 use postrider::topology::{ConsumerName, ServiceQueue};
 use postrider::{Clock, EventId, Inbox};
 use tokio::sync::mpsc;
@@ -71,7 +70,7 @@ struct Arrived {
     known: bool,
 }
 
-impl<B: Books + Inbox> Intake<B> {
+impl<B: Books + Inbox + DeadLetters> Intake<B> {
     /// Works until told to stop, then settles what is posted. The rest goes back to the queue. May run several times side by side,
     /// each with a subscription of its own; what they take is posted together. While it is paused, or its store is away, it has none.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
@@ -189,54 +188,6 @@ impl<B: Books + Inbox> Intake<B> {
             Some(Answer::Duplicate(_)) | None => self.status.count_duplicate(&self.name),
         };
         (delivery.receipt, verdict)
-    }
-
-    /// Makes a refused delivery a dead letter: published until confirmed, then acked.
-    async fn bury(
-        &self,
-        delivery: &Delivery,
-        event: Option<&EventId>,
-        refusal: &Refusal,
-        stop: &CancellationToken,
-    ) -> Verdict {
-        let reason = match refusal {
-            Refusal::Malformed(_) => DeadReason::Malformed,
-            Refusal::Conflict { .. } => DeadReason::Conflict,
-            _ => DeadReason::Rejected,
-        };
-        let death = Death {
-            consumer: &self.name,
-            reason,
-            error: &refusal.to_string(),
-            class: Some(refusal.code()),
-            status: None,
-            attempt: 1,
-            at: self.clock.now(),
-            event_id: event,
-        };
-        let letter = dead_letter::outgoing(delivery, &self.service, &death);
-        if self.publish(letter, stop).await {
-            self.status.count_refused(&self.name, reason, refusal)
-        } else {
-            Verdict::Requeue
-        }
-    }
-
-    /// False only when told to stop before the confirm.
-    async fn publish(&self, letter: Outgoing, stop: &CancellationToken) -> bool {
-        loop {
-            match self.broker.publish(vec![letter.clone()]).await.pop() {
-                Some(Published::Confirmed) => return true,
-                answer => {
-                    tracing::error!(intake = %self.name, to = %letter.routing_key, ?answer,
-                        "a refused event cannot be sent to the dead letters; it is kept and tried again");
-                }
-            }
-            tokio::select! {
-                () = stop.cancelled() => return false,
-                () = self.clock.sleep(PAUSE) => {}
-            }
-        }
     }
 }
 

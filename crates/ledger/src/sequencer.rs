@@ -71,6 +71,11 @@ impl<B: Books> Sequencer<B> {
         Self { shared: Arc::new(shared) }
     }
 
+    /// Where it posts.
+    pub fn books(&self) -> &B {
+        self.shared.ledger.books()
+    }
+
     /// Submits an arrival, and returns when its batch is committed.
     pub async fn submit(&self, tenant: &TenantId, arrival: Arrival) -> Result<Answer, NoAnswer> {
         let (answer, answered) = oneshot::channel();

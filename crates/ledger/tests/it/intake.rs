@@ -12,8 +12,10 @@ use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::rabbitmq::{RabbitMq, RabbitMqConfig};
 use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
+use postrider::store::DeadLetters;
 use postrider::topology::{
-    ConsumerName, Exchange, ExchangeKind, ExchangeName, ExchangePolicy, RoutingKey, ServiceQueue, Topology,
+    ConsumerName, Exchange, ExchangeKind, ExchangeName, ExchangePolicy, QueueName, RoutingKey, ServiceQueue,
+    Topology,
 };
 use postrider::{Clock, Inbox, dead_letter};
 use postrider_ledger::Ledger;
@@ -30,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 const TENANTS: usize = 5;
 const EVENTS: usize = 300;
+/// What every broker agrees to.
+const FRAME: usize = 128 << 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_of_the_embedded_broker_ends_up_in_the_books() {
@@ -38,6 +42,25 @@ async fn a_queue_of_the_embedded_broker_ends_up_in_the_books() {
     let store = Sqlite::open(config, Clock::system()).await.unwrap();
     let broker = EmbeddedBroker::open(store.clone(), Clock::system()).await.unwrap();
     plays(store, Arc::new(broker)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_leaves_the_embedded_broker_no_room_is_a_dead_letter() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::new(folder.path().join("books.db"));
+    let store = Sqlite::open(config, Clock::system()).await.unwrap();
+    let broker = EmbeddedBroker::open(store.clone(), Clock::system()).await.unwrap();
+    refuses_what_fills_a_frame(store, Arc::new(broker)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_leaves_rabbitmq_no_room_is_a_dead_letter() {
+    let servers = shared().unwrap();
+    let (database, vhost) = (servers.database().await.unwrap(), servers.vhost().await.unwrap());
+    let store = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
+    store.migrate().await.unwrap();
+    let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();
+    refuses_what_fills_a_frame(store, Arc::new(broker)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,25 +75,8 @@ async fn a_queue_of_rabbitmq_ends_up_in_the_books() {
 
 /// Each event is sent twice, every tenth has another payload the second time, every seventh is bad; and the intake is stopped and
 /// started again in the middle.
-async fn plays<B: Books + Inbox>(books: B, broker: Arc<dyn Broker>) {
-    let ledger = Ledger::new(books, Clock::system());
-    for tenant in 0..TENANTS {
-        let book = Book::new(TenantId::new(format!("t{tenant}")).unwrap(), Currency::new("EUR").unwrap());
-        ledger.open_books(&book, &chart(), ready::RULES).await.unwrap();
-    }
-    let mut service = ServiceQueue::new("fis.ingestion.queue", RetryPolicy::default()).unwrap();
-    service.identity = Identity::fis();
-    service = service.bind(&exchange(), "*.*.*").unwrap();
-    let events = Exchange {
-        name: exchange(),
-        kind: ExchangeKind::Topic,
-        alternate: None,
-        policy: ExchangePolicy::default(),
-    };
-    let topology =
-        Topology { exchanges: vec![events], queues: service.queues(), bindings: service.bindings.clone() };
-    broker.declare(&topology).await.unwrap();
-
+async fn plays<B: Books + Inbox + DeadLetters>(books: B, broker: Arc<dyn Broker>) {
+    let (ledger, service) = opened(books, &broker).await;
     let mut batch = Vec::new();
     for round in 0..2 {
         for n in 0..EVENTS {
@@ -98,17 +104,7 @@ async fn plays<B: Books + Inbox>(books: B, broker: Arc<dyn Broker>) {
     // The first life ends after a third of the deliveries, the second runs until the queue is empty and every letter came.
     for life in 0..2 {
         let stop = CancellationToken::new();
-        let intake = Arc::new(Intake {
-            sequencer: Sequencer::new(ledger.clone(), 4, stop.clone()),
-            broker: broker.clone(),
-            service: service.clone(),
-            name: ConsumerName::new("ledger").unwrap(),
-            tenant: None,
-            prefetch: 50,
-            sight: None,
-            clock: Clock::system(),
-            status: status.clone(),
-        });
+        let intake = intake(&ledger, &broker, &service, &status, &stop);
         let running = tokio::spawn(intake.clone().run(stop.clone()));
         let waiting = async {
             let is_done = async || letters.is_finished() && broker.depth(service.name()).await.unwrap() == 0;
@@ -140,6 +136,90 @@ async fn plays<B: Books + Inbox>(books: B, broker: Arc<dyn Broker>) {
     }
     assert_eq!(entries, good);
     broker.close().await;
+}
+
+/// An event that the rules refuse, with headers that leave no room in a frame for why: it is stored with all of them, and acked.
+async fn refuses_what_fills_a_frame<B: Books + Inbox + DeadLetters>(books: B, broker: Arc<dyn Broker>) {
+    let (ledger, service) = opened(books, &broker).await;
+    let mut full = message(0, "\"much\"");
+    // A queue that is not there tells what fits and takes nothing.
+    let nowhere = QueueName::new("nowhere").unwrap();
+    let mut filling = FRAME;
+    loop {
+        full.message.headers.insert("filling".to_owned(), "x".repeat(filling).into());
+        let probe = Outgoing::to_queue(&nowhere, full.message.clone());
+        if !matches!(&broker.publish(vec![probe]).await[..], [Published::Unfit(_)]) {
+            break;
+        }
+        filling -= 1;
+    }
+    assert_eq!(broker.publish(vec![full]).await, [Published::Confirmed]);
+
+    let (stop, status) = (CancellationToken::new(), Arc::<IntakeStatus>::default());
+    let intake = intake(&ledger, &broker, &service, &status, &stop);
+    let running = tokio::spawn(intake.clone().run(stop.clone()));
+    let waiting = async {
+        while status.refused() == 0 {
+            Clock::system().sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(2), waiting).await.expect("it is given up");
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    intake.sequencer.finish().await;
+
+    let letters = ledger.books().dead_letters(10).await.unwrap();
+    let [letter] = &letters[..] else { panic!("one letter: {letters:?}") };
+    assert_eq!(letter.event_id.as_ref().unwrap().as_str(), "evt_0");
+    assert_eq!((letter.reason.as_str(), letter.error_class.as_deref()), ("rejected", Some("rule_failed")));
+    assert_eq!(letter.queue, *service.name());
+    let kept = letter.headers.get("filling").and_then(|value| value.as_str()).map(str::len);
+    assert_eq!(kept, Some(filling), "nothing of what it came with is missing");
+    assert_eq!(broker.depth(service.name()).await.unwrap(), 0, "it is acked");
+    assert_eq!(broker.depth(&service.dead_letter_queue).await.unwrap(), 0);
+    broker.close().await;
+}
+
+/// Books for every tenant, and the queue that feeds them.
+async fn opened<B: Books + Inbox>(books: B, broker: &Arc<dyn Broker>) -> (Ledger<B>, ServiceQueue) {
+    let ledger = Ledger::new(books, Clock::system());
+    for tenant in 0..TENANTS {
+        let book = Book::new(TenantId::new(format!("t{tenant}")).unwrap(), Currency::new("EUR").unwrap());
+        ledger.open_books(&book, &chart(), ready::RULES).await.unwrap();
+    }
+    let mut service = ServiceQueue::new("fis.ingestion.queue", RetryPolicy::default()).unwrap();
+    service.identity = Identity::fis();
+    service = service.bind(&exchange(), "*.*.*").unwrap();
+    let events = Exchange {
+        name: exchange(),
+        kind: ExchangeKind::Topic,
+        alternate: None,
+        policy: ExchangePolicy::default(),
+    };
+    let topology =
+        Topology { exchanges: vec![events], queues: service.queues(), bindings: service.bindings.clone() };
+    broker.declare(&topology).await.unwrap();
+    (ledger, service)
+}
+
+fn intake<B: Books + Inbox + DeadLetters>(
+    ledger: &Ledger<B>,
+    broker: &Arc<dyn Broker>,
+    service: &ServiceQueue,
+    status: &Arc<IntakeStatus>,
+    stop: &CancellationToken,
+) -> Arc<Intake<B>> {
+    Arc::new(Intake {
+        sequencer: Sequencer::new(ledger.clone(), 4, stop.clone()),
+        broker: broker.clone(),
+        service: service.clone(),
+        name: ConsumerName::new("ledger").unwrap(),
+        tenant: None,
+        prefetch: 50,
+        sight: None,
+        clock: Clock::system(),
+        status: status.clone(),
+    })
 }
 
 /// An event as the seed's producers send it: identity in the body, the type in the routing key.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::arrived::Arrived;
 use super::settle::{Dying, KEPT_PAUSE, error_of};
-use crate::broker::{Delivery, Outgoing, Receipt};
+use crate::broker::Outgoing;
 use crate::dead_letter;
 use crate::settlement::{DeadReason, Outcome, Settlement};
 use crate::store::ConsumerStore;
@@ -44,10 +44,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let Err(why) = self.publish(&outgoing, stop).await? else { return Some(()) };
         tracing::warn!(consumer = %self.name, %why, event_id = arrived.event_id().map(AsRef::<str>::as_ref),
             "a dead letter does not fit through the broker; it is stored without it");
-        let Outgoing { exchange, routing_key, message } = outgoing;
-        let delivery =
-            Delivery { message, exchange, routing_key, redelivered: false, receipt: Receipt::void() };
-        let (_, letter) = dead_letter::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
+        let letter = dead_letter::uncarried(outgoing, &self.service, &self.clock);
         loop {
             let Err(error) = self.store.collect(vec![letter.clone()]).await else { return Some(()) };
             tracing::error!(consumer = %self.name, %error,

@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::header as mark;
-use crate::broker::{Delivery, HeaderValue, Headers, Message, Properties, Receipt};
+use crate::broker::{Delivery, HeaderValue, Headers, Message, Outgoing, Properties, Receipt};
+use crate::clock::Clock;
 use crate::envelope::wire::{self, header};
 use crate::settlement::DeadReason;
 use crate::store::DeadLetter;
@@ -149,6 +150,14 @@ pub(crate) fn letter(
     let Message { properties, headers, body } = delivery.message;
     (letter.properties, letter.headers, letter.body) = (properties, headers, body);
     (delivery.receipt, letter)
+}
+
+/// The dead letter that a collector would make of this one, for one that no broker can carry to it.
+pub fn uncarried(letter: Outgoing, service: &ServiceQueue, clock: &Clock) -> DeadLetter {
+    let Outgoing { exchange, routing_key, message } = letter;
+    let receipt = Receipt::void();
+    let delivery = Delivery { message, exchange, routing_key, redelivered: false, receipt };
+    self::letter(delivery, service, clock.now(), clock.new_id()).1
 }
 
 /// All but the message itself.

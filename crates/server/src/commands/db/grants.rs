@@ -78,6 +78,8 @@ const PARTS: [Part; 5] = [
             ("SELECT, INSERT", &["ledger_entry", "ledger_line", "ledger_checkpoint", "audit_log"]),
             ("SELECT, INSERT, UPDATE", &["claim", "consumer"]),
             ("SELECT", &["consumer_control"]),
+            // What it refuses and no broker can carry; to see whether it is there already is to read its key.
+            ("INSERT, SELECT (key)", &["dead_letter"]),
         ],
         outboxes: "SELECT, INSERT",
         functions: &["new_id()"],
