@@ -26,7 +26,7 @@ use crate::dated::Span;
 use crate::entry::{Line, Sealed};
 use crate::money::Currency;
 use crate::period::Period;
-use crate::statement::Earlier;
+use crate::statement::Place;
 use crate::stored::{EntryRow, LineRow};
 
 /// Entries read at a time where they are scanned.
@@ -159,7 +159,7 @@ pub trait Books: Outbox {
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        before: Option<&Earlier>,
+        before: Option<&Place>,
         limit: usize,
     ) -> impl Future<Output = Result<AccountLines, StoreError>> + Send;
 
@@ -192,7 +192,7 @@ pub trait Books: Outbox {
         to: Option<Date>,
     ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
 
-    /// Totals by day as they are kept, by account, currency and day: all, or those that are asked for.
+    /// Totals by day as they are kept, by day, account and currency: all, or those that are asked for.
     fn days(
         &self,
         tenant: &TenantId,
@@ -237,6 +237,16 @@ pub struct AccountLine {
     pub amount: i64,
     /// Of what.
     pub currency: Currency,
+}
+
+impl AccountLine {
+    /// By how much debits less credits grow with it.
+    pub(crate) fn change(&self) -> i64 {
+        match self.side {
+            Side::Debit => self.amount,
+            Side::Credit => -self.amount,
+        }
+    }
 }
 
 /// Lines of an account, the newest first, and what it held in the same moment.

@@ -10,14 +10,14 @@ use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use serde::{Serialize, Serializer};
 
-use crate::account::{AccountCode, Side};
+use crate::account::AccountCode;
 use crate::books::{Books, Days};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::money::Currency;
 use crate::refusal::Refusal;
 use crate::report::{self, Row};
-use crate::statement::{Movement, NoPlace};
+use crate::statement::{Movement, NoPlace, Place};
 
 /// What happened to an account on a day, in one currency: what was debited, credited, and by how much it grew.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -40,20 +40,16 @@ pub struct Span {
     pub after: Option<Later>,
 }
 
-/// A place in a dated statement, and what the account held there (debits less credits, in minor units). As text
-/// `2026-03-05/41.2,EUR:1500`: what comes after line 2 of entry 41. It is for whoever was given it to come back with.
+/// A place in a dated statement. As text `2026-03-05/41.2,EUR:1500`: what comes after line 2 of entry 41, which counts for that day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Later {
     pub(crate) day: Date,
-    pub(crate) entry: u64,
-    pub(crate) line: u16,
-    held: BTreeMap<Currency, i64>,
+    pub(crate) at: Place,
 }
 
 impl Display for Later {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}.{}", self.day, self.entry, self.line)?;
-        self.held.iter().try_for_each(|(currency, held)| write!(f, ",{currency}:{held}"))
+        write!(f, "{}/{}", self.day, self.at)
     }
 }
 
@@ -67,20 +63,46 @@ impl FromStr for Later {
     type Err = NoPlace;
 
     fn from_str(text: &str) -> Result<Self, NoPlace> {
-        let (day, rest) = text.split_once('/').ok_or(NoPlace)?;
-        let mut parts = rest.split(',');
-        let (entry, line) = parts.next().and_then(|place| place.split_once('.')).ok_or(NoPlace)?;
-        let held = |part: &str| {
-            let (currency, held) = part.split_once(':')?;
-            Some((Currency::new(currency).ok()?, held.parse().ok()?))
-        };
+        let (day, at) = text.split_once('/').ok_or(NoPlace)?;
+        Ok(Self { day: day.parse().map_err(|_| NoPlace)?, at: at.parse()? })
+    }
+}
+
+/// A place in the totals by day. As text `2026-03-05/EUR/receivable`: what comes after that row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AfterDay {
+    pub(crate) day: Date,
+    pub(crate) account: AccountCode,
+    pub(crate) currency: Currency,
+}
+
+impl Display for AfterDay {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.day, self.currency, self.account)
+    }
+}
+
+impl FromStr for AfterDay {
+    type Err = NoPlace;
+
+    fn from_str(text: &str) -> Result<Self, NoPlace> {
+        let mut parts = text.splitn(3, '/');
+        let mut part = || parts.next().ok_or(NoPlace);
         Ok(Self {
-            day: day.parse().map_err(|_| NoPlace)?,
-            entry: entry.parse().map_err(|_| NoPlace)?,
-            line: line.parse().map_err(|_| NoPlace)?,
-            held: parts.map(held).collect::<Option<_>>().ok_or(NoPlace)?,
+            day: part()?.parse().map_err(|_| NoPlace)?,
+            currency: Currency::new(part()?).map_err(|_| NoPlace)?,
+            account: AccountCode::new(part()?).map_err(|_| NoPlace)?,
         })
     }
+}
+
+/// Totals by day, or a page of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DayPage {
+    /// By day, account and currency.
+    pub rows: Vec<DayRow>,
+    /// The place to ask for more with; nothing on the last page.
+    pub next: Option<AfterDay>,
 }
 
 /// What an account held in one currency.
@@ -106,15 +128,21 @@ pub struct DatedStatement {
 }
 
 impl<B: Books> Ledger<B> {
-    /// What happened to accounts day by day, by day and account.
-    pub async fn daily(&self, tenant: &TenantId, which: &Days) -> Result<Vec<DayRow>, LedgerError> {
+    /// What happened to accounts day by day: so many of the totals that are asked for.
+    pub async fn daily(&self, tenant: &TenantId, which: &Days, limit: usize) -> Result<DayPage, LedgerError> {
         let chart = self.read_chart(tenant).await?;
-        let kept = self.books.days(tenant, which).await?;
+        // One more says whether there are later ones.
+        let which = Days { limit: Some(limit.saturating_add(1)), ..which.clone() };
+        let mut kept = self.books.days(tenant, &which).await?;
+        let has_more = kept.len() > limit;
+        kept.truncate(limit);
+        let next = kept.last().filter(|_| has_more).map(|(day, last)| AfterDay {
+            day: *day,
+            account: last.account.clone(),
+            currency: last.currency,
+        });
         let shown = |(day, balance)| Some(DayRow { day, row: report::row(&chart, &balance)? });
-        let mut rows: Vec<DayRow> = kept.into_iter().filter_map(shown).collect();
-        // They came by account.
-        rows.sort_by_key(|row| row.day);
-        Ok(rows)
+        Ok(DayPage { rows: kept.into_iter().filter_map(shown).collect(), next })
     }
 
     /// The movements of an account on the days of a span, with what it held before and after.
@@ -129,7 +157,7 @@ impl<B: Books> Ledger<B> {
         let there = chart.accounts.get(account).ok_or_else(|| Refusal::UnknownAccount(account.clone()))?;
         let sign = there.normal_side().sign();
         let mut held = match (&of.after, of.from) {
-            (Some(place), _) => place.held.clone(),
+            (Some(later), _) => later.at.held.clone(),
             (None, Some(from)) => self.held_before(tenant, account, from).await?,
             (None, None) => BTreeMap::new(),
         };
@@ -141,23 +169,14 @@ impl<B: Books> Ledger<B> {
         let last = lines.last().map(|line| (line.effective_on, line.entry, line.line));
         let movements = lines.into_iter().map(|line| {
             let after = held.entry(line.currency).or_default();
-            *after = match line.side {
-                Side::Debit => after.saturating_add(line.amount),
-                Side::Credit => after.saturating_sub(line.amount),
-            };
-            Movement {
-                entry: line.entry.to_string(),
-                effective_on: line.effective_on,
-                description: line.description,
-                side: line.side,
-                amount: line.currency.show(line.amount.into()),
-                currency: line.currency,
-                balance: line.currency.show(sign * i128::from(*after)),
-            }
+            *after = after.saturating_add(line.change());
+            let after = *after;
+            Movement::of(line, after, sign)
         });
         let movements = movements.collect();
         let closing = shown(&held, sign);
-        let next = last.filter(|_| has_more).map(|(day, entry, line)| Later { day, entry, line, held });
+        let next = last.filter(|_| has_more);
+        let next = next.map(|(day, entry, line)| Later { day, at: Place { entry, line, held } });
         Ok(DatedStatement { opening, movements, closing, next })
     }
 
@@ -169,7 +188,7 @@ impl<B: Books> Ledger<B> {
         day: Date,
     ) -> Result<BTreeMap<Currency, i64>, LedgerError> {
         let Ok(before) = day.yesterday() else { return Ok(BTreeMap::new()) };
-        let which = Days { account: Some(account.clone()), from: None, to: Some(before) };
+        let which = Days { account: Some(account.clone()), to: Some(before), ..Days::default() };
         let mut held: BTreeMap<Currency, i64> = BTreeMap::new();
         for (_, total) in self.books.days(tenant, &which).await? {
             if total.account == *account {
@@ -197,11 +216,23 @@ mod tests {
     fn a_place_survives_the_way_to_a_caller_and_back() {
         let held =
             [("EUR", 1500), ("USD", -3)].map(|(code, held)| (Currency::new(code).unwrap(), held)).into();
-        let place = Later { day: jiff::civil::date(2026, 3, 5), entry: 41, line: 2, held };
+        let place = Later { day: jiff::civil::date(2026, 3, 5), at: Place { entry: 41, line: 2, held } };
         assert_eq!(place.to_string(), "2026-03-05/41.2,EUR:1500,USD:-3");
         assert_eq!(place.to_string().parse::<Later>().unwrap(), place);
         for bad in ["", "41.2", "2026-03-05", "2026-03-05/41", "2026-02-30/41.2", "2026-03-05/41.2,EUR"] {
             assert!(bad.parse::<Later>().is_err(), "{bad}");
+        }
+        let row = AfterDay {
+            day: jiff::civil::date(2026, 3, 5),
+            account: AccountCode::new("receivable:a/b").unwrap(),
+            currency: Currency::new("EUR").unwrap(),
+        };
+        assert_eq!(row.to_string(), "2026-03-05/EUR/receivable:a/b");
+        assert_eq!(row.to_string().parse::<AfterDay>().unwrap(), row);
+        for bad in
+            ["", "2026-03-05", "2026-03-05/EUR", "2026-03-05/EUR/", "2026-02-30/EUR/bank", "today/EUR/bank"]
+        {
+            assert!(bad.parse::<AfterDay>().is_err(), "{bad}");
         }
     }
 }

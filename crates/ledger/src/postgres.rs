@@ -27,7 +27,7 @@ use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::dated::Span;
 use crate::entry::Sealed;
-use crate::statement::Earlier;
+use crate::statement::Place;
 use crate::stored::{EntryRow, LineRow};
 
 /// Names the tenant of a transaction. The other settings keep plans that were made on empty tables from reading whole ones.
@@ -148,7 +148,7 @@ impl Books for Postgres {
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        before: Option<&Earlier>,
+        before: Option<&Place>,
         limit: usize,
     ) -> Result<AccountLines, StoreError> {
         let mut tx = reading(self, tenant).await?;

@@ -22,7 +22,7 @@ use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::dated::Span;
 use crate::entry::Sealed;
-use crate::statement::Earlier;
+use crate::statement::Place;
 
 /// A connection that only reads.
 type Reader = sqlx::pool::PoolConnection<sqlx::Sqlite>;
@@ -111,7 +111,7 @@ impl Books for Sqlite {
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        before: Option<&Earlier>,
+        before: Option<&Place>,
         limit: usize,
     ) -> Result<AccountLines, StoreError> {
         account_lines::lines_of(self, &mut *reader(self).await?, tenant, account, before, limit).await

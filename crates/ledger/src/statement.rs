@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use jiff::civil::Date;
 use postrider::envelope::TenantId;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::account::{AccountCode, Side};
-use crate::books::{AccountLines, Books};
+use crate::books::{AccountLine, AccountLines, Books};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::money::Currency;
@@ -35,36 +35,44 @@ pub struct Movement {
     pub balance: String,
 }
 
+impl Movement {
+    /// Of a line, after which the account held so much (debits less credits); `sign` is that of the side on which it grows.
+    pub(crate) fn of(line: AccountLine, after: i64, sign: i128) -> Self {
+        Self {
+            entry: line.entry.to_string(),
+            effective_on: line.effective_on,
+            description: line.description,
+            side: line.side,
+            amount: line.currency.show(line.amount.into()),
+            currency: line.currency,
+            balance: line.currency.show(sign * i128::from(after)),
+        }
+    }
+}
+
 /// A page of movements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Movements {
     /// The oldest first.
     pub movements: Vec<Movement>,
     /// Where the page before this one ends; nothing if there is none.
-    pub earlier: Option<Earlier>,
+    pub earlier: Option<Place>,
 }
 
-/// A place in an account's history, and what it held there (debits less credits, in minor units). As text `41.2,EUR:1500`: what comes
-/// before line 2 of entry 41. It is for whoever was given it to come back with.
+/// A line of an account's history, and what it held there (debits less credits, in minor units). As text `41.2,EUR:1500`: line 2 of
+/// entry 41. It is for whoever was given it to come back with: what is before it in the order of posting, or, with its day
+/// ([`Later`](crate::dated::Later)), what is after it in the order of days.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Earlier {
-    /// Before this entry, or in it
+pub struct Place {
     pub(crate) entry: u64,
-    /// before this line.
     pub(crate) line: u16,
-    held: BTreeMap<Currency, i64>,
+    pub(crate) held: BTreeMap<Currency, i64>,
 }
 
-impl Display for Earlier {
+impl Display for Place {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.entry, self.line)?;
         self.held.iter().try_for_each(|(currency, held)| write!(f, ",{currency}:{held}"))
-    }
-}
-
-impl Serialize for Earlier {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
@@ -73,7 +81,7 @@ impl Serialize for Earlier {
 #[error("no place in a statement; take the one that the page after it has given")]
 pub struct NoPlace;
 
-impl FromStr for Earlier {
+impl FromStr for Place {
     type Err = NoPlace;
 
     fn from_str(text: &str) -> Result<Self, NoPlace> {
@@ -97,7 +105,7 @@ impl<B: Books> Ledger<B> {
         &self,
         tenant: &TenantId,
         account: &AccountCode,
-        before: Option<&Earlier>,
+        before: Option<&Place>,
         limit: usize,
     ) -> Result<Movements, LedgerError> {
         let chart = self.read_chart(tenant).await?;
@@ -118,23 +126,13 @@ fn told(found: AccountLines, held: Option<BTreeMap<Currency, i64>>, sign: i128, 
     let mut oldest = None;
     for line in lines.into_iter().take(limit) {
         let after = held.entry(line.currency).or_default();
-        movements.push(Movement {
-            entry: line.entry.to_string(),
-            effective_on: line.effective_on,
-            description: line.description,
-            side: line.side,
-            amount: line.currency.show(line.amount.into()),
-            currency: line.currency,
-            balance: line.currency.show(sign * i128::from(*after)),
-        });
-        *after = match line.side {
-            Side::Debit => after.saturating_sub(line.amount),
-            Side::Credit => after.saturating_add(line.amount),
-        };
+        let change = line.change();
         oldest = Some((line.entry, line.line));
+        movements.push(Movement::of(line, *after, sign));
+        *after = after.saturating_sub(change);
     }
     movements.reverse();
-    let earlier = oldest.filter(|_| has_earlier).map(|(entry, line)| Earlier { entry, line, held });
+    let earlier = oldest.filter(|_| has_earlier).map(|(entry, line)| Place { entry, line, held });
     Movements { movements, earlier }
 }
 
@@ -147,11 +145,11 @@ mod tests {
         let held = [("EUR", 1500), ("USD", -3)]
             .map(|(currency, held)| (Currency::new(currency).unwrap(), held))
             .into();
-        let place = Earlier { entry: 41, line: 2, held };
+        let place = Place { entry: 41, line: 2, held };
         assert_eq!(place.to_string(), "41.2,EUR:1500,USD:-3");
-        assert_eq!(place.to_string().parse::<Earlier>().unwrap(), place);
+        assert_eq!(place.to_string().parse::<Place>().unwrap(), place);
         for bad in ["", "41", "41.2,EUR", "41.2,EUR:x", "-1.2", "41.70000", "41.2,euro:1"] {
-            assert!(bad.parse::<Earlier>().is_err(), "{bad}");
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
         }
     }
 }

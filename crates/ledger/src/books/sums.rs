@@ -5,6 +5,7 @@ use std::fmt;
 use jiff::civil::Date;
 
 use crate::account::AccountCode;
+use crate::dated::AfterDay;
 use crate::money::Currency;
 
 /// Which totals by day; all of them by default.
@@ -16,6 +17,10 @@ pub struct Days {
     pub from: Option<Date>,
     /// To this day.
     pub to: Option<Date>,
+    /// Where the page before ended.
+    pub after: Option<AfterDay>,
+    /// So many at most; all when absent.
+    pub limit: Option<usize>,
 }
 
 /// Sums of one account in one currency, in minor units.

@@ -14,7 +14,7 @@ use crate::account::AccountCode;
 use crate::books::{Balance, Days, Sums};
 use crate::chain::{self, days};
 use crate::money::Currency;
-use crate::stored::unreadable;
+use crate::stored::{count, unreadable};
 
 pub(super) async fn balances(
     store: &Postgres,
@@ -81,10 +81,15 @@ pub(super) async fn by_day(
          AND ($2::text IS NULL OR account = $2 OR starts_with(account, $2 || ':')) \
          AND ($3::int IS NULL OR day >= date '1970-01-01' + $3::int) \
          AND ($4::int IS NULL OR day <= date '1970-01-01' + $4::int) \
-         ORDER BY account COLLATE \"C\", currency COLLATE \"C\", day";
+         AND ($5::int IS NULL OR (day, account COLLATE \"C\", currency COLLATE \"C\") > (date '1970-01-01' + $5::int, $6::text, $7::text)) \
+         ORDER BY day, account COLLATE \"C\", currency COLLATE \"C\" LIMIT $8";
+    let after = which.after.as_ref();
     let rows =
         sqlx::query(select).bind(tenant.as_str()).bind(which.account.as_ref().map(AccountCode::as_str));
-    let rows = rows.bind(which.from.map(days)).bind(which.to.map(days)).fetch_all(connection).await;
+    let rows = rows.bind(which.from.map(days)).bind(which.to.map(days));
+    let rows = rows.bind(after.map(|place| days(place.day))).bind(after.map(|place| place.account.as_str()));
+    let rows = rows.bind(after.map(|place| place.currency.to_string()));
+    let rows = rows.bind(count(which.limit.unwrap_or(usize::MAX))).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error("reading totals by day", cause))?;
     let bad = || unreadable(tenant, "a total by day", "its day");
     rows.iter().map(|row| Ok((chain::day(row.get(8)).ok_or_else(bad)?, read_balance(tenant, row)?))).collect()

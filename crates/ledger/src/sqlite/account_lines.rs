@@ -10,7 +10,7 @@ use crate::account::AccountCode;
 use crate::books::{AccountLine, AccountLines};
 use crate::chain::days;
 use crate::dated::Span;
-use crate::statement::Earlier;
+use crate::statement::Place;
 use crate::stored::{AccountLineRow, count, posting_kinds, signed};
 
 pub(super) async fn lines_of(
@@ -18,7 +18,7 @@ pub(super) async fn lines_of(
     connection: &mut SqliteConnection,
     tenant: &TenantId,
     account: &AccountCode,
-    before: Option<&Earlier>,
+    before: Option<&Place>,
     limit: usize,
 ) -> Result<AccountLines, StoreError> {
     // One statement: what is held is of the same moment as the lines. CROSS JOIN keeps SQLite from beginning with the entries.
@@ -66,8 +66,8 @@ pub(super) async fn lines_on(
         .bind(of.from.map(days))
         .bind(of.to.map(days))
         .bind(after.map(|place| days(place.day)))
-        .bind(after.map_or(0, |place| signed(place.entry)))
-        .bind(after.map_or(0, |place| i32::from(place.line)))
+        .bind(after.map_or(0, |later| signed(later.at.entry)))
+        .bind(after.map_or(0, |later| i32::from(later.at.line)))
         .bind(count(limit))
         .fetch_all(connection)
         .await;

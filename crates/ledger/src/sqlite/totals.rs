@@ -11,7 +11,7 @@ use crate::account::AccountCode;
 use crate::books::{Balance, Days, Sums};
 use crate::chain::{self, days};
 use crate::money::Currency;
-use crate::stored::unreadable;
+use crate::stored::{count, unreadable};
 
 pub(super) async fn balances(
     store: &Sqlite,
@@ -74,10 +74,15 @@ pub(super) async fn by_day(
 ) -> Result<Vec<(Date, Balance)>, StoreError> {
     let select = "SELECT account, currency, debits, credits, base_debits, base_credits, 0, 0, day FROM ledger_day \
          WHERE tenant = ?1 AND (?2 IS NULL OR account = ?2 OR substr(account, 1, length(?2) + 1) = ?2 || ':') \
-         AND (?3 IS NULL OR day >= ?3) AND (?4 IS NULL OR day <= ?4) ORDER BY account, currency, day";
+         AND (?3 IS NULL OR day >= ?3) AND (?4 IS NULL OR day <= ?4) \
+         AND (?5 IS NULL OR (day, account, currency) > (?5, ?6, ?7)) ORDER BY day, account, currency LIMIT ?8";
+    let after = which.after.as_ref();
     let rows =
         sqlx::query(select).bind(tenant.as_str()).bind(which.account.as_ref().map(AccountCode::as_str));
-    let rows = rows.bind(which.from.map(days)).bind(which.to.map(days)).fetch_all(connection).await;
+    let rows = rows.bind(which.from.map(days)).bind(which.to.map(days));
+    let rows = rows.bind(after.map(|place| days(place.day))).bind(after.map(|place| place.account.as_str()));
+    let rows = rows.bind(after.map(|place| place.currency.to_string()));
+    let rows = rows.bind(count(which.limit.unwrap_or(usize::MAX))).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error(cause))?;
     let bad = || unreadable(tenant, "a total by day", "its day");
     rows.iter().map(|row| Ok((chain::day(row.get(8)).ok_or_else(bad)?, read_balance(tenant, row)?))).collect()

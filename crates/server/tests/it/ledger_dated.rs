@@ -55,6 +55,17 @@ async fn statements_and_totals_go_by_the_day_that_entries_count_for() {
             Some(8),
             "two accounts on four days"
         );
+        // The same row by row: no page skips one, and none has one again.
+        let (all, mut walked, mut place) = (desk.get("/acme/totals"), Vec::new(), String::new());
+        loop {
+            let page = desk.get(&format!("/acme/totals?limit=1{place}"));
+            walked.extend(page["totals"].as_array().unwrap().iter().cloned());
+            let Some(next) = page["next"].as_str() else { break };
+            place = format!("&after={next}");
+        }
+        assert_eq!((Value::from(walked), &all["next"]), (all["totals"].clone(), &Value::Null));
+        let (status, told) = desk.call("GET", "/acme/totals?after=yesterday", "", &Value::Null);
+        assert_eq!((status, &told["code"]), (422, &json!("invalid_request")), "{told}");
 
         let ledger = |words: &[&str]| desk.folder.run(&[&["ledger", "--tenant", "acme"], words].concat());
         let printed = ledger(&["statement", "bank", "--from", "2026-03-01", "--to", "2026-03-31"]);
@@ -66,6 +77,11 @@ async fn statements_and_totals_go_by_the_day_that_entries_count_for() {
             .assert(2, "cannot be used with");
         let rows = ledger(&["totals", "--by", "day", "--account", "bank", "--json"]).assert(0, "").json();
         assert_eq!((rows.as_array().map(Vec::len), &rows[0]["day"]), (Some(4), &json!("2026-02-27")));
+        let first = ledger(&["totals", "--account", "bank", "--limit", "1", "--json"]);
+        let first = first.assert(0, "--after 2026-02-27/EUR/bank").json();
+        assert_eq!(first, json!([rows[0]]));
+        let last = ledger(&["totals", "--account", "bank", "--after", "2026-03-05/EUR/bank", "--json"]);
+        assert_eq!(last.assert(0, "").json(), json!([rows[3]]));
         assert_eq!((&rows[0]["balance"], &rows[0]["base_balance"]), (&json!("-2.00"), &json!("-2.00")));
     }
 }

@@ -92,6 +92,8 @@ pub(super) struct Totalled {
     account: Option<AccountCode>,
     from: Option<Date>,
     to: Option<Date>,
+    after: Option<String>,
+    limit: Option<usize>,
 }
 
 #[derive(Default, Deserialize)]
@@ -103,14 +105,19 @@ enum By {
 
 #[derive(Serialize)]
 pub(super) struct Totals {
+    /// By day, account and currency.
     totals: Vec<DayRow>,
+    /// The `after` to ask with for later ones; nothing on the last page.
+    next: Option<String>,
 }
 
 /// What was debited and credited, account by account, day by day.
 pub(super) async fn totals<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
-    Query(Totalled { account, from, to, .. }): Query<Totalled>,
+    Query(Totalled { account, from, to, after, limit, .. }): Query<Totalled>,
 ) -> Result<Json<Totals>, Problem> {
-    Ok(Json(Totals { totals: ledger.daily(&tenant, &Days { account, from, to }).await? }))
+    let which = Days { account, from, to, after: place(after.as_deref(), "after")?, limit: None };
+    let found = ledger.daily(&tenant, &which, limit.unwrap_or(MOST).clamp(1, MOST)).await?;
+    Ok(Json(Totals { totals: found.rows, next: found.next.map(|place| place.to_string()) }))
 }

@@ -31,7 +31,7 @@ pub(super) const ROUTES: &[Route] = &[
         .gives("Balances"),
     get("/ledger/{tenant}/totals", Viewer, "Debits and credits of every account, day by day")
         .own()
-        .asks(&["by", "account", "from", "to"])
+        .asks(&["by", "account", "from", "to", "after", "limit"])
         .gives("DayTotals"),
     get("/ledger/{tenant}/trial-balance", Viewer, "Debits and credits of every account")
         .own()

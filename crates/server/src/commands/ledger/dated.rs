@@ -4,8 +4,8 @@ use clap::{Args, ValueEnum};
 use jiff::civil::Date;
 use postrider_ledger::account::AccountCode;
 use postrider_ledger::books::{Books, Days};
-use postrider_ledger::dated::{Held, Later, Span};
-use postrider_ledger::statement::{Earlier, Movement};
+use postrider_ledger::dated::{AfterDay, DayRow, Held, Later, Span};
+use postrider_ledger::statement::{Movement, Place};
 
 use super::Desk;
 use super::reports::{HEADER, cells};
@@ -27,7 +27,7 @@ pub(crate) struct StatementArgs {
     limit: usize,
     /// Those before a place that an earlier call has named
     #[arg(long, value_name = "PLACE", conflicts_with_all = ["from", "to", "after"])]
-    before: Option<Earlier>,
+    before: Option<Place>,
     /// The first day [default: all]
     #[arg(long, value_name = "DATE")]
     from: Option<Date>,
@@ -57,6 +57,12 @@ pub(crate) struct TotalsArgs {
     /// The last day [default: now]
     #[arg(long, value_name = "DATE")]
     to: Option<Date>,
+    /// So many rows at most
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    limit: usize,
+    /// Those after a place that an earlier call has named
+    #[arg(long, value_name = "PLACE")]
+    after: Option<AfterDay>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -111,10 +117,15 @@ fn told(row: &Movement) -> Vec<String> {
 }
 
 pub(super) async fn totals<B: Books>(args: TotalsArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let TotalsArgs { by: By::Day, account, from, to } = args;
+    let TotalsArgs { by: By::Day, account, from, to, limit, after } = args;
     let tenant = desk.tenant().await?;
-    let rows = desk.ledger.daily(&tenant, &Days { account, from, to }).await?;
+    let which = Days { account, from, to, after, limit: None };
+    let found = desk.ledger.daily(&tenant, &which, limit.max(1)).await?;
     let header = [&["DAY"], HEADER.as_slice()].concat();
-    desk.context.output.rows(&header, &rows, |day| [vec![day.day.to_string()], cells(&day.row)].concat())?;
+    let told = |day: &DayRow| [vec![day.day.to_string()], cells(&day.row)].concat();
+    desk.context.output.rows(&header, &found.rows, told)?;
+    if let Some(later) = &found.next {
+        desk.context.output.note(&format!("there are later ones: --after {later}"));
+    }
     Ok(Exit::Ok)
 }
