@@ -5,6 +5,7 @@ use std::time::Duration;
 use postrider::Clock;
 use postrider::broker::{Broker as _, Verdict};
 use postrider::topology::QueueName;
+use postrider_testkit::proxy::{Proxy, Weather};
 use serde_json::{Value, json};
 
 use super::ledger_serve::{CONFIG, LIMIT, Stage, wait_for};
@@ -132,6 +133,37 @@ fn account_is(folder: &Folder, wanted: [u64; 4]) -> bool {
     let report = folder.run(&["audit", "--json"]).json();
     let of_it = row(&report["consumers"]);
     ["committed", "applied", "waiting", "dead"].map(|term| of_it[term].as_u64().unwrap()) == wanted
+}
+
+/// Each in its own word, and it goes on by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_whose_broker_or_books_are_away_says_which() {
+    let Stage { folder, database, vhost, .. } = Stage::new(&["acme"]).await;
+    let (to_broker, amqp) = Proxy::in_front_of(&vhost.amqp_url).await.unwrap();
+    let (to_books, postgres) = Proxy::in_front_of(&database.url).await.unwrap();
+    let folder = folder.with("RABBITMQ_URL", &amqp).with("DATABASE_URL", &postgres);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let is = |serving: &Serving, word: &str| get(serving, "/v1/health")["ledger"]["status"] == word;
+    until("its subscription", || is(&serving, "running"));
+
+    to_broker.set(Weather::Cut);
+    until("the loss of its broker", || is(&serving, "disconnected"));
+    let listed = || row(&get(&serving, "/v1/consumers")["consumers"]);
+    until("that in the list", || listed()["state"] == "unsubscribed");
+    to_broker.set(Weather::Clear);
+    until("its broker", || is(&serving, "running"));
+    until("that in the list", || listed()["state"] == "active");
+
+    to_books.set(Weather::Cut);
+    until("the loss of its books", || is(&serving, "tripped"));
+    let consumers = get(&serving, "/v1/health")["consumers"].clone();
+    assert_eq!((&consumers["status"], &consumers["tripped"]), (&json!("degraded"), &json!(1)), "{consumers}");
+    to_books.set(Weather::Clear);
+    until("its books", || is(&serving, "running"));
+
+    publish(&folder, "s-1", GOOD);
+    wait_for(&serving, "postrider_ledger_posted_total", 1);
 }
 
 #[test]

@@ -62,8 +62,8 @@ pub(super) async fn journal(broker: &RabbitMq, count: usize) -> BTreeMap<String,
 pub(super) struct Stage {
     pub(super) folder: Folder,
     pub(super) broker: RabbitMq,
-    database: TestDatabase,
-    _vhost: TestVhost,
+    pub(super) database: TestDatabase,
+    pub(super) vhost: TestVhost,
 }
 
 impl Stage {
@@ -84,7 +84,7 @@ impl Stage {
                 .assert(0, "opened");
         }
         let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();
-        Self { folder, broker, database, _vhost: vhost }
+        Self { folder, broker, database, vhost }
     }
 
     /// Publishes bodies as a foreign producer does: identity in the body, the type in the routing key.
