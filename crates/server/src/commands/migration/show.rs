@@ -113,3 +113,133 @@ fn told(difference: &Difference) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use postrider::migration::{DatabaseStanding, RelayStanding};
+
+    use super::*;
+
+    /// Both buses, one of two relays obeys, some copies fail.
+    fn dual() -> Standing {
+        let definition = serde_json::json!({
+            "name": "to-topics", "exchange": "shop.events", "events": ["shop.order.*"], "block_on_legacy": false,
+            "legacy": {"exchange": "shop.old", "queue": null, "routing_key": null, "format": "bare"},
+            "latency": {"warn_ms": 50, "limit_ms": 100, "on_latency": "warn"},
+        });
+        let relay = |relay: &str, version| RelayStanding {
+            relay: relay.to_owned(),
+            version,
+            new_p99_ms: version.map(|_| 3.04),
+            legacy_p99_ms: version.map(|_| 7.0),
+        };
+        Standing {
+            definition: serde_json::from_value(definition).unwrap(),
+            phase: Phase::Dual,
+            version: 2,
+            settled: false,
+            started_at: at(0),
+            phase_at: at(0),
+            new: DeliveryCounts { confirmed: 9, pending: 1, failed: 0, at_least: false },
+            legacy: DeliveryCounts { confirmed: 7, pending: 2, failed: 1, at_least: true },
+            legacy_error: Some("no route".to_owned()),
+            relays: vec![relay("a", Some(2)), relay("b", None)],
+            databases: Vec::new(),
+            follows: None,
+            parity: None,
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn a_status_says_who_obeys_what_is_owed_and_what_to_do_next() {
+        let told = standing(&dual());
+        for line in [
+            "to-topics: dual since 2027-01-15T08:00:00Z\n",
+            "  from    shop.old (deprecated) to shop.events, events shop.order.*\n",
+            "  relays  1 of 2 obey; not settled yet\n",
+            "  new     9 confirmed, 1 pending, 0 failed\n",
+            "  old     at least 7 copied, 2 owed, 1 failed, tried again\n",
+            "  counted since 2027-01-15T08:00:00Z, of what goes to both buses; what arrived is forgotten after a day",
+            "\n          the newest failure: no route",
+            "\n  p99     3.0 ms to the new bus, 7.0 ms to the old one",
+            "\n  parity  never compared; `postrider migration compare` does",
+        ] {
+            assert!(told.contains(line), "{line:?} is not in:\n{told}");
+        }
+    }
+
+    #[test]
+    fn every_phase_has_its_words() {
+        let in_phase = |phase| standing(&Standing { phase, settled: true, phase_at: at(60), ..dual() });
+        let rolled_back = in_phase(Phase::Dual);
+        assert!(
+            rolled_back.contains("the old bus is also owed what went to the new one alone"),
+            "{rolled_back}"
+        );
+        for phase in [Phase::Suspended, Phase::Cutover] {
+            let told = in_phase(phase);
+            assert!(told.starts_with(&format!("to-topics: {phase} since 2027-01-15T08:01:00Z\n")), "{told}");
+            assert!(
+                told.contains("1 of 2 obey; settled") && told.contains("A rollback has them copied"),
+                "{told}"
+            );
+            assert!(!told.contains("never compared"), "nobody has to compare now: {told}");
+        }
+        let finished = in_phase(Phase::Finished);
+        assert!(finished.ends_with("  the old bus is gone") && !finished.contains("relays"), "{finished}");
+    }
+
+    #[test]
+    fn other_databases_are_named_with_how_they_follow() {
+        let follower = |settled, error: Option<&str>| DatabaseStanding {
+            database: "eu".to_owned(),
+            settled,
+            error: error.map(str::to_owned),
+            new: DeliveryCounts::default(),
+            legacy: DeliveryCounts::default(),
+        };
+        for (there, words) in [
+            (follower(true, None), "  with    eu follows; settled\n"),
+            (follower(false, None), "  with    eu follows; not settled yet\n"),
+            (follower(false, Some("is away")), "  with    eu is away\n"),
+        ] {
+            let told = standing(&Standing { databases: vec![there], ..dual() });
+            assert!(told.contains(words), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_names_what_differs_and_when_it_is_of_an_earlier_phase() {
+        let missing = Difference::Missing {
+            side: Side::Legacy,
+            event_id: "evt_1".to_owned(),
+            error: Some("no route".to_owned()),
+        };
+        let stranger = Difference::Extra { side: Side::New, event_id: None };
+        let report = Parity {
+            version: 1,
+            at: at(0),
+            compared: 10,
+            missing: 1,
+            extra: 1,
+            differences: vec![missing, stranger],
+            ..Parity::default()
+        };
+        let told = standing(&Standing { parity: Some(report), ..dual() });
+        for line in [
+            "\n  parity  DOES NOT HOLD: 10 events compared at 2027-01-15T08:00:00Z, 1 missing, 1 extra, 0 different",
+            "\n          evt_1 is missing on the old bus: no route",
+            "\n          a message without an event id is on the new bus: somebody else publishes there",
+            "\n          that was in an earlier phase: compare again before the cutover",
+        ] {
+            assert!(told.contains(line), "{line:?} is not in:\n{told}");
+        }
+        let holds = parity(&Parity { holds: true, compared: 3, ..Parity::default() });
+        assert!(holds.starts_with("holds: 3 events compared"), "{holds}");
+    }
+}
