@@ -34,6 +34,7 @@ mod trace;
 mod upkeep;
 
 pub use audit::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place};
+pub(crate) use audit::{CommittedRow, unusable};
 pub(crate) use claims::ClaimRow;
 pub use claims::{ClaimKey, Claimed, Claims, FencingToken};
 pub use controls::{Controls, Pause};

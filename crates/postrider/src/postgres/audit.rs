@@ -4,9 +4,8 @@ use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::Postgres;
 use super::table::{OutboxTable, Statement};
-use crate::envelope::{EventId, TenantId};
-use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, StoreError};
-use crate::topology::{ExchangeName, RoutingKey};
+use crate::envelope::EventId;
+use crate::store::{Audit, AuditScope, CommittedEvent, CommittedRow, ConsumerCount, Place, StoreError};
 
 /// The distinct ways rows are routed: few, so the topology is asked here, and the rows are counted there.
 const ROUTES: &str = "SELECT DISTINCT COALESCE(exchange, $1), COALESCE(routing_key, {key}) \
@@ -59,9 +58,6 @@ const PLACES: &str = "SELECT CASE \
          ELSE 'elsewhere' END \
      FROM UNNEST($3::text[]) WITH ORDINALITY AS e (id, nr) ORDER BY nr";
 
-/// Id, tenant, position and place.
-type Committed = (String, Option<String>, i64, String);
-
 impl Audit for Postgres {
     async fn count(&self, scope: &AuditScope) -> Result<ConsumerCount, StoreError> {
         self.limited("counting for the audit", async {
@@ -86,10 +82,10 @@ impl Audit for Postgres {
         after: i64,
         limit: usize,
     ) -> Result<Vec<CommittedEvent>, StoreError> {
-        self.limited("reading what was committed, for the audit", async {
+        let rows = self.limited("reading what was committed, for the audit", async {
             let mut connection = self.pool().acquire().await?;
             let (exchanges, keys) = self.routes(&mut connection, scope).await?;
-            let rows = sqlx::query_as::<_, Committed>(self.audited(COMMITTED, scope).sql())
+            sqlx::query_as::<_, CommittedRow>(self.audited(COMMITTED, scope).sql())
                 .bind(scope.queue.as_str())
                 .bind(scope.exchange.as_str())
                 .bind(exchanges)
@@ -98,15 +94,9 @@ impl Audit for Postgres {
                 .bind(i64::try_from(limit).unwrap_or(i64::MAX))
                 .bind(scope.since.map(jiff_sqlx::ToSqlx::to_sqlx))
                 .fetch_all(&mut *connection)
-                .await?;
-            let event = |(id, tenant, position, place): Committed| {
-                let id = EventId::new(id).ok()?;
-                let tenant = tenant.and_then(|tenant| TenantId::new(tenant).ok());
-                Some(CommittedEvent { id, tenant, position, place: Place::from_word(&place) })
-            };
-            Ok(rows.into_iter().filter_map(event).collect())
-        })
-        .await
+                .await
+        });
+        rows.await?.into_iter().map(CommittedEvent::read).collect()
     }
 
     async fn places_of(&self, scope: &AuditScope, events: &[EventId]) -> Result<Vec<Place>, StoreError> {
@@ -152,7 +142,7 @@ impl Postgres {
             .bind(scope.exchange.as_str())
             .fetch_all(connection)
             .await?;
-        Ok(routes.into_iter().filter(|(exchange, key)| reaches(scope, exchange, key)).unzip())
+        Ok(routes.into_iter().filter(|(exchange, key)| scope.is_reached_by(exchange, key)).unzip())
     }
 
     async fn count_in(
@@ -197,9 +187,4 @@ impl Postgres {
 fn again(id: &str, table: &OutboxTable) -> String {
     let place = format!("\"{}\".\"{}\"", table.schema(), table.table());
     AGAIN.replace("{id}", id).replace("{again_in}", &place)
-}
-
-fn reaches(scope: &AuditScope, exchange: &str, key: &str) -> bool {
-    let (Ok(exchange), Ok(key)) = (ExchangeName::new(exchange), RoutingKey::new(key)) else { return false };
-    scope.topology.route(&exchange, &key).contains(&&scope.queue)
 }

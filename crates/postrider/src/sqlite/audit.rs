@@ -6,9 +6,8 @@ use sqlx::SqliteConnection;
 
 use super::Sqlite;
 use super::error::from_sqlite;
-use crate::envelope::{EventId, TenantId};
-use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, StoreError, StoreErrorKind};
-use crate::topology::{ExchangeName, QueueName, RoutingKey};
+use crate::envelope::EventId;
+use crate::store::{Audit, AuditScope, CommittedEvent, CommittedRow, ConsumerCount, StoreError, unusable};
 
 impl Audit for Sqlite {
     /// All from one snapshot: what is committed meanwhile is in none of the figures.
@@ -45,7 +44,7 @@ impl Audit for Sqlite {
                 WHEN held THEN 'held' WHEN early THEN 'early' ELSE 'elsewhere' END
              FROM committed WHERE position > ?6 ORDER BY position LIMIT ?7",
         );
-        let query = sqlx::query_as::<_, (String, Option<String>, i64, String)>(sqlx::AssertSqlSafe(sql))
+        let query = sqlx::query_as::<_, CommittedRow>(sqlx::AssertSqlSafe(sql))
             .bind(&routed)
             .bind(scope.consumer.as_str())
             .bind(scope.queue.as_str())
@@ -55,18 +54,8 @@ impl Audit for Sqlite {
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = query.fetch_all(&mut *reader).await.map_err(from_sqlite)?;
         reader.rollback().await.map_err(from_sqlite)?;
-        let event = |(id, tenant, position, place): (String, Option<String>, i64, String)| {
-            let tenant = tenant.and_then(|tenant| TenantId::new(tenant).ok());
-            let id = EventId::new(id).map_err(|error| unusable(&error))?;
-            Ok(CommittedEvent { id, tenant, position, place: Place::from_word(&place) })
-        };
-        rows.into_iter().map(event).collect()
+        rows.into_iter().map(CommittedEvent::read).collect()
     }
-}
-
-fn unusable(error: &crate::InvalidText) -> StoreError {
-    let text = format!("a row of the outbox has no usable id: {error}");
-    StoreError::new(StoreErrorKind::Invalid, text).because(error.clone())
 }
 
 type Route = (Option<String>, String, Option<String>);
@@ -81,13 +70,10 @@ async fn routed(reader: &mut SqliteConnection, scope: &AuditScope) -> Result<Str
 }
 
 fn reaches(scope: &AuditScope, (exchange, key, target): &Route) -> bool {
-    if let Some(target) = target {
-        return *target == scope.queue.as_str();
+    match target {
+        Some(target) => *target == scope.queue.as_str(),
+        None => scope.is_reached_by(exchange.as_deref().unwrap_or(scope.exchange.as_str()), key),
     }
-    let exchange = exchange.as_ref().map_or(Ok(scope.exchange.clone()), ExchangeName::new);
-    // What is no name reaches nothing.
-    let (Ok(exchange), Ok(key)) = (exchange, RoutingKey::new(key)) else { return false };
-    scope.topology.route(&exchange, &key).into_iter().any(|queue: &QueueName| *queue == scope.queue)
 }
 
 /// The rows that are routed to the queue, and where each is. A blob stands for no exchange and no target, because no text

@@ -4,9 +4,10 @@ use std::future::Future;
 
 use jiff::Timestamp;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, StoreErrorKind};
+use crate::InvalidText;
 use crate::envelope::{EventId, TenantId};
-use crate::topology::{ConsumerName, ExchangeName, KeyTemplate, QueueName, Topology};
+use crate::topology::{ConsumerName, ExchangeName, KeyTemplate, QueueName, RoutingKey, Topology};
 
 /// Counts, each on its own, never as a remainder.
 pub trait Audit: Store {
@@ -103,6 +104,34 @@ pub struct AuditScope {
     pub list: usize,
 }
 
+impl AuditScope {
+    /// Whether what is published there with this key reaches the queue. What is no name reaches nothing.
+    pub(crate) fn is_reached_by(&self, exchange: &str, key: &str) -> bool {
+        let (Ok(exchange), Ok(key)) = (ExchangeName::new(exchange), RoutingKey::new(key)) else {
+            return false;
+        };
+        self.topology.route(&exchange, &key).contains(&&self.queue)
+    }
+}
+
+/// What was committed, as a row has it: id, tenant, position and place.
+pub(crate) type CommittedRow = (String, Option<String>, i64, String);
+
+impl CommittedEvent {
+    /// An event that cannot be named must not be left out of an account, so it is an error.
+    pub(crate) fn read((id, tenant, position, place): CommittedRow) -> Result<Self, StoreError> {
+        let id = EventId::new(id).map_err(|error| unusable(&error))?;
+        let tenant = tenant.and_then(|tenant| TenantId::new(tenant).ok());
+        Ok(Self { id, tenant, position, place: Place::from_word(&place) })
+    }
+}
+
+/// A row whose id is none.
+pub(crate) fn unusable(error: &InvalidText) -> StoreError {
+    let text = format!("a row of the outbox has no usable id: {error}");
+    StoreError::new(StoreErrorKind::Invalid, text).because(error.clone())
+}
+
 /// What the store knows of one consumer's events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConsumerCount {
@@ -155,5 +184,19 @@ impl ConsumerCount {
         }
         self.elsewhere_ids.extend(elsewhere_ids);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_cannot_be_named_is_not_left_out_of_an_account() {
+        let row = |id: &str| (id.to_owned(), Some("acme".to_owned()), 7, "early".to_owned());
+        let read = CommittedEvent::read(row("evt_1")).unwrap();
+        assert_eq!((read.id.as_str(), read.position, read.place), ("evt_1", 7, Place::Early));
+        let error = CommittedEvent::read(row("")).unwrap_err();
+        assert!(error.to_string().contains("no usable id"), "{error}");
     }
 }
