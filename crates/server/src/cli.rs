@@ -22,7 +22,7 @@ use crate::output::{Format, Output};
       postrider publish shop.order.placed --data '{\"total\": \"12.50\"}'\n  \
       postrider serve\n  \
       postrider audit\n\n\
-    Exit codes: 0 ok, 1 error, 2 usage, 3 drift or unhealthy, 4 not allowed, 5 declined, 6 partly done, 130 interrupted"
+    Exit codes: 0 ok, 1 error, 2 usage, 3 drift, unhealthy or not verified, 4 not allowed, 5 declined, 6 partly done, 130 interrupted"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -64,9 +64,9 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     /// Check every connection, schema, queue and clock, and say what to do
     Doctor(doctor::DoctorArgs),
-    /// Create the database schema, or see what it lacks
+    /// Create the database schema, see what it lacks, adopt an outbox, print roles
     Db(db::DbArgs),
-    /// See what a topology is: presets, configuration, diagrams, routes
+    /// See what a topology is and bring a broker to it: presets, diagrams, routes, plan, apply, drift
     Topology(topology::TopologyArgs),
     /// Commit an event to the outbox
     Publish(publish::PublishArgs),
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     Migration(migration::MigrationArgs),
     /// The event catalogue: list it, refuse changes that are not additive
     Schema(schema::SchemaArgs),
-    /// Push events to endpoints: list, add, test, pause and rotate
+    /// Push events to endpoints: list, add, test, pause, rotate secrets, see attempts
     Push(push::PushArgs),
     /// Make, list and revoke tokens for the HTTP API
     Token(token::TokenArgs),
@@ -233,6 +233,47 @@ mod tests {
         for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
             collect_without_dry_run(below, &format!("{path} {}", below.get_name()), without);
         }
+    }
+
+    /// What a help shows can be typed.
+    #[test]
+    fn every_command_has_examples_and_they_are_understood() {
+        let whole = <Cli as clap::CommandFactory>::command();
+        for command in whole.get_subcommands().filter(|command| command.get_name() != "help") {
+            let mut examples = Vec::new();
+            collect_examples(command, &mut examples);
+            assert!(!examples.is_empty(), "the help of {} has no example", command.get_name());
+            for example in examples {
+                if let Err(error) = Cli::try_parse_from(words(&example)) {
+                    panic!("{example}: {error}");
+                }
+            }
+        }
+    }
+
+    fn collect_examples(command: &clap::Command, examples: &mut Vec<String>) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines().filter(|line| line.starts_with("  postrider ")) {
+            let typed = line.split(" && ").flat_map(|part| part.split(" | ")).map(str::trim);
+            examples.extend(typed.filter(|part| part.starts_with("postrider ")).map(str::to_owned));
+        }
+        command.get_subcommands().for_each(|below| collect_examples(below, examples));
+    }
+
+    /// As a shell reads them, up to where the output goes, or to a remark behind several blanks.
+    fn words(example: &str) -> Vec<String> {
+        let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+        for letter in example.chars() {
+            match letter {
+                '\'' => is_quoted = !is_quoted,
+                ' ' if is_quoted => word.push(letter),
+                ' ' if word.is_empty() || word == ">" => break,
+                ' ' => words.push(std::mem::take(&mut word)),
+                _ => word.push(letter),
+            }
+        }
+        words.extend(Some(word).filter(|word| !word.is_empty() && word != ">"));
+        words
     }
 
     #[test]

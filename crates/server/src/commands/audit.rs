@@ -28,7 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(12);
     configuration; the events\nare those of every outbox, in whatever database, that were there when it began. What the ledger has applied is\n\
     counted from its books. Exit code 3 and the ids where the account does not hold. On RabbitMQ the management API tells\n\
     what is with consumers, some seconds late, so an account that does not hold is drawn up again for twelve seconds, for\n\
-    the same events; more may be committed meanwhile."
+    the same events; more may be committed meanwhile.\n\n\
+    Examples:\n  postrider audit\n  postrider audit --json    the ids of what is unaccounted for, for a script"
 )]
 pub(crate) struct AuditArgs {}
 

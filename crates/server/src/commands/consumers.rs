@@ -12,6 +12,12 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with consumers.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider consumers ls\n  \
+    postrider consumers pause billing --reason 'the bank is down until 14:00'\n  \
+    postrider consumers held billing\n  \
+    postrider consumers release billing shop.order/42\n\n\
+    A consumer is known once it has started on this store, or is named in the configuration. The ledger is the consumer `ledger`.")]
 pub(crate) struct ConsumersArgs {
     #[command(subcommand)]
     what: What,
@@ -49,12 +55,13 @@ enum What {
     },
     /// List the ordering keys whose events are held behind an earlier one
     Held {
-        /// Those of this consumer [default: of all]
+        /// Those of this consumer, as `postrider consumers ls` shows it [default: of all]
         name: Option<ConsumerName>,
     },
     /// Let the events behind a parked one go on without it
     #[command(
-        after_help = "The event it was parked for stays a dead letter. If it is replayed later, it comes after those that went on."
+        after_help = "The event it was parked for stays a dead letter. If it is replayed later, it comes after those that went on.\n\n\
+        Example:\n  postrider consumers release billing shop.order/42 --reason 'the order was cancelled'"
     )]
     Release {
         /// The consumer

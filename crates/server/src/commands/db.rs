@@ -16,6 +16,10 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with the schema.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider db migrate --dry-run\n  \
+    postrider db migrate\n  \
+    postrider db adopt public.order_outbox --dry-run")]
 pub(crate) struct DbArgs {
     #[command(subcommand)]
     what: What,

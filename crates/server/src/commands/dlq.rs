@@ -20,6 +20,14 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with dead letters.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Begin with the groups, mend what was wrong, try a few, then send the rest again:\n  \
+    postrider dlq groups\n  \
+    postrider dlq ls --group 3f2a9c41d07be855\n  \
+    postrider dlq show 42\n  \
+    postrider dlq replay --group 3f2a9c41d07be855 --limit 5\n  \
+    postrider dlq replay --group 3f2a9c41d07be855"
+)]
 pub(crate) struct DlqArgs {
     #[command(subcommand)]
     what: What,

@@ -21,7 +21,8 @@ use crate::{old_buses, outboxes};
 
 /// It takes nothing of its own.
 #[derive(Debug, Args)]
-#[command(after_help = "Changes nothing. Exit code 3 if something fails; a warning alone is no failure.")]
+#[command(after_help = "Changes nothing. Exit code 3 if something fails; a warning alone is no failure.\n\n\
+    Examples:\n  postrider doctor\n  postrider doctor --config staging.toml --json")]
 pub(crate) struct DoctorArgs {}
 
 /// Clocks further apart than this are worth a word; leases are longer.

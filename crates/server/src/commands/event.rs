@@ -14,6 +14,10 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to ask of an event.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider event trace evt_1\n  \
+    postrider event erase evt_1 --reason 'request 4711' --dry-run\n\n\
+    An event is found by its id in the outbox, in inboxes, among dead letters and in the books, also where it came from elsewhere.")]
 pub(crate) struct EventArgs {
     #[command(subcommand)]
     what: What,

@@ -36,6 +36,10 @@ const LOOK: Duration = Duration::from_millis(200);
     finish    the old exchange and queue are removed\n\n\
     Outboxes in other databases ([[outbox.table]] url) follow: every figure is of all of them, and compare, cutover and finish\n\
     are refused while one of them cannot be asked.\n\n\
+    Examples:\n  \
+    postrider migration start --dry-run\n  \
+    postrider migration compare --for 60\n  \
+    postrider migration status\n\n\
     docs/migration.md goes through all of it in ten minutes.")]
 pub(crate) struct MigrationArgs {
     #[command(subcommand)]

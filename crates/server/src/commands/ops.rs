@@ -26,6 +26,12 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// What to do with operations.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider ops ls\n  \
+    postrider ops watch 0192f5c0-7d2e-7000-8000-000000000001\n  \
+    postrider ops cancel 0192f5c0-7d2e-7000-8000-000000000001 --reason 'the wrong group'\n\n\
+    An operation is a replay, a discard, an edit or a step of a migration: work that goes on when nobody watches. `postrider serve`\n\
+    runs what is waiting; where nobody serves, `ops resume` does.")]
 pub(crate) struct OpsArgs {
     #[command(subcommand)]
     what: What,
@@ -41,17 +47,17 @@ enum What {
     },
     /// Show one operation
     Get {
-        /// Its id
+        /// Its id, as `postrider ops ls` shows it
         id: Uuid,
     },
     /// Watch an operation until it is over; Ctrl-C stops watching, not the operation
     Watch {
-        /// Its id
+        /// Its id, as `postrider ops ls` shows it
         id: Uuid,
     },
     /// Run an operation here that nobody runs
     Resume {
-        /// Its id
+        /// Its id, as `postrider ops ls` shows it
         id: Uuid,
         /// Say what would be run, and run nothing
         #[arg(long)]
@@ -59,7 +65,7 @@ enum What {
     },
     /// End an operation before its time; what is done stays done
     Cancel {
-        /// Its id
+        /// Its id, as `postrider ops ls` shows it
         id: Uuid,
         /// Why, for the audit log
         #[arg(long, default_value = "")]

@@ -24,6 +24,9 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// What to see of which jobs.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider progress ls --status processing\n  \
+    postrider progress get project-7 --json")]
 pub(crate) struct ProgressArgs {
     #[command(subcommand)]
     what: What,
@@ -45,7 +48,7 @@ enum What {
     },
     /// Show one job as it stands
     Get {
-        /// The job
+        /// The job, as `postrider progress ls` shows it
         job: JobId,
     },
     /// Follow a job until it is done: a bar on a terminal, else a line every 10 seconds

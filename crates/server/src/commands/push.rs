@@ -17,6 +17,12 @@ use crate::wiring::{BrokerDoor, OnStore, WholeStore, Wired};
 
 /// What to do with push subscriptions.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider push add erp --url https://erp.example.com/hooks --keys 'shop.order.*'\n  \
+    postrider push test erp\n  \
+    postrider push attempts erp --limit 10\n  \
+    postrider push rotate-secret erp --old-stays 24h\n\n\
+    Requests are signed as Standard Webhooks has it. A subscription of the configuration ([[push]]) is changed there.")]
 pub(crate) struct PushArgs {
     #[command(subcommand)]
     what: What,
@@ -84,7 +90,7 @@ enum What {
         #[arg(long)]
         event: Option<EventId>,
         /// At most so many
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_name = "N")]
         limit: u32,
     },
     /// Remove a subscription; its queue gets no more, and keeps what is in it

@@ -14,6 +14,11 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to do with tokens.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postrider token create --role viewer --name dashboard\n  \
+    postrider token ls\n\n\
+    What each role may do: metrics reads the metrics alone, viewer reads everything, operator publishes, replays and pauses, admin also\n\
+    makes tokens and changes the books' rules. Without any token the API is open to this machine alone.")]
 pub(crate) struct TokenArgs {
     #[command(subcommand)]
     what: What,

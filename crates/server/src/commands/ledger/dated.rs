@@ -42,7 +42,8 @@ pub(crate) struct StatementArgs {
 /// By what, and of which accounts and days.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "BALANCE is by how much the day let the account grow. Example:\n  postrider ledger totals --account receivable --from 2026-03-01 --to 2026-03-31"
+    after_help = "BALANCE is by how much the day let the account grow. Example:\n  postrider ledger totals --account receivable --from 2026-03-01 --to 2026-03-31\n\n\
+    Rows come by day, account and currency, --limit of them; a note on stderr says with which --after to go on."
 )]
 pub(crate) struct TotalsArgs {
     /// One row for each of these, account and currency
