@@ -17,5 +17,5 @@ pub(crate) use history::{forget_attempts, remember_attempt};
 pub use marks::names as header;
 pub use marks::{Death, outgoing, revive};
 pub(crate) use marks::{MAX_ERROR_BYTES, cut, remember_first_failure, remember_origin};
+pub(crate) use story::recall_origin;
 pub use story::{BrokerDeath, uncarried};
-pub(crate) use story::{letter, recall_origin};

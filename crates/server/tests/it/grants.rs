@@ -148,9 +148,9 @@ async fn work(database: &TestDatabase, amqp: &str, url: &dyn Fn(&str) -> String)
 
 const FURTHER: &str = "[ledger]\nannounce_exchange = 'fis.domain.exchange'\noutbox = 'fis.fis_outbox'\n\
      [[outbox.table]]\nname = 'fis.fis_outbox'\nexchange = 'fis.domain.exchange'\n";
-const LETTER: &str = "INSERT INTO postrider.dead_letter (key, queue, exchange, routing_key, reason, error, attempts, first_failed_at, \
-     dead_at, properties, headers, body) VALUES ('evt_1', 'ledger', '', 'ledger', 'rejected', 'no rule', 1, now(), now(), '{}', '{}', '') \
-     ON CONFLICT (key) DO NOTHING";
+const LETTER: &str = "INSERT INTO postrider.dead_letter (key, queue, exchange, routing_key, reason, error, fingerprint, attempts, \
+     first_failed_at, dead_at, properties, headers, body) VALUES ('evt_1', 'ledger', '', 'ledger', 'rejected', 'no rule', 'f', 1, now(), \
+     now(), '{}', '{}', '') ON CONFLICT (key) DO NOTHING";
 const SALARY: &str = r#"{"type": "payroll.salary.disbursed", "id": "{id}", "tenant": "acme", "data": {"employeeId": "e", "gross": 10, "currency": "EUR", "paidOn": "2026-03-01"}}"#;
 
 /// What each would like to do if somebody broke in, and may not.
