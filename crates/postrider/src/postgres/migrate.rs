@@ -116,6 +116,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "outbox_times",
         sql: include_str!("../../../../migrations/postgres/0033_outbox_times.sql"),
     },
+    Migration {
+        version: 34,
+        name: "lists_of_jobs",
+        sql: include_str!("../../../../migrations/postgres/0034_lists_of_jobs.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

@@ -39,7 +39,8 @@ const NEWEST: &str = concat!(
     "SELECT ",
     columns!(),
     " FROM postrider.operation \
-     WHERE $1::uuid IS NULL OR (created_at, id) < (SELECT created_at, id FROM postrider.operation WHERE id = $1::uuid) \
+     WHERE (created_at, id) < (CASE WHEN $1::uuid IS NULL THEN 'infinity' \
+     ELSE (SELECT created_at FROM postrider.operation WHERE id = $1::uuid) END, coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')) \
      ORDER BY created_at DESC, id DESC LIMIT $2"
 );
 

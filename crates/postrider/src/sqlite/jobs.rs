@@ -19,12 +19,33 @@ use crate::store::{Jobs, StoreError};
 
 const GET: &str = concat!("SELECT ", job_columns!(), " FROM progress_job WHERE job = ?");
 
-const LIST: &str = concat!(
-    "SELECT ",
-    job_columns!(),
-    " FROM progress_job WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR group_id = ?2) \
-      AND (?3 IS NULL OR (created_at, job) < (?3, ?4)) ORDER BY created_at DESC, job DESC LIMIT ?5"
-);
+/// One statement per kind of question, so that each has the index it needs.
+macro_rules! list {
+    ($status:literal, $tenant:literal) => {
+        concat!(
+            "SELECT ",
+            job_columns!(),
+            " FROM progress_job WHERE ",
+            $status,
+            " AND ",
+            $tenant,
+            " AND (created_at, job) < (coalesce(?3, 9223372036854775807), coalesce(?4, '')) \
+             ORDER BY created_at DESC, job DESC LIMIT ?5"
+        )
+    };
+}
+
+fn list(filter: &JobFilter) -> &'static str {
+    match (filter.status, filter.tenant.is_some()) {
+        (None, false) => list!("?1 IS NULL", "?2 IS NULL"),
+        (None, true) => list!("?1 IS NULL", "group_id = ?2"),
+        (Some(Status::Done), false) => list!("status = ?1", "?2 IS NULL"),
+        (Some(Status::Done), true) => list!("status = ?1", "group_id = ?2"),
+        // Few jobs are not done, and these have an index of their own.
+        (Some(_), false) => list!("status = ?1 AND status <> 'DONE'", "?2 IS NULL"),
+        (Some(_), true) => list!("status = ?1 AND status <> 'DONE'", "group_id = ?2"),
+    }
+}
 
 const WRITE: &str = concat!(
     "UPDATE progress_job SET status = ?2, total = ?3, done = ?4, errors = ?5, version = version + 1, unshown = 1, \
@@ -93,7 +114,7 @@ impl Jobs for Sqlite {
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>, StoreError> {
         let (after, after_job) = filter.after.clone().unzip();
-        let select = sqlx::query(LIST)
+        let select = sqlx::query(list(filter))
             .bind(filter.status.map(Status::as_str))
             .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref))
             .bind(after.map(Timestamp::as_microsecond))

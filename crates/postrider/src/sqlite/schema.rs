@@ -26,6 +26,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0013_ledger_final.sql"),
     include_str!("../../../../migrations/sqlite/0014_pull_key.sql"),
     include_str!("../../../../migrations/sqlite/0015_bus_followers.sql"),
+    include_str!("../../../../migrations/sqlite/0016_lists_of_jobs.sql"),
 ];
 
 /// Applies what is missing.

@@ -34,6 +34,15 @@ fn fill(database: &str) {
              SELECT 'key-' || n, 'evt_' || n, 'shop.order.placed', 'tenant-' || n % 50, 'billing', 'billing', 'e', 'k', \
              'retries_exhausted', 'no account', NULL, 'group-' || n % 200, 3, {then}, {then}, '{{}}', '{{}}', '' FROM {rows}"
         ),
+        format!(
+            "INSERT INTO postrider.progress_job (job, group_id, announces, status, total, done, unshown, created_at, finished_at) \
+             SELECT 'job-' || n, 'tenant-' || n % 50, 'shop.import.done', CASE WHEN n % 10000 = 0 THEN 'PROCESSING' ELSE 'DONE' END, \
+             9, CASE WHEN n % 10000 = 0 THEN 1 ELSE 9 END, false, {then}, CASE WHEN n % 10000 = 0 THEN NULL ELSE now() END FROM {rows}"
+        ),
+        format!(
+            "INSERT INTO postrider.operation (id, kind, state, plan, total, created_by, created_at, finished_at) \
+             SELECT gen_random_uuid(), 'replay_letters', 'done', '{{}}', 0, 'cli:ada', {then}, now() FROM {rows}"
+        ),
         "INSERT INTO postrider.event_outbox_id (id, created_at) SELECT id, created_at FROM postrider.event_outbox".to_owned(),
         "ANALYZE".to_owned(),
     ];
@@ -46,7 +55,7 @@ fn fill(database: &str) {
 fn read_so_far(database: &str) -> BTreeMap<String, (u64, u64)> {
     let counted = "SELECT CASE WHEN relname LIKE 'event_outbox%' THEN 'event_outbox' ELSE relname END, sum(seq_tup_read), \
                    sum(coalesce(idx_tup_fetch, 0)) FROM pg_stat_all_tables \
-                   WHERE schemaname = 'postrider' AND relname ~ '^(event_outbox|dead_letter$|audit_log$)' GROUP BY 1";
+                   WHERE schemaname = 'postrider' AND relname ~ '^(event_outbox|dead_letter$|audit_log$|progress_job$|operation$)' GROUP BY 1";
     let (done, said) = psql(database, &["-c", counted]);
     assert!(done, "{said}");
     let row = |line: &str| {
@@ -115,6 +124,13 @@ async fn a_page_of_a_long_list_reads_no_more_than_a_page_of_a_short_one() {
         "/v1/audit-log",
         "/v1/audit-log?subject=subject-7",
         "/v1/operations",
+        "/v1/progress",
+        "/v1/progress?tenant=tenant-7",
+        "/v1/progress?tenant=nobody",
+        "/v1/progress?status=PROCESSING",
+        "/v1/progress?status=CRAWLING",
+        "/v1/progress?status=PROCESSING&tenant=tenant-7",
+        "/v1/progress?status=DONE&tenant=nobody",
     ];
     for path in indexed {
         for (list, (rows, fetched)) in least(&folder, &database.url, path).await {
