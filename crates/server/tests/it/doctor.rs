@@ -1,5 +1,5 @@
 //! What doctor finds on real servers: a PgBouncer in front of PostgreSQL, handlers that RabbitMQ does not wait for, clocks that differ,
-//! policies that overrule ours, slots that nobody reads, and users without rights.
+//! policies that are missing or overruled, standbys that no commit waits for, slots that nobody reads, and users without rights.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -168,6 +168,51 @@ async fn doctor_finds_a_policy_that_overrules_ours() {
     folder.run(&["topology", "plan"]).assert(3, "everything");
     folder.run(&["topology", "apply", "--yes"]).assert(0, "applied");
     assert_eq!(line(&folder.run(&["doctor", "--json"]), "drift", "as it is configured")["status"], "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_a_policy_that_is_missing() {
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    folder.run(&["topology", "apply", "--yes"]).assert(0, "applied");
+    let management = ManagementConfig {
+        url: vhost.management_url.clone().into(),
+        tls: RabbitMqTls::default(),
+        limit: Duration::from_secs(30),
+    };
+    let management = Management::new(&management).unwrap();
+    let ours = management.policies(&vhost.name).await.unwrap();
+    let gone = &ours.first().expect("a topology of quorum queues has policies").name;
+    management.delete_policy(&vhost.name, gone).await.unwrap();
+    let told = folder.run(&["doctor", "--json"]).assert(0, "");
+    assert_eq!(line(&told, "drift", "`postrider topology plan` shows it")["status"], "warn");
+    folder.run(&["topology", "plan"]).assert(3, "policy");
+}
+
+/// Servers of its own: what is found here would be told of everybody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_a_standby_that_no_commit_waits_for_and_commits_that_wait_for_no_disk() {
+    let (_, _database, vhost) = servers().await;
+    let primary = postrider_testkit::servers::Postgres::start().await.unwrap();
+    let url = primary.url();
+    let folder = Folder::new().with("DATABASE_URL", &url).with("RABBITMQ_URL", &vhost.amqp_url);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let before = folder.run(&["doctor"]).assert(0, "");
+    assert!(!before.out.contains("synchronous_"), "{before:?}");
+
+    let _standby = primary.start_replica().await.unwrap();
+    let following = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+    super::push::until(|| psql(&url, &["-c", following]).1.trim() == "1").await;
+    let ran = folder.run(&["doctor", "--json"]).assert(0, "");
+    let told = line(&ran, "store setup", "no commit waits for one");
+    let detail = told["detail"].as_str().unwrap();
+    assert!(told["status"] == "warn" && detail.contains("set synchronous_standby_names"), "{told}");
+
+    let (done, said) = psql(&url, &["-c", "ALTER ROLE postgres SET synchronous_commit = off"]);
+    assert!(done, "{said}");
+    let ran = folder.run(&["doctor", "--json"]).assert(0, "");
+    assert_eq!(line(&ran, "store settings", "synchronous_commit is off")["status"], "warn");
 }
 
 #[tokio::test(flavor = "multi_thread")]
