@@ -254,3 +254,112 @@ fn nothing_can_be_changed_in_read_only_mode() {
     }
     assert_eq!(folder.run(&["token", "ls", "--json"]).json(), json!([]));
 }
+
+/// Every form that the pages can send, by the router itself: a form that is added is walked here too.
+fn forms() -> Vec<String> {
+    let router = include_str!("../../../src/dashboard.rs");
+    let routes = router.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let posts = routes.filter(|(path, handlers)| {
+        handlers.contains("post(") && !["/dashboard/login", "/dashboard/logout"].contains(path)
+    });
+    posts.map(|(path, _)| path.to_owned()).collect()
+}
+
+/// What shows and changes nothing is for everybody who may see it.
+const ONLY_READS: &str = "/dashboard/ledger/{tenant}/verify";
+
+#[test]
+fn every_form_keeps_its_door() {
+    let folder = Folder::new().with("POSTRIDER_HTTP__REQUESTS_PER_SECOND", "1000");
+    let serving = folder.serve(&["--roles", "api,dashboard"]);
+    let (viewer, tenant) =
+        (token(&folder, &["--role", "viewer"]), token(&folder, &["--role", "admin", "--tenant", "acme"]));
+    let own = |token: &str| serving.sign_in(token).1.split(';').next().unwrap().to_owned();
+    let (viewer, tenant) = (own(&viewer), own(&tenant));
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let proof = |cookie: &str| {
+        let page = serving.http("GET", "/dashboard/failures", &[("cookie", cookie)], "").2;
+        page.split("name=\"proof\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+    };
+    let (of_viewer, of_tenant) = (proof(&viewer), proof(&tenant));
+    let mut walked = 0;
+    for path in forms() {
+        let id = if path.contains("/letters/") { "1" } else { "01999999-0000-7000-8000-000000000000" };
+        let asked = path.replace("{id}", id).replace("{name}", "nobody").replace("{tenant}", "other");
+        let send = |cookie: &str, proof: &str| {
+            let body = format!("proof={proof}&reason=x&key=k&seconds=1&role=viewer");
+            let (status, _, page) = serving.http("POST", &asked, &[("cookie", cookie), form], &body);
+            (status, page)
+        };
+        walked += 1;
+        let (status, page) = send(&viewer, "");
+        assert!(status == 403 && page.contains("did not come from a page of yours"), "{path}: {status}");
+        if path == ONLY_READS {
+            assert_eq!(send(&tenant, &of_tenant).0, 403, "{path} of another tenant");
+            continue;
+        }
+        let (status, page) = send(&viewer, &of_viewer);
+        assert!(
+            status == 403 && page.contains("the token has the role viewer; this needs"),
+            "{path}: {status}"
+        );
+        // Dead letters and their operations are a tenant's own; everything else is of all.
+        let (status, page) = send(&tenant, &of_tenant);
+        if path.contains("/letters/") || path.contains("/operations") {
+            assert!((400..500).contains(&status), "{path}: {status}");
+        } else {
+            assert!(status == 403 && page.contains("for the tenant acme alone"), "{path}: {status}");
+        }
+        // Nobody at all is led to the way in.
+        let (status, head, _) = serving.http("POST", &asked, &[form], "reason=x");
+        assert!(status == 303 && head.contains("/dashboard/login"), "{path}: {head}");
+    }
+    assert!(walked >= 20, "{walked}");
+    let log = folder.run(&["token", "ls", "--json"]).json();
+    assert_eq!(log.as_array().map(Vec::len), Some(2), "nothing was made: {log}");
+}
+
+/// What a visitor may not do is there, disabled, with the reason beside it.
+#[test]
+fn what_a_viewer_may_not_do_is_shown_disabled_with_the_reason() {
+    let folder = Folder::new();
+    folder.write(
+        "postrider.toml",
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[migration]\nlegacy_exchange = 'old'\nevents = ['never.#']\n\
+         [[exchange]]\nname = 'old'\nkind = 'fanout'\n\
+         [[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[consumer]]\nname = 'billing'\n\
+         [[push]]\nname = 'mail'\nkeys = ['never.*']\nurl = 'http://127.0.0.1:1/'\n",
+    );
+    let at = "2026-11-15T10:00:00Z";
+    let letter = json!({
+        "key": "key-1", "event_id": "evt_1", "event_type": "shop.order.placed", "tenant": "acme", "aggregate_id": "order-1",
+        "ordering_key": null, "consumer": "billing", "queue": "billing", "exchange": "e", "routing_key": "k",
+        "reason": "rejected", "error": "no account", "error_class": null, "attempts": 1, "first_failed_at": at,
+        "dead_at": at, "properties": { "message_id": "evt_1" }, "headers": {}, "body": "e30=",
+    });
+    folder.run_with(&["dlq", "import", "-"], &letter.to_string()).assert(0, "1 dead letter");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let viewer = token(&folder, &["--role", "viewer"]);
+    let cookie = serving.sign_in(&viewer).1;
+    let own = cookie.split(';').next().unwrap();
+    let bearer = format!("Bearer {viewer}");
+    let groups = serving.http("GET", "/v1/dlq/groups", &[("authorization", &bearer)], "").2;
+    let groups: Value = serde_json::from_str(&groups).unwrap();
+    let plan =
+        format!("/plan?kind=replay_letters&group={}", groups["groups"][0]["fingerprint"].as_str().unwrap());
+    for (page, least) in
+        [("/consumers", 1), ("/push/mail", 3), ("/migration", 1), ("/letters/1", 1), (plan.as_str(), 1)]
+    {
+        let (status, _, text) = serving.http("GET", &format!("/dashboard{page}"), &[("cookie", own)], "");
+        assert_eq!(status, 200, "{page}: {text}");
+        let forms =
+            text.split("<form method=\"post\"").skip(1).filter_map(|rest| rest.split("</form>").next());
+        let forms: Vec<&str> = forms.filter(|form| !form.contains("/dashboard/logout")).collect();
+        assert!(forms.len() >= least, "{page}: {text}");
+        for form in forms {
+            let told = "Not allowed: the token has the role viewer; this needs";
+            assert!(form.contains(" disabled") && form.contains(told), "{page}: {form}");
+        }
+    }
+}
