@@ -63,6 +63,7 @@ fn say_everything(folder: &Folder) {
         &["dlq", "groups"][..],
         &["dlq", "ls", "--json"],
         &["outbox", "status"],
+        &["outbox", "status", "--json"],
         &["outbox", "ls", "--json"],
         &["doctor"],
         &["doctor", "--json"],
@@ -73,6 +74,8 @@ fn say_everything(folder: &Folder) {
         &["push", "ls", "--json"],
         &["token", "ls", "--json"],
         &["ops", "ls", "--json"],
+        &["progress", "ls", "--json"],
+        &["migration", "status", "--json"],
         &["topology", "render"],
         &["topology", "export"],
         &["topology", "drift"],
@@ -80,6 +83,8 @@ fn say_everything(folder: &Folder) {
         &["generate", "asyncapi"],
         &["generate", "grafana"],
         &["generate", "alerts"],
+        &["generate", "openapi"],
+        &["generate", "config-schema"],
     ] {
         let ran = folder.run(words);
         silent(&words.join(" "), &ran.out);
@@ -149,6 +154,9 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
         _ => Reply::status(200),
     })
     .await;
+    // A collector that hears every span and hangs up, which is told in the log.
+    let collector = Receiver::start(|_, _| Reply::Raw("")).await;
+    let eu = postrider_testkit::servers::shared().unwrap().database().await.unwrap();
 
     let folder = Folder::new();
     folder.write("redis-password", &secret("redis"));
@@ -158,12 +166,14 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
             "[egress]\nallow = ['127.0.0.1', 'http']\n\
              [[queue]]\nname = 'billing'\nbind = ['shop.order.*']\nretry = {{ max_retries = 1, delays = ['50ms'] }}\n\
              [[push]]\nname = 'erp'\nqueue = 'billing'\nurl = '{}?key={}'\n\
-             secrets = ['whsec_{}']\nheaders = {{ authorization = 'Bearer {}' }}\n",
+             secrets = ['whsec_{}']\nheaders = {{ authorization = 'Bearer {}' }}\n\
+             [[outbox.table]]\nname = 'postrider.event_outbox'\nlabel = 'eu'\nurl = '{}'\n",
             endpoint.url(),
             secret("url"),
             // Base64 that reads as the canary.
             "c4n4ry99c4n4ry99c4n4ry99c4n4ry99",
             secret("header"),
+            with_login(&eu.url, "postgres", &secret("eu")),
         ),
     );
     // Redis asks for no password here, so it refuses this one, and that is told; everything works without it.
@@ -176,7 +186,10 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
         .with("REDIS_URL", &redis)
         .with("POSTRIDER_REDIS__PASSWORD_FILE", &password_file)
         .with("METRICS_TOKEN", &secret("metrics"))
-        .with("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://me:{}@127.0.0.1:1", secret("collector")))
+        .with(
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            &format!("http://me:{}@{}", secret("collector"), collector.address),
+        )
         .with("OTEL_EXPORTER_OTLP_HEADERS", &format!("authorization=Bearer {}", secret("otlp")));
 
     for words in
@@ -234,6 +247,13 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
     let (code, said) = serving.ended();
     assert_eq!(code, 0, "{said:#?}");
     silent("the log", &said.join("\n"));
+    assert!(said.iter().any(|line| line.contains("the collector does not take spans")), "{said:#?}");
+    let spans: String =
+        collector.requests().iter().map(|sent| String::from_utf8_lossy(&sent.body).into_owned()).collect();
+    for done in ["create shop.order.placed", "send postrider.events", "process billing", "push erp"] {
+        assert!(spans.contains(done), "no span {done:?} in {spans}");
+    }
+    silent("a span", &spans);
     // One line for each failure.
     let died = said.iter().filter(|line| line.contains("an event failed as often as it may")).count();
     assert_eq!(died, 1, "{said:#?}");
