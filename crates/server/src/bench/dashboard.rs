@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::desk::Desk;
-use super::table::add_published;
+use super::table::{add_others, add_published};
 use super::triage::{ALLOWED_MS, median};
 use super::{Figure, Load, Raw};
 
@@ -24,13 +24,20 @@ const LONGER: usize = 5;
 /// Bytes in each row of history: what is behind does not have to be read.
 const HISTORY_BYTES: usize = 100;
 /// What is looked at, and what it is.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 13] = [
     ("the newest events", "/v1/events?limit=50"),
     ("events of one aggregate", "/v1/events?aggregate_type=bench.item&aggregate_id=item-7&limit=50"),
     ("events of a tenant that has none", "/v1/events?tenant=nobody&limit=50"),
+    ("the newest jobs", "/v1/progress?limit=50"),
+    ("jobs of a tenant that has none", "/v1/progress?tenant=nobody&limit=50"),
+    ("jobs that are not done", "/v1/progress?status=processing&limit=50"),
+    ("the newest of the audit log", "/v1/audit-log?limit=50"),
+    ("what somebody did who did nothing", "/v1/audit-log?actor=nobody&limit=50"),
+    ("the newest operations", "/v1/operations?limit=50"),
     ("the dashboard's overview", "/dashboard"),
     ("the dashboard's events", "/dashboard/events"),
     ("the dashboard's outbox", "/dashboard/outbox"),
+    ("the dashboard's jobs", "/dashboard/jobs"),
 ];
 
 impl Desk<'_, Postgres> {
@@ -63,12 +70,13 @@ impl Desk<'_, Postgres> {
         let figure = Figure::median(name, self.backend, "/s", rounds);
         let mut figures: Vec<_> = figure.map(|figure| figure.aims_at(0.97)).into_iter().collect();
         add_published(self.store, rows, HISTORY_BYTES, self.queue).await?;
+        add_others(self.store, rows, self.queue).await?;
         for (what, path) in PAGES {
             let url = format!("http://{}{path}", served.address);
             let took = median(self.clock, async || {
                 client.get(&url).send().await?.error_for_status()?.bytes().await.map(drop)
             });
-            let name = format!("{what}, {rows} events, over the {ALLOWED_MS} ms allowed");
+            let name = format!("{what}, {rows} rows, over the {ALLOWED_MS} ms allowed");
             let figure = Figure::median(name, self.backend, "ms", vec![(took.await?, ALLOWED_MS)]);
             figures.extend(figure.map(|figure| figure.aims_at(1.0)));
         }

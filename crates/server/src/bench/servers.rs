@@ -18,7 +18,7 @@ use super::naive::Naive;
 use super::processor::Processes;
 use super::raw::RabbitRaw;
 use super::relay::Rival;
-use super::table::{forget, forget_inbox, forget_letters, forget_published};
+use super::table::{forget, forget_inbox, forget_letters, forget_others, forget_published};
 use super::{Figure, Load, Part, Sizes, http};
 use crate::commands::Context;
 use crate::config::Server;
@@ -136,6 +136,7 @@ impl<'a> Servers<'a> {
             Part::Dashboard => {
                 let config = self.context.flags.file.as_deref();
                 let measured = desk.dashboard(raw, config, load, sizes.history).await;
+                forget_others(&self.store, &self.queue).await?;
                 forget(&self.store, &self.queue).await?;
                 measured
             }

@@ -31,6 +31,42 @@ pub(super) async fn add_published(
     Ok(())
 }
 
+/// Adds so many rows to every other list that grows: jobs, all done, the audit log, and operations.
+pub(super) async fn add_others(store: &Postgres, rows: usize, queue: &QueueName) -> anyhow::Result<()> {
+    let mut tx = store.begin().await?;
+    sqlx::query("SET LOCAL statement_timeout = 0").execute(tx.connection()).await?;
+    for sql in [
+        "INSERT INTO postrider.progress_job (job, group_id, announces, status, total, done, unshown, kept_items, created_at, finished_at)
+             SELECT $2 || '-' || n, $2, 'bench.items.made', 'DONE', 9, 9, false, false, now() - n * interval '1 second', now()
+             FROM generate_series(1, $1) n",
+        "INSERT INTO postrider.audit_log (at, actor, action, subject, reason)
+             SELECT now() - n * interval '1 second', $2, 'consumer.pause', 'consumer/' || n % 1000, 'a measurement'
+             FROM generate_series(1, $1) n",
+        "INSERT INTO postrider.operation (id, kind, state, plan, total, created_by, created_at, finished_at)
+             SELECT gen_random_uuid(), 'replay_letters', 'done', '{}', 0, $2, now() - n * interval '1 second', now()
+             FROM generate_series(1, $1) n",
+    ] {
+        sqlx::query(sql).bind(i64::try_from(rows)?).bind(queue.as_str()).execute(tx.connection()).await?;
+    }
+    store.commit(tx).await?;
+    Ok(())
+}
+
+/// Removes them.
+pub(super) async fn forget_others(store: &Postgres, queue: &QueueName) -> anyhow::Result<()> {
+    let mut tx = store.begin().await?;
+    sqlx::query("SET LOCAL statement_timeout = 0").execute(tx.connection()).await?;
+    for sql in [
+        "DELETE FROM postrider.progress_job WHERE group_id = $1",
+        "DELETE FROM postrider.audit_log WHERE actor = $1",
+        "DELETE FROM postrider.operation WHERE created_by = $1",
+    ] {
+        sqlx::query(sql).bind(queue.as_str()).execute(tx.connection()).await?;
+    }
+    store.commit(tx).await?;
+    Ok(())
+}
+
 /// Adds so many events that a consumer of the benchmark has applied.
 pub(super) async fn add_applied(store: &Postgres, rows: usize, queue: &QueueName) -> anyhow::Result<()> {
     let insert = "INSERT INTO postrider.event_inbox (consumer_name, event_id, payload_hash)
