@@ -47,6 +47,22 @@ pub(super) fn bars(counts: &[u64], named: &str) -> Markup {
     }
 }
 
+/// Attempts as bars, as high as they took long; one that failed has the colour of what needs somebody.
+pub(super) fn attempts(took: &[(u64, bool)], named: &str) -> Markup {
+    let most = took.iter().map(|(ms, _)| *ms).max().unwrap_or(0).max(1);
+    #[expect(clippy::cast_precision_loss, reason = "a picture has a hundred steps")]
+    let height = |ms: u64| 3.0 + 21.0 * ms as f64 / most as f64;
+    let wide = 5 * took.len().max(1);
+    html! {
+        svg class="bars wide" viewBox={ "0 0 " (wide) " 24" } preserveAspectRatio="none" role="img" aria-label=(named) {
+            @for (place, (ms, failed)) in took.iter().enumerate() {
+                rect class=(if *failed { "bar" } else { "bar good" }) x=(place * 5) width="4"
+                    y=(format!("{:.1}", 24.0 - height(*ms))) height=(format!("{:.1}", height(*ms))) {}
+            }
+        }
+    }
+}
+
 /// How much of a whole.
 pub(super) fn meter(part: u64, whole: u64, bad: bool) -> Markup {
     let wide = u128::from(part) * 100 / u128::from(whole.max(1));
@@ -67,6 +83,13 @@ mod tests {
         assert!(!area(&[], "nothing").into_string().contains("path"));
         let drawn = area(&[0.0, 5.0, 2.5], "rates").into_string();
         assert!(drawn.contains("d=\"M0.0 42.0 L120.0"), "{drawn}");
+    }
+
+    #[test]
+    fn attempts_are_as_high_as_they_took_long_and_failures_stand_out() {
+        let drawn = attempts(&[(0, true), (40, false)], "attempts").into_string();
+        assert!(drawn.contains("class=\"bar\" x=\"0\"") && drawn.contains("height=\"3.0\""), "{drawn}");
+        assert!(drawn.contains("class=\"bar good\" x=\"5\"") && drawn.contains("height=\"24.0\""), "{drawn}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::super::actions::{Action, button, form};
 use super::super::parts::{ago, number, pill, short, state, table};
 use super::super::search::Search;
 use super::super::visit::Visit;
-use super::super::{Done, Page, frame};
+use super::super::{Done, Page, chart, frame};
 use super::{Here, Who, events};
 use crate::api::{Code, Problem};
 use crate::desk::outbox::{OutboxReport, Standing};
@@ -38,12 +38,12 @@ pub(in crate::dashboard) async fn show(
     let mut stuck = desk.rows(outbox, &dead, SHOWN).await?.rows;
     stuck.extend(desk.rows(outbox, &failing, SHOWN).await?.rows);
     let oldest = report.oldest_due.map(|at| ago(at, visit.now));
-    let figures = [
-        ("Due now", report.due),
-        ("Later", report.later),
-        ("Dead", report.dead),
-        ("Parked keys", report.parked_keys),
-    ];
+    // What was seen lately is of the first outbox.
+    let moment = dashboard.front.pulse.fresh().await;
+    #[expect(clippy::cast_precision_loss, reason = "a picture")]
+    let lately: Vec<f64> = moment.beats.iter().map(|beat| beat.due as f64).collect();
+    let lately = outbox.is_none().then(|| chart::area(&lately, "Due, lately"));
+    let figures = [("Later", report.later), ("Dead", report.dead), ("Parked keys", report.parked_keys)];
     Ok(frame::page(
         &visit,
         "Outbox",
@@ -54,10 +54,16 @@ pub(in crate::dashboard) async fn show(
                 @if let Some(lag) = report.stream_lag_bytes { (pill("", &format!("{} bytes behind", number(lag)))) }
             }))
             (choice(&all, outbox, &visit))
-            div class="tiles" { @for (name, count) in figures {
-                div class="tile plain" { div class="name" { (name) } div class="figure" { (number(count)) }
-                    @if name == "Due now" { @if let Some(oldest) = &oldest { div class="under" { "the oldest from " (oldest) } } } }
-            } }
+            div class="tiles" {
+                div class=(if lately.is_some() { "tile" } else { "tile plain" }) {
+                    div class="name" { "Due now" } div class="figure" { (number(report.due)) }
+                    div class="under" { @if let Some(oldest) = &oldest { "the oldest from " (oldest) } }
+                    @if let Some(lately) = &lately { (lately) }
+                }
+                @for (name, count) in figures {
+                    div class="tile plain" { div class="name" { (name) } div class="figure" { (number(count)) } }
+                }
+            }
             section class="card flush" {
                 header { h2 { "Keys that stand still" } }
                 (parked(&report.parked, &visit, outbox))

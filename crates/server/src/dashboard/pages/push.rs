@@ -9,7 +9,7 @@ use postrider::topology::ConsumerName;
 use super::super::actions::{Action, button, form, short_reason};
 use super::super::parts::{ago, number, pill, segment, short, state, table};
 use super::super::visit::Visit;
-use super::super::{Dashboard, Done, Page, frame};
+use super::super::{Dashboard, Done, Page, chart, frame};
 use super::{Here, Who};
 use crate::api::{Code, Problem};
 use crate::push_desk::Row;
@@ -73,7 +73,10 @@ async fn page(dashboard: &Dashboard, visit: &Visit, name: &ConsumerName, news: M
                 }
                 div class="row" { (controls(&row, visit)) }
             }
-            section class="card flush" { header { h2 { "Last attempts" } } (table_of(&attempts, visit)) }
+            section class="card flush" {
+                header { h2 { "Last attempts" } (picture(&attempts)) }
+                (table_of(&attempts, visit))
+            }
         },
     ))
 }
@@ -92,6 +95,16 @@ fn controls(row: &Row, visit: &Visit) -> Markup {
         }
         (form(visit, &to("rotate"), "row", html! { (short_reason()) (button(visit, Action::RotateSecret, "danger", "New secret")) }))
     }
+}
+
+/// How long they took and which failed, the newest on the right.
+fn picture(attempts: &[Attempt]) -> Markup {
+    let took: Vec<(u64, bool)> =
+        attempts.iter().rev().map(|attempt| (attempt.took_ms, attempt.error.is_some())).collect();
+    let taken = took.iter().filter(|(_, failed)| !failed).count();
+    let longest = took.iter().map(|(ms, _)| *ms).max().unwrap_or(0);
+    let told = format!("{taken} of {} taken, the slowest in {} ms", took.len(), number(longest));
+    html! { @if !took.is_empty() { span class="quiet" { (told) } (chart::attempts(&took, &told)) } }
 }
 
 fn table_of(attempts: &[Attempt], visit: &Visit) -> Markup {

@@ -7,7 +7,7 @@ use postrider::envelope::TenantId;
 use postrider::store::TokenRole;
 use uuid::Uuid;
 
-use super::super::actions::{Action, button, form, short_reason};
+use super::super::actions::{Action, button, form, reason_field, short_reason};
 use super::super::parts::{state, table, time};
 use super::super::visit::Visit;
 use super::super::{Dashboard, Done, Page, frame};
@@ -46,7 +46,7 @@ async fn page(dashboard: &Dashboard, visit: &Visit, made: Option<&TokenRow>) -> 
                     } }
                     label class="field" { span { "Tenant" } input type="text" name="tenant" placeholder="all"; }
                     label class="field" { span { "Ends" } input type="text" name="expires" placeholder="never, or 90d"; }
-                    label class="field" { span { "Why" } input type="text" name="reason" placeholder="for the audit log"; }
+                    (reason_field("for the audit log"))
                     (button(visit, Action::ManageTokens, "main", "Make"))
                 }))
             }
@@ -87,7 +87,7 @@ pub(in crate::dashboard) async fn make(State(dashboard): Here, Extension(visit):
             .map_err(|error| wrong(error.to_string()))?,
         expires_at: visit.field("expires").map(|text| expiry(text, visit.now)).transpose().map_err(wrong)?,
     };
-    let made = dashboard.front.desk.make_token(new, &visit.actor(), visit.field("reason")).await?;
+    let made = dashboard.front.desk.make_token(new, &visit.actor(), Some(visit.reason()?)).await?;
     page(&dashboard, &visit, Some(&made)).await
 }
 
