@@ -2,6 +2,7 @@
 
 mod correcting;
 mod doors;
+mod hands;
 mod markup;
 mod migrating;
 mod pictures;
@@ -17,6 +18,8 @@ use super::process::{Folder, Serving};
 
 /// A mail service that knows no recipient until it is mended.
 struct Shop {
+    /// What customers write, and the mail service repeats.
+    note: &'static str,
     mended: Arc<AtomicBool>,
     receiver: Receiver,
     serving: Serving,
@@ -33,6 +36,11 @@ impl Shop {
 
     /// The same with more in the configuration.
     async fn open_with(folder: &Folder, more: &str) -> Self {
+        Self::open_for(folder, more, NASTY).await
+    }
+
+    /// The same with customers who write this.
+    async fn open_for(folder: &Folder, more: &str, note: &'static str) -> Self {
         let mended = Arc::new(AtomicBool::new(false));
         let knows = mended.clone();
         let receiver = Receiver::start(move |request, _| {
@@ -40,7 +48,7 @@ impl Shop {
             if knows.load(Ordering::SeqCst) {
                 return Reply::status(200);
             }
-            Reply::Status(422, "", format!("no such recipient for {order}: {NASTY}"))
+            Reply::Status(422, "", format!("no such recipient for {order}: {note}"))
         })
         .await;
         let url = receiver.url();
@@ -54,14 +62,14 @@ impl Shop {
         );
         let mut serving = folder.serve(&[]);
         serving.wait_for("dashboard at");
-        Self { mended, receiver, serving }
+        Self { note, mended, receiver, serving }
     }
 
     fn place_orders(&self, count: u32) {
         for number in 1..=count {
             let event = serde_json::json!({
                 "type": "shop.order.placed", "id": format!("evt_{number}"), "aggregate_id": format!("order-{number}"),
-                "tenant": "acme", "data": { "to": "ada@example.com", "note": NASTY },
+                "tenant": "acme", "data": { "to": "ada@example.com", "note": self.note },
             });
             assert_eq!(self.serving.post_event(&[], &event.to_string()).0, 202);
         }

@@ -16,7 +16,7 @@ pub(super) fn folder_of_pictures() -> PathBuf {
 async fn every_page_is_drawn_light_and_dark_and_fits_a_phone() {
     let folder = Folder::new();
     folder.run(&["ledger", "--tenant", "acme", "accounts", "init", "--base", "EUR"]).assert(0, "opened");
-    let shop = Shop::open(&folder).await;
+    let shop = Shop::open_for(&folder, "", "please ring twice").await;
     for (id, amount) in [("rent", "1200.00"), ("fees", "12.50")] {
         let entry = serde_json::json!({ "id": id, "effectiveOn": "2026-03-01", "description": id, "lines": [
             { "account": "fees", "side": "debit", "amount": amount, "currency": "EUR" },
