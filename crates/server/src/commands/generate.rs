@@ -7,20 +7,21 @@ mod grafana;
 
 use std::io::{self, Write as _};
 
-use clap::{Args, CommandFactory as _, Subcommand};
+use clap::{Args, Command, CommandFactory as _, Subcommand};
 use clap_complete::Shell;
 
 use super::Context;
 use crate::api::metrics::catalogue;
 use crate::catalog::{Catalog, asyncapi, docs};
 use crate::cli::Cli;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 
 /// What to print.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     postrider generate completions bash > ~/.local/share/bash-completion/completions/postrider\n  \
     postrider generate man > postrider.1\n  \
+    postrider generate man dlq replay > postrider-dlq-replay.1\n  \
     postrider generate openapi > openapi.json\n  \
     postrider generate alerts > /etc/prometheus/rules/postrider.yaml\n  \
     postrider generate grafana > postrider-dashboard.json\n  \
@@ -37,8 +38,12 @@ enum What {
         /// The shell
         shell: Shell,
     },
-    /// The manual page, in roff
-    Man,
+    /// The manual page, in roff; of one command, if it is named
+    Man {
+        /// The command, such as `dlq replay`
+        #[arg(value_name = "COMMAND")]
+        of: Vec<String>,
+    },
     /// The HTTP API as OpenAPI 3.1
     Openapi,
     /// A dashboard for Grafana, as JSON to import
@@ -77,7 +82,7 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<Exit> {
     let mut text = Vec::new();
     match &args.what {
         What::Completions { shell } => clap_complete::generate(*shell, &mut command, "postrider", &mut text),
-        What::Man => clap_mangen::Man::new(command).render(&mut text)?,
+        What::Man { of } => clap_mangen::Man::new(named(command, of)?).render(&mut text)?,
         What::Openapi => write_json(&mut text, &crate::api::openapi::document())?,
         What::Grafana => write_json(&mut text, &grafana::dashboard())?,
         What::Alerts { runbooks } => text.extend(alerts::rules(runbooks).into_bytes()),
@@ -87,6 +92,18 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<Exit> {
     }
     io::stdout().write_all(&text)?;
     Ok(Exit::Ok)
+}
+
+/// The command that these words name, with the name that its page has: `postrider-dlq-replay`.
+fn named(mut command: Command, words: &[String]) -> anyhow::Result<Command> {
+    if !words.is_empty() {
+        command.build();
+    }
+    for word in words {
+        let found = command.find_subcommand(word).cloned();
+        command = found.ok_or_else(|| usage(format!("{} has no command {word}", command.get_name())))?;
+    }
+    Ok(command)
 }
 
 /// The same for what is made of the configuration and the catalogue.

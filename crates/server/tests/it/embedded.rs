@@ -98,7 +98,15 @@ fn completions_and_the_manual_need_nothing() {
     let folder = Folder::new();
     let ran = folder.run(&["generate", "completions", "bash"]).assert(0, "_postrider");
     assert_eq!(ran.err, "");
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        folder.run(&["generate", "completions", shell]).assert(0, "postrider");
+    }
     folder.run(&["generate", "man"]).assert(0, ".TH postrider");
+    let replay = folder.run(&["generate", "man", "dlq", "replay"]).assert(0, ".TH postrider").out;
+    assert!(replay.contains("dry") && replay.contains("limit"), "{replay}");
+    folder.run(&["generate", "man", "dlq", "sing"]).assert(2, "has no command sing");
+    let schema = folder.run(&["generate", "config-schema"]).assert(0, "").json();
+    assert_eq!(schema["properties"]["http"]["properties"]["read_only"]["type"], "boolean", "{schema}");
 }
 
 #[test]
