@@ -97,6 +97,35 @@ fn until(serving: &Serving, so: impl Fn(&Value) -> bool) -> Value {
     panic!("nobody noticed: {}", health(serving).1);
 }
 
+/// Live whatever is away, so that nobody restarts it in vain; ready as long as events can be committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn live_goes_with_nothing_ready_with_the_store_alone() {
+    let (folder, database, vhost) = servers().await;
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let (store, store_url) = Proxy::in_front_of(&database.url).await.unwrap();
+    let (broker, broker_url) = Proxy::in_front_of(&vhost.amqp_url).await.unwrap();
+    let folder = folder.with("DATABASE_URL", &store_url).with("RABBITMQ_URL", &broker_url);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let statuses = || {
+        ["/v1/health/live", "/v1/health/ready", "/v1/health"].map(|path| serving.http("GET", path, &[], "").0)
+    };
+    until(&serving, |body| body["status"] == "ok");
+    assert_eq!(statuses(), [200, 200, 200]);
+
+    broker.set(Weather::Cut);
+    until(&serving, |body| body["broker"] == "unavailable");
+    assert_eq!(statuses(), [200, 200, 503]);
+    broker.set(Weather::Clear);
+    until(&serving, |body| body["status"] == "ok");
+
+    store.set(Weather::Cut);
+    until(&serving, |body| body["store"] == "unavailable");
+    assert_eq!(statuses(), [200, 503, 503]);
+    store.set(Weather::Clear);
+    until(&serving, |body| body["status"] == "ok");
+}
+
 /// Names are for those who may read the list of consumers; a count is for everybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_nobody_takes_from_is_told_while_the_connection_is_lost() {
