@@ -3,6 +3,7 @@
 use postrider::rabbitmq::RabbitMqTls;
 use postrider::rabbitmq::management::{Management, ManagementConfig};
 use postrider_testkit::receiver::{Receiver, Reply};
+use postrider_testkit::servers::TestVhost;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -136,9 +137,18 @@ fn with_login(url: &str, user: &str, password: &str) -> String {
     format!("{scheme}://{user}:{password}@{place}")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
-    let (_, database, vhost) = servers().await;
+/// Every step was told to the collector, and no secret with it.
+fn spans_are_silent(collector: &Receiver) {
+    let spans: String =
+        collector.requests().iter().map(|sent| String::from_utf8_lossy(&sent.body).into_owned()).collect();
+    for done in ["create shop.order.placed", "send postrider.events", "process billing", "push erp"] {
+        assert!(spans.contains(done), "no span {done:?} in {spans}");
+    }
+    silent("a span", &spans);
+}
+
+/// A RabbitMQ user whose password is a canary.
+async fn user_of(vhost: &TestVhost) -> String {
     let user = format!("canary_{}", vhost.name);
     let management = ManagementConfig {
         url: vhost.management_url.clone().into(),
@@ -148,6 +158,13 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
     let admin = Management::new(&management).unwrap();
     admin.create_user(&user, &secret("rabbitmq"), "administrator").await.unwrap();
     admin.grant(&vhost.name, &user).await.unwrap();
+    user
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
+    let (_, database, vhost) = servers().await;
+    let user = user_of(&vhost).await;
     let endpoint = Receiver::start(|request, _| match request.header("x-aggregate-id") {
         "refused" => Reply::Status(422, "", secret("answer")),
         "fails" => Reply::Status(500, "", secret("answer")),
@@ -248,12 +265,7 @@ async fn nothing_that_is_said_has_a_secret_or_a_payload_in_it() {
     assert_eq!(code, 0, "{said:#?}");
     silent("the log", &said.join("\n"));
     assert!(said.iter().any(|line| line.contains("the collector does not take spans")), "{said:#?}");
-    let spans: String =
-        collector.requests().iter().map(|sent| String::from_utf8_lossy(&sent.body).into_owned()).collect();
-    for done in ["create shop.order.placed", "send postrider.events", "process billing", "push erp"] {
-        assert!(spans.contains(done), "no span {done:?} in {spans}");
-    }
-    silent("a span", &spans);
+    spans_are_silent(&collector);
     // One line for each failure.
     let died = said.iter().filter(|line| line.contains("an event failed as often as it may")).count();
     assert_eq!(died, 1, "{said:#?}");
