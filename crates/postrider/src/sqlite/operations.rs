@@ -80,7 +80,8 @@ impl Operations for Sqlite {
         let select = concat!(
             "SELECT ",
             columns!(),
-            " FROM operation WHERE ?1 IS NULL OR (created_at, id) < (SELECT created_at, id FROM operation WHERE id = ?1) \
+            " FROM operation WHERE (created_at, id) < (iif(?1 IS NULL, 9223372036854775807, \
+                 (SELECT created_at FROM operation WHERE id = ?1)), coalesce(?1, '')) \
              ORDER BY created_at DESC, id DESC LIMIT ?2"
         );
         let query = sqlx::query(select).bind(before.map(|id| id.to_string()));

@@ -12,23 +12,26 @@ pub(super) async fn add_published(
     bytes: usize,
     queue: &QueueName,
 ) -> anyhow::Result<()> {
-    const STEP: usize = 100_000;
     let insert = "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, body, status,
                       published_at, target_queue)
                   SELECT gen_random_uuid()::text, 'bench.item', 'item-' || n % 5000, 'made',
                       convert_to(repeat('x', $2), 'UTF8'), 'published', now(), $3 FROM generate_series(1, $1) n";
-    let mut left = rows;
-    while left > 0 {
-        let step = left.min(STEP);
+    for step in steps(rows) {
         sqlx::query(insert)
-            .bind(i64::try_from(step)?)
+            .bind(step)
             .bind(i32::try_from(bytes)?)
             .bind(queue.as_str())
             .execute(store.pool())
             .await?;
-        left -= step;
     }
     Ok(())
+}
+
+/// So many rows, some at a time: a statement has a time limit.
+fn steps(rows: usize) -> impl Iterator<Item = i64> {
+    const STEP: usize = 100_000;
+    let step = move |done: usize| i64::try_from((rows - done).min(STEP)).unwrap_or(i64::MAX);
+    (0..rows).step_by(STEP).map(step)
 }
 
 /// Adds so many rows to every other list that grows: jobs, all done, the audit log, and operations.
@@ -71,7 +74,9 @@ pub(super) async fn forget_others(store: &Postgres, queue: &QueueName) -> anyhow
 pub(super) async fn add_applied(store: &Postgres, rows: usize, queue: &QueueName) -> anyhow::Result<()> {
     let insert = "INSERT INTO postrider.event_inbox (consumer_name, event_id, payload_hash)
                   SELECT $2 || '.before', gen_random_uuid()::text, sha256('x') FROM generate_series(1, $1)";
-    sqlx::query(insert).bind(i64::try_from(rows)?).bind(queue.as_str()).execute(store.pool()).await?;
+    for step in steps(rows) {
+        sqlx::query(insert).bind(step).bind(queue.as_str()).execute(store.pool()).await?;
+    }
     Ok(())
 }
 
