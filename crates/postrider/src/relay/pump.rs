@@ -294,6 +294,7 @@ impl<S: Outbox> Pump<S> {
                     Seen::Ahead | Seen::Timed => self.flow.take(claim, low, rows),
                     Seen::All(up_to) => self.flow.take_sure(claim, low, up_to, rows),
                 }
+                self.store_works();
             }
             Err(error) => {
                 self.reading.failed();

@@ -1,4 +1,4 @@
-//! The figures as a picture: a bar for each ratio, with a line where it should be.
+//! The figures that have a target as a picture: a bar for each ratio, with a line where it should be.
 
 use std::fmt::Write as _;
 
@@ -11,8 +11,10 @@ const LONGEST: f64 = 300.0;
 const STEP: usize = 26;
 const TOP: usize = 44;
 
-/// An SVG document: light or dark as the reader's page is.
+/// An SVG document: light or dark as the reader's page is. Where no figure has a target, all are in it.
 pub(crate) fn chart(figures: &[Figure]) -> String {
+    let aimed: Vec<&Figure> = figures.iter().filter(|figure| figure.target.is_some()).collect();
+    let figures = if aimed.is_empty() { figures.iter().collect() } else { aimed };
     let height = TOP + STEP * figures.len() + 16;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
@@ -20,7 +22,7 @@ pub(crate) fn chart(figures: &[Figure]) -> String {
          @media(prefers-color-scheme:dark){{text{{fill:#e6edf3}}.aim{{stroke:#e6edf3}}}}</style>\n\
          <text x=\"12\" y=\"24\" font-size=\"14\">Over the raw limit of the same run; the line is the target</text>\n"
     );
-    for (place, figure) in figures.iter().enumerate() {
+    for (place, figure) in figures.into_iter().enumerate() {
         let y = TOP + STEP * place;
         let class = if figure.is_reached() { "bar" } else { "short" };
         let (bar, aim) = lengths(figure);
@@ -68,7 +70,8 @@ mod tests {
             |ratio: f64| Figure::median("a < b", "x", "/s", vec![(ratio, 1.0)]).unwrap().aims_at(0.5);
         assert_eq!(lengths(&figure(0.25)), (75.0, Some(150.0)));
         assert_eq!(lengths(&figure(2.0)), (300.0, Some(75.0)));
-        let svg = chart(&[figure(0.25), figure(2.0)]);
+        let beside = Figure::median("without a target", "x", "/s", vec![(1.0, 1.0)]).unwrap();
+        let svg = chart(&[figure(0.25), beside, figure(2.0)]);
         assert_eq!(
             (svg.matches("class=\"short\"").count(), svg.matches("class=\"bar\"").count()),
             (1, 1),

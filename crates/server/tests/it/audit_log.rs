@@ -109,8 +109,8 @@ fn what_is_done_at_the_keyboard_names_the_person() {
     }
     let give_up = "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); \
         db.execute(\"UPDATE event_outbox SET status = 'dead', attempts = 10\"); db.commit()";
-    let gave_up = Command::new(PYTHON).args(["-c", give_up]).current_dir(folder.path()).status().unwrap();
-    assert!(gave_up.success());
+    let done = Command::new(PYTHON).args(["-c", give_up]).current_dir(folder.path()).status().unwrap();
+    assert!(done.success());
     let unpark = ["outbox", "unpark", "--id", "evt_1", "--reason", "mended"];
     folder.run(&[&unpark[..], &["--dry-run"]].concat()).assert(0, "nothing was changed");
     folder.run(&unpark).assert(0, "evt_1");

@@ -82,7 +82,7 @@ impl Arrived {
         let mut tx = store.begin().await.unwrap();
         let admissions = store.admit(&mut tx, consumer, &arrivals).await.unwrap();
         store.commit(tx).await.unwrap();
-        for (envelope, admission) in envelopes.iter().zip(admissions) {
+        for ((envelope, delivery), admission) in envelopes.iter().zip(deliveries).zip(admissions) {
             if admission != Admission::New {
                 self.doubles += 1;
                 continue;
@@ -91,7 +91,9 @@ impl Arrived {
             let number = payload["number"].as_u64().unwrap();
             let key = envelope.ordering_key.as_ref().unwrap().to_string();
             let expected = self.last.get(&key).map_or(0, |last| last + 1);
-            assert_eq!(number, expected, "{key} is out of order");
+            // Whether RabbitMQ gave it back in another order, or got it so.
+            let again = if delivery.redelivered { "again" } else { "for the first time" };
+            assert_eq!(number, expected, "{key} is out of order; the broker delivered this one {again}");
             self.last.insert(key, number);
             self.new += 1;
         }

@@ -33,6 +33,10 @@ impl<S: Outbox> Pump<S> {
                     self.reading.start_over();
                     self.slots_changed();
                 }
+                // Who has no slot claims nothing.
+                if self.held.is_empty() {
+                    self.store_works();
+                }
             }
             Err(error) => self.outage(&format!("the store failed: {error}")),
         }

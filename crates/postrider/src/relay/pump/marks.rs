@@ -130,6 +130,15 @@ impl<S: Outbox> Pump<S> {
         }
     }
 
+    /// The store has answered. Where nothing is in hand that the broker would have to take, nobody waits for anything: without this, a relay
+    /// whose store was away said that it pauses until somebody committed the next event.
+    pub(super) fn store_works(&mut self) {
+        let in_hand = self.flow.len() + self.publishing + self.done.len();
+        if in_hand == 0 && !self.settling && !self.pause.is_on() {
+            self.works();
+        }
+    }
+
     pub(super) fn works(&mut self) {
         self.pause.reset();
         if self.relay.status.paused.swap(false, Ordering::Relaxed) {

@@ -245,8 +245,8 @@ fn nothing_can_be_changed_in_read_only_mode() {
 
 /// Every form that the pages can send, by the router itself: a form that is added is walked here too.
 fn forms() -> Vec<String> {
-    let router = include_str!("../../../src/dashboard.rs");
-    let routes = router.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let source = include_str!("../../../src/dashboard.rs");
+    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
     let posts = routes.filter(|(path, handlers)| {
         handlers.contains("post(") && !["/dashboard/login", "/dashboard/logout"].contains(path)
     });
