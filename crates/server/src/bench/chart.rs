@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::{Better, Figure};
 
 /// Of the picture, in pixels: its width, where bars begin, how long the longest is, and how far apart they are.
-const WIDTH: usize = 960;
-const BARS: f64 = 560.0;
+const WIDTH: usize = 1080;
+const BARS: f64 = 700.0;
 const LONGEST: f64 = 300.0;
 const STEP: usize = 26;
 const TOP: usize = 44;
