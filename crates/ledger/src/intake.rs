@@ -1,9 +1,10 @@
 //! From a queue into the books: delivery, sequencer, commit; then, and only then, the delivery is settled.
 //!
 //! Posted and known events are acked. A refused one is published to the queue's dead letters with the refusal's code and text, with
-//! confirm, and then acked (one that fits through no broker is stored where dead letters are collected); nothing of it is in the books, and a replay after the cause is mended posts it. A crash before the
-//! commit leaves nothing, and the broker delivers again; after it, the books know the event. There is no inbox: the books are one
-//! that never forgets. Redis may stand in front of them ([`Sight`]) and spare them duplicates.
+//! confirm, and then acked; one that fits through no broker is stored where dead letters are collected. Nothing of it is in the books,
+//! and a replay after the cause is mended posts it. A crash before the commit leaves nothing, and the broker delivers again; after it,
+//! the books know the event. There is no inbox: the books are one that never forgets. Redis may stand in front of them ([`Sight`]) and
+//! spare them duplicates.
 
 mod bury;
 mod sight;

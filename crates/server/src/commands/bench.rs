@@ -106,10 +106,14 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     let mut figures = Vec::new();
     let measured = measure(&args, context, &mut figures).await;
     // What was measured before something failed took long enough to be told.
-    if figures.is_empty() {
-        measured?;
-        return Ok(Exit::Ok);
+    if measured.is_ok() || !figures.is_empty() {
+        tell(&args, context, figures)?;
     }
+    measured?;
+    Ok(Exit::Ok)
+}
+
+fn tell(args: &BenchArgs, context: &Context, figures: Vec<Figure>) -> anyhow::Result<()> {
     for (file, text) in [(&args.svg, chart(&figures)), (&args.markdown, markdown(&figures))] {
         if let Some(file) = file {
             std::fs::write(file, text)
@@ -117,9 +121,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
         }
     }
     let text = table(&COLUMNS, figures.iter().map(row));
-    context.output.one(&Report { figures }, &text)?;
-    measured?;
-    Ok(Exit::Ok)
+    context.output.one(&Report { figures }, &text)
 }
 
 async fn measure(args: &BenchArgs, context: &Context, figures: &mut Vec<Figure>) -> anyhow::Result<()> {

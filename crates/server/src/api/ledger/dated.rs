@@ -117,7 +117,8 @@ pub(super) async fn totals<B: Books>(
     Path(tenant): Whose,
     Query(Totalled { account, from, to, after, limit, .. }): Query<Totalled>,
 ) -> Result<Json<Totals>, Problem> {
-    let which = Days { account, from, to, after: place(after.as_deref(), "after")?, limit: None };
-    let found = ledger.daily(&tenant, &which, limit.unwrap_or(MOST).clamp(1, MOST)).await?;
+    let limit = Some(limit.unwrap_or(MOST).clamp(1, MOST));
+    let which = Days { account, from, to, after: place(after.as_deref(), "after")?, limit };
+    let found = ledger.daily(&tenant, &which).await?;
     Ok(Json(Totals { totals: found.rows, next: found.next.map(|place| place.to_string()) }))
 }

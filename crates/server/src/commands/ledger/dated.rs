@@ -120,8 +120,8 @@ fn told(row: &Movement) -> Vec<String> {
 pub(super) async fn totals<B: Books>(args: TotalsArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let TotalsArgs { by: By::Day, account, from, to, limit, after } = args;
     let tenant = desk.tenant().await?;
-    let which = Days { account, from, to, after, limit: None };
-    let found = desk.ledger.daily(&tenant, &which, limit.max(1)).await?;
+    let which = Days { account, from, to, after, limit: Some(limit.max(1)) };
+    let found = desk.ledger.daily(&tenant, &which).await?;
     let header = [&["DAY"], HEADER.as_slice()].concat();
     let told = |day: &DayRow| [vec![day.day.to_string()], cells(&day.row)].concat();
     desk.context.output.rows(&header, &found.rows, told)?;
