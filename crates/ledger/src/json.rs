@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::decimal::Decimal;
@@ -28,7 +31,7 @@ pub enum Json<'a> {
     Text(Cow<'a, str>),
     /// An array.
     List(Vec<Json<'a>>),
-    /// An object. Of a name that stands twice the last counts.
+    /// An object. No name stands twice in it.
     Object(BTreeMap<Cow<'a, str>, Json<'a>>),
 }
 
@@ -44,6 +47,40 @@ impl<'a> Json<'a> {
 #[derive(serde::Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
+/// The members of an object. Readers would disagree about which of two with one name counts, so there are no books on either.
+struct Members<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor).map(Members)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = BTreeMap<Cow<'de, str>, &'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut members = BTreeMap::new();
+        while let Some(Name(name)) = access.next_key()? {
+            let raw = access.next_value()?;
+            match members.entry(name) {
+                Entry::Vacant(place) => place.insert(raw),
+                Entry::Occupied(first) => {
+                    let told = format!("key {:?} twice; readers would disagree", first.key());
+                    return Err(A::Error::custom(told));
+                }
+            };
+        }
+        Ok(members)
+    }
+}
+
 fn value(text: &str, depth: usize) -> Result<Json<'_>, String> {
     if depth > MAX_DEPTH {
         return Err(format!("it is nested deeper than {MAX_DEPTH}"));
@@ -52,8 +89,8 @@ fn value(text: &str, depth: usize) -> Result<Json<'_>, String> {
     let text = text.trim_ascii();
     Ok(match text.as_bytes().first() {
         Some(b'{') => {
-            let members: BTreeMap<Name<'_>, &RawValue> = serde_json::from_str(text).map_err(broken)?;
-            let members = members.into_iter().map(|(name, raw)| Ok((name.0, value(raw.get(), depth + 1)?)));
+            let Members(members) = serde_json::from_str(text).map_err(broken)?;
+            let members = members.into_iter().map(|(name, raw)| Ok((name, value(raw.get(), depth + 1)?)));
             Json::Object(members.collect::<Result<_, String>>()?)
         }
         Some(b'[') => {
@@ -86,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_not_json_says_why() {
-        for bad in ["", "{", "{\"a\":}", "nonsense", "[1,]"] {
+        for bad in ["", "{", "{\"a\":}", "nonsense", "[1,]", "{\"a\":{\"b\":1,\"b\":1}}"] {
             assert!(Json::parse(bad.as_bytes()).is_err(), "{bad:?}");
         }
         assert!(Json::parse("[".repeat(5000).as_bytes()).is_err());

@@ -40,6 +40,11 @@ pub trait Broker: Send + Sync + 'static {
         Ok(0)
     }
 
+    /// Whether anybody receives from a queue now, in whatever process. Nothing where it cannot be told.
+    async fn is_attended(&self, _queue: &QueueName) -> Result<Option<bool>, BrokerError> {
+        Ok(None)
+    }
+
     /// Removes queues, then exchanges; what is not there is fine. With `only_unused` a queue that has messages or consumers is
     /// [`BrokerErrorKind::InUse`], and nothing is removed. Messages of other queues are not touched.
     async fn remove(&self, _removal: &Removal) -> Result<(), BrokerError> {

@@ -128,6 +128,11 @@ impl Broker for EmbeddedBroker {
         Ok(u64::try_from(unsettled).unwrap_or(u64::MAX))
     }
 
+    async fn is_attended(&self, queue: &QueueName) -> Result<Option<bool>, BrokerError> {
+        let id = self.shared.open()?.catalog.id(queue).ok_or_else(|| no_queue(queue))?;
+        Ok(Some(self.shared.lock().queues.get(&id).is_some_and(QueueState::is_consumed)))
+    }
+
     async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
         self.shared.run(removal::remove(self.shared.clone(), removal.clone())).await
     }

@@ -103,6 +103,11 @@ impl Broker for RabbitMq {
         declare::depth(&line, queue, self.consuming.settings().limits().call).await
     }
 
+    async fn is_attended(&self, queue: &QueueName) -> Result<Option<bool>, BrokerError> {
+        let line = self.consuming.line().await?;
+        declare::is_attended(&line, queue, self.consuming.settings().limits().call).await.map(Some)
+    }
+
     /// As the management API says, which may be some seconds late; none without it.
     async fn unsettled(&self, queue: &QueueName) -> Result<u64, BrokerError> {
         let config = &self.consuming.settings().config;

@@ -105,19 +105,15 @@ impl AtWork {
         Some(self.status(name)?.in_flight() as u64)
     }
 
-    /// How a consumer stands, in one word. That one has tripped, or lost its subscription, is known of this process alone.
-    pub(crate) fn state(&self, name: &ConsumerName, paused: bool) -> &'static str {
-        if paused {
-            return "paused";
-        }
-        match self.status(name) {
-            Some(status) => match status.state() {
-                ConsumerState::Tripped(_) => "tripped",
-                ConsumerState::Running if !status.is_subscribed() => "unsubscribed",
-                ConsumerState::Running | ConsumerState::Paused(_) => "active",
-            },
-            None => "active",
-        }
+    /// How a consumer of this process stands, in one word; nothing of one that runs elsewhere, or nowhere.
+    pub(crate) fn state(&self, name: &ConsumerName, paused: bool) -> Option<&'static str> {
+        let status = self.status(name)?;
+        Some(match status.state() {
+            _ if paused => "paused",
+            ConsumerState::Tripped(_) => "tripped",
+            ConsumerState::Running if !status.is_subscribed() => "unsubscribed",
+            ConsumerState::Running | ConsumerState::Paused(_) => "active",
+        })
     }
 
     /// The queues that a consumer of this process would take from, and has no subscription to at the moment.

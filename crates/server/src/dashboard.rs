@@ -124,6 +124,7 @@ impl Dashboard {
             .route_layer(from_fn_with_state(self.clone(), session::known));
         let open = Router::new()
             .route("/", get(|| async { Redirect::to("/dashboard") }))
+            .route("/dashboard/", get(|| async { Redirect::to("/dashboard") }))
             .route("/dashboard/login", get(session::ask).post(session::enter))
             .route("/dashboard/logout", post(session::leave))
             .route("/dashboard/style.css", get(assets::style))

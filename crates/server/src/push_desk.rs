@@ -128,7 +128,8 @@ impl<S: WholeStore> PushDesk<S> {
         for row in &mut rows {
             row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
             let Ok(name) = ConsumerName::new(&row.name) else { continue };
-            row.state = self.at_work.state(&name, row.pause.is_some());
+            let elsewhere = if row.pause.is_some() { "paused" } else { "active" };
+            row.state = self.at_work.state(&name, row.pause.is_some()).unwrap_or(elsewhere);
             let last = self.store.attempts(&name, None, 1).await?.pop();
             row.last = last.map(|last| match (last.status, last.error) {
                 (Some(status), _) => status.to_string(),

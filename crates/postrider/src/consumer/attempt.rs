@@ -171,10 +171,13 @@ impl<S: ConsumerStore> Consumer<S> {
                 let (event, now) = (hash.finish(), self.clock.monotonic());
                 self.with_breaker(|breaker| breaker.failed(event, now));
             }
-            Outcome::Failed(failure) if failure.kind == FailureKind::Permanent => {
+            // These are about the event, but whoever can say so is there: refused for good, asked to come later.
+            Outcome::Failed(failure)
+                if matches!(failure.kind, FailureKind::Permanent | FailureKind::Deferred { .. }) =>
+            {
                 self.with_breaker(super::Breaker::answered);
             }
-            // These are about the event, and say nothing of the handler.
+            // And these say nothing of the handler.
             _ => {}
         }
     }

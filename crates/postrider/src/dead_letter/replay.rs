@@ -9,11 +9,12 @@ use crate::clock::Clock;
 use crate::envelope::wire::{self, Identity, header};
 use crate::envelope::{EventId, EventType, Payload, WireFormat};
 use crate::operation::LetterPlan;
+use crate::settlement::DeadReason;
 use crate::store::{
     Backend, DeadLetter, Destination, LetterId, LetterStatus, LogEntry, Resolution, StoreError,
     StoreErrorKind, StoredLetter, Verbatim,
 };
-use crate::topology::RoutingKey;
+use crate::topology::{ExchangeName, RoutingKey};
 
 /// The marks of a death. `x-death` stays: it is history.
 pub(super) const DEATH: [&str; 12] = [
@@ -60,10 +61,22 @@ pub(crate) fn again(
         event_type: dead.event_type.as_deref().and_then(|of| EventType::new(of).ok()),
         tenant: dead.tenant.clone(),
         ordering_key: dead.ordering_key.clone(),
-        to: Destination::Queue(plan.to_queue.clone().unwrap_or_else(|| dead.queue.clone())),
+        to: plan.to_queue.clone().map_or_else(|| home(dead), Destination::Queue),
         message,
         dead_letter: Some(summary.id),
     })
+}
+
+/// Where it goes back to: the queue it died in, and no other. What no queue wanted has none, and goes to its exchange once more, for
+/// whoever is bound there by now.
+fn home(dead: &DeadLetter) -> Destination {
+    if dead.reason == DeadReason::Unroutable.as_str()
+        && let (Ok(exchange), Ok(key)) =
+            (ExchangeName::new(&dead.exchange), RoutingKey::new(&dead.routing_key))
+    {
+        return Destination::Exchange(exchange, key);
+    }
+    Destination::Queue(dead.queue.clone())
 }
 
 /// The message without the marks of its death. Where it was first published to stays known.
@@ -162,7 +175,7 @@ pub(crate) fn edited(
         event_type: dead.event_type.as_deref().and_then(|of| EventType::new(of).ok()),
         tenant: dead.tenant.clone(),
         ordering_key: dead.ordering_key.clone(),
-        to: Destination::Queue(dead.queue.clone()),
+        to: home(dead),
         message,
         dead_letter: None,
     }

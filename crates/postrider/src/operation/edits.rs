@@ -15,7 +15,6 @@ use crate::clock::Clock;
 use crate::dead_letter::{HeaderChange, Misfit, replay};
 use crate::envelope::wire::Identity;
 use crate::envelope::{EventId, erased_hash};
-use crate::settlement::DeadReason;
 use crate::store::{
     Backend, Destination, LetterId, LetterQuery, LetterStatus, LogEntry, Operation, Resolution, StoreError,
     StoredLetter, Turn, Verbatim,
@@ -110,9 +109,6 @@ pub(super) async fn with_identities<S: Backend>(
 /// The payload of a letter, as the plan makes it, and what becomes of its headers. With a correction of the payload it is that
 /// which has to fit.
 fn corrected(letter: &StoredLetter, plan: &LetterPlan) -> Result<Corrected, Misfit> {
-    if letter.letter.reason == DeadReason::Unroutable.as_str() && plan.to_queue.is_none() {
-        return Err(Misfit("no queue wanted it: name one that it goes to".to_owned()));
-    }
     let identity = plan.identities.get(&letter.letter.queue).cloned().unwrap_or_default();
     let before = replay::editable(letter, &identity);
     let after = match &plan.edit {

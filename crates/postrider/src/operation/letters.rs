@@ -15,7 +15,6 @@ use crate::broker::{Broker, BrokerErrorKind};
 use crate::clock::Clock;
 use crate::dead_letter::{Correction, HeaderEdit, replay};
 use crate::envelope::wire::Identity;
-use crate::settlement::DeadReason;
 use crate::store::{
     Backend, LetterFilter, LetterId, LetterStatus, LogEntry, NewOperation, Operation, OperationKind,
     Resolution, StoreError, StoreErrorKind, StoredLetter, Survey,
@@ -185,8 +184,7 @@ pub(super) fn unwritable(error: serde_json::Error) -> StoreError {
 }
 
 /// Sends dead letters again, or discards them: marked as resolved and appended to the outbox in one transaction, so that a
-/// letter is never both open and on its way. Letters that somebody else resolved meanwhile are skipped, and so are those that no
-/// queue wanted, unless the plan names one.
+/// letter is never both open and on its way. Letters that somebody else resolved meanwhile are skipped.
 #[derive(Debug, Clone)]
 pub struct LetterWork {
     clock: Clock,
@@ -207,11 +205,7 @@ impl LetterWork {
     ) -> Result<Chunk, StoreError> {
         let plan: LetterPlan = serde_json::from_value(operation.plan.clone()).map_err(unwritable)?;
         let ids: Vec<LetterId> = items.iter().filter_map(|item| item.parse().ok()).collect();
-        let mut letters = store.take_open(tx, &ids).await?;
-        if operation.kind == OperationKind::ReplayLetters && plan.to_queue.is_none() {
-            // What no queue wanted has none to go back to: it stays open until somebody names one.
-            letters.retain(|letter| letter.letter.reason != DeadReason::Unroutable.as_str());
-        }
+        let letters = store.take_open(tx, &ids).await?;
         let (status, action) = match operation.kind {
             OperationKind::DiscardLetters => (LetterStatus::Discarded, "dead_letter.discarded"),
             _ => (LetterStatus::Replayed, "dead_letter.replayed"),

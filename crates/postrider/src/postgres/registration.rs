@@ -2,10 +2,16 @@
 
 use super::Postgres;
 use crate::store::{Registration, Registrations, StoreError, StoreErrorKind};
+use crate::topology::ConsumerName;
 
 const REGISTER: &str = "INSERT INTO postrider.consumer (name, registration) \
      SELECT name, registration::jsonb FROM UNNEST($1::text[], $2::text[]) AS consumer (name, registration) \
      ON CONFLICT (name) DO UPDATE SET registration = EXCLUDED.registration, registered_at = now()";
+
+/// The log tells of it only when something changed.
+const UNREGISTER: &str = "WITH forgotten AS (DELETE FROM postrider.consumer WHERE name = $1 RETURNING name) \
+     INSERT INTO postrider.audit_log (actor, action, subject, reason) \
+     SELECT $2, 'consumer.forget', name, NULLIF($3, '') FROM forgotten";
 
 const ALL: &str = "SELECT registration::text FROM postrider.consumer ORDER BY name COLLATE \"C\"";
 
@@ -26,6 +32,12 @@ impl Registrations for Postgres {
         let insert = sqlx::query(REGISTER).bind(names).bind(values);
         self.limited("registering consumers", insert.execute(self.pool())).await?;
         Ok(())
+    }
+
+    async fn unregister(&self, name: &ConsumerName, by: &str, reason: &str) -> Result<bool, StoreError> {
+        let delete = sqlx::query(UNREGISTER).bind(name.as_str()).bind(by).bind(reason);
+        let done = self.limited("forgetting a consumer", delete.execute(self.pool())).await?;
+        Ok(done.rows_affected() > 0)
     }
 
     async fn registrations(&self) -> Result<Vec<Registration>, StoreError> {

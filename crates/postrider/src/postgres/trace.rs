@@ -9,14 +9,14 @@ use super::letters::{read_summary, summary};
 use crate::envelope::EventId;
 use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
 
-/// The event's own row is found by the time its id was registered with.
+/// The event's own row is found by the time its id was registered with, those that send it again by the event they name.
 const OUTBOX: &str = "SELECT o.id, o.aggregate_type || '.' || o.event_type, o.status, o.target_queue, o.created_at, \
          o.published_at, o.attempts, o.last_error, o.position \
      FROM postrider.event_outbox_id known \
          JOIN postrider.event_outbox o ON o.created_at = known.created_at AND o.id = known.id WHERE known.id = $1 \
      UNION ALL \
      SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, attempts, last_error, \
-         position FROM postrider.event_outbox WHERE event_id = $1 \
+         position FROM postrider.event_outbox WHERE event_id = $1 AND id <> $1 \
      ORDER BY position";
 
 const APPLIED: &str = "SELECT consumer_name, processed_at FROM postrider.event_inbox WHERE consumer_name = ANY( \

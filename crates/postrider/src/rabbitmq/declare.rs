@@ -42,6 +42,18 @@ pub(super) async fn depth(line: &Line, queue: &QueueName, limit: Duration) -> Re
     Ok(seen.ready)
 }
 
+/// Whether a queue has consumers.
+pub(super) async fn is_attended(
+    line: &Line,
+    queue: &QueueName,
+    limit: Duration,
+) -> Result<bool, BrokerError> {
+    let mut desk = Desk::new(line, limit);
+    let seen = desk.look(queue.as_str()).await?;
+    desk.close().await;
+    Ok(seen.consumers > 0)
+}
+
 /// Takes bindings away. RabbitMQ has nothing against unbinding what is not bound; older ones want both ends to be there.
 pub(super) async fn unbind(line: &Line, bindings: &[Binding], limit: Duration) -> Result<(), BrokerError> {
     let mut desk = Desk::new(line, limit);

@@ -4,13 +4,21 @@ use futures_util::FutureExt as _;
 use sqlx::SqliteConnection;
 
 use super::Sqlite;
+use super::controls::log;
 use super::error::from_sqlite;
 use crate::store::{Registration, Registrations, StoreError, StoreErrorKind};
+use crate::topology::ConsumerName;
 
 impl Registrations for Sqlite {
     async fn register(&self, consumers: Vec<Registration>) -> Result<(), StoreError> {
         let now = self.clock().now().as_microsecond();
         self.writer().run(|connection| register(connection, consumers, now).boxed()).await
+    }
+
+    async fn unregister(&self, name: &ConsumerName, by: &str, reason: &str) -> Result<bool, StoreError> {
+        let now = self.clock().now().as_microsecond();
+        let (name, by, reason) = (name.to_string(), by.to_owned(), reason.to_owned());
+        self.writer().run(move |connection| unregister(connection, name, by, reason, now).boxed()).await
     }
 
     async fn registrations(&self) -> Result<Vec<Registration>, StoreError> {
@@ -35,6 +43,22 @@ async fn register(
         query.execute(&mut *connection).await.map_err(from_sqlite)?;
     }
     Ok(())
+}
+
+async fn unregister(
+    connection: &mut SqliteConnection,
+    name: String,
+    by: String,
+    reason: String,
+    now: i64,
+) -> Result<bool, StoreError> {
+    let delete = sqlx::query("DELETE FROM consumer WHERE name = ?").bind(&name);
+    let changed = delete.execute(&mut *connection).await.map_err(from_sqlite)?.rows_affected() > 0;
+    if changed {
+        let reason = Some(reason.as_str()).filter(|reason| !reason.is_empty());
+        log(connection, now, &by, "consumer.forget", &name, reason).await?;
+    }
+    Ok(changed)
 }
 
 fn unreadable(error: serde_json::Error) -> StoreError {

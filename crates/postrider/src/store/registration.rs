@@ -13,6 +13,14 @@ pub trait Registrations: Store {
     /// Remembers consumers; the newest registration of a name replaces the one before.
     fn register(&self, consumers: Vec<Registration>) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Forgets one that is gone for good: it has no account any more. What it applied stays in the inbox. False if it is not known.
+    fn unregister(
+        &self,
+        name: &ConsumerName,
+        by: &str,
+        reason: &str,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
     /// All of them, by name.
     fn registrations(&self) -> impl Future<Output = Result<Vec<Registration>, StoreError>> + Send;
 }

@@ -16,7 +16,8 @@ use crate::wiring::{OnStore, WholeStore, Wired};
     postrider consumers ls\n  \
     postrider consumers pause billing --reason 'the bank is down until 14:00'\n  \
     postrider consumers held billing\n  \
-    postrider consumers release billing shop.order/42\n\n\
+    postrider consumers release billing shop.order/42\n  \
+    postrider consumers forget billing-old\n\n\
     A consumer is known once it has started on this store, or is named in the configuration. The ledger is the consumer `ledger`.")]
 pub(crate) struct ConsumersArgs {
     #[command(subcommand)]
@@ -58,6 +59,21 @@ enum What {
         /// Those of this consumer, as `postrider consumers ls` shows it [default: of all]
         name: Option<ConsumerName>,
     },
+    /// Forget a consumer that is gone for good: it is listed no more and has no account
+    #[command(
+        after_help = "Its queue and what it has applied stay. A consumer that starts again is known again. Asks first.\n\n\
+        Example:\n  postrider consumers forget billing-old --reason 'renamed to billing'"
+    )]
+    Forget {
+        /// The consumer
+        name: ConsumerName,
+        /// Why, for the audit log
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// Say what would be forgotten, and forget nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Let the events behind a parked one go on without it
     #[command(
         after_help = "The event it was parked for stays a dead letter. If it is replayed later, it comes after those that went on.\n\n\
@@ -92,6 +108,7 @@ impl OnStore for Consumers<'_> {
             What::Held { name } => held(store, name.as_ref(), context).await,
             What::Pause { name, reason, dry_run } => pause(store, &name, &reason, dry_run, context).await,
             What::Resume { name, reason, dry_run } => resume(store, &name, &reason, dry_run, context).await,
+            What::Forget { name, reason, dry_run } => forget(store, &name, &reason, dry_run, context).await,
             What::Release { name, key, reason, dry_run } => {
                 release(store, &name, &key, &reason, dry_run, context).await
             }
@@ -205,6 +222,29 @@ async fn resume<S: WholeStore>(
     }
     expect_known(store, name, context).await?;
     context.output.note(&format!("{name} was not paused; nothing was changed"));
+    Ok(Exit::Ok)
+}
+
+async fn forget<S: WholeStore>(
+    store: &S,
+    name: &ConsumerName,
+    reason: &str,
+    dry_run: bool,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    if !store.registrations().await?.iter().any(|known| known.name == *name) {
+        expect_known(store, name, context).await?;
+        let told =
+            format!("{name} has never started on this store: the configuration names it; take it out there");
+        return Err(absent(told));
+    }
+    if dry_run {
+        context.output.note(&format!("would forget {name}; nothing was changed"));
+        return Ok(Exit::Ok);
+    }
+    context.output.confirm(&format!("forget {name}? What was meant for it is not accounted for any more"))?;
+    store.unregister(name, &context.environment.actor(), reason).await?;
+    context.output.note(&format!("{name} is forgotten; its queue is left as it is"));
     Ok(Exit::Ok)
 }
 

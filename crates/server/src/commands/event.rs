@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use postrider::EventId;
 
 use super::Context;
-use crate::desk::events::{Traced, trace};
+use crate::desk::events::{Look, Traced};
 use crate::exit::{Exit, absent};
+use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// What to ask of an event.
@@ -25,7 +26,7 @@ pub(crate) struct EventArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Where it went, queue by queue
+    /// Where it went, queue by queue, attempt by attempt
     Trace {
         /// The id of the event
         id: EventId,
@@ -48,13 +49,15 @@ impl OnStore for OfEvent<'_> {
             What::Erase(args) => return erase::run(args, &wired.store, self.context).await,
         };
         let broker = wired.broker.look().await.ok();
-        let usual = self.context.config.settings.ledger.tenant()?;
-        let traced = trace(&wired.store, broker.as_ref(), &id, usual).await?;
+        let config = &self.context.config;
+        let outboxes = outboxes::open(&wired.store, config, &self.context.clock)?;
+        let look = Look { store: &wired.store, broker: broker.as_ref(), outboxes: &outboxes, config };
+        let traced = look.at(&id, false).await?;
         if let Some(broker) = broker {
             broker.close().await;
         }
-        let traced = traced.ok_or_else(|| {
-            absent(format!("neither the outbox nor an inbox nor a dead letter here knows the event {id}"))
+        let (traced, _) = traced.ok_or_else(|| {
+            absent(format!("neither an outbox nor an inbox nor a dead letter here knows the event {id}"))
         })?;
         self.context.output.one(&traced, &told(&traced))?;
         Ok(Exit::Ok)
@@ -63,35 +66,12 @@ impl OnStore for OfEvent<'_> {
 
 fn told(traced: &Traced) -> String {
     let mut text = format!("event {}", traced.id);
-    for step in &traced.trace.outbox {
-        let to = step.target_queue.as_ref().map_or_else(String::new, |queue| format!(" to {queue} alone"));
-        let _ = write!(text, "\n{}  committed {}{to} as {}", step.created_at, step.event_type, step.row_id);
-        match (step.published_at, &step.last_error) {
-            (Some(at), _) => {
-                let _ = write!(text, "\n{at}  published, confirmed by the broker");
-            }
-            (None, error) => {
-                let why = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-                let _ =
-                    write!(text, "\n  {} after {} failed attempts{why}", step.status.as_str(), step.attempts);
-            }
+    for step in &traced.steps {
+        let letter = step.letter.as_ref().map_or_else(String::new, |id| format!(" (dead letter {id})"));
+        let _ = write!(text, "\n{}  {}{letter}", step.at, step.what);
+        if let Some(said) = step.detail.as_ref().and_then(|detail| detail.lines().next()) {
+            let _ = write!(text, "\n  {said}");
         }
-    }
-    for letter in &traced.trace.dead_letters {
-        let _ = write!(
-            text,
-            "\n{}  dead letter {} of {}: {} after {} attempts, {}: {}",
-            letter.dead_at,
-            letter.id,
-            letter.queue,
-            letter.reason,
-            letter.attempts,
-            letter.status.as_str(),
-            letter.error.lines().next().unwrap_or_default()
-        );
-    }
-    for mark in &traced.trace.applied {
-        let _ = write!(text, "\n{}  applied by {}", mark.at, mark.consumer);
     }
     for at in &traced.consumers {
         let waiting =

@@ -45,6 +45,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
 #[command(after_help = "Examples:\n  \
     postrider serve\n  \
     postrider serve --roles relay,collector\n  \
+    postrider serve --roles consumers\n  \
     postrider serve --roles ledger --listen 127.0.0.1:7071\n  \
     postrider serve --roles api,dashboard --listen 127.0.0.1:0\n\n\
     SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it\n\
@@ -76,6 +77,8 @@ enum Role {
     Push,
     /// Events of a queue into the books
     Ledger,
+    /// All that takes from queues: push and ledger
+    Consumers,
 }
 
 impl Role {
@@ -93,6 +96,7 @@ impl std::fmt::Display for Role {
             Self::Progress => "progress",
             Self::Push => "push",
             Self::Ledger => "ledger",
+            Self::Consumers => "consumers",
         })
     }
 }
@@ -224,9 +228,13 @@ impl Serve<'_> {
     }
 
     fn runs(&self, role: Role) -> bool {
+        let wanted = role != Role::Ledger || !self.context.config.settings.ledger.queue.is_empty();
         match &self.args.roles {
-            Some(roles) => roles.contains(&role),
-            None => role != Role::Ledger || !self.context.config.settings.ledger.queue.is_empty(),
+            Some(roles) => {
+                let consumes = matches!(role, Role::Push | Role::Ledger) && wanted;
+                roles.contains(&role) || (consumes && roles.contains(&Role::Consumers))
+            }
+            None => wanted,
         }
     }
 

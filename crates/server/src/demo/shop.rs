@@ -78,7 +78,7 @@ impl Order {
 
     /// The event that is committed with the order.
     pub(super) fn placed(&self) -> Result<Event, Failure> {
-        Ok(Event::new("shop.order.placed")?.aggregate_id(&self.id)?.tenant("demo-shop")?.json(self)?)
+        Ok(event("shop.order.placed", &self.id)?.tenant("demo-shop")?.json(self)?)
     }
 }
 
@@ -118,6 +118,11 @@ fn mix(value: u64) -> u64 {
 }
 
 const EXCHANGE: &str = "demo.shop.events";
+
+/// An event of the shop. It names its exchange: on a database that others use too, another relay may publish it.
+fn event(event_type: &str, order: &str) -> Result<Event, InvalidText> {
+    Ok(Event::new(event_type)?.aggregate_id(order)?.exchange(ExchangeName::new(EXCHANGE)?))
+}
 
 /// A service's queue, bound by a key.
 fn queue(name: &str, key: &str) -> Result<ServiceQueue, InvalidText> {
@@ -186,7 +191,7 @@ where
 fn bill<S>(_: &S, event: &Incoming) -> Result<Vec<Event>, Failure> {
     let order: Order = event.envelope.payload.parse()?;
     let invoice = serde_json::json!({ "order": order.id, "amount_cents": order.total_cents.to_string() });
-    let issued = Event::new("shop.invoice.issued")?.aggregate_id(&order.id)?.json(&invoice)?;
+    let issued = self::event("shop.invoice.issued", &order.id)?.json(&invoice)?;
     Ok(vec![issued.caused_by(&event.envelope)])
 }
 

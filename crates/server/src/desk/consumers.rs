@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use postrider::broker::Broker;
+use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::envelope::OrderingKey;
 use postrider::rabbitmq::management::Traffic;
 use postrider::store::{Controls, Held, HeldKey, HeldState, Pause, Registration, Registrations, StoreError};
@@ -26,7 +26,7 @@ pub(crate) struct ConsumerRow {
     pub(crate) name: String,
     pub(crate) queue: String,
     /// `active`, `paused`, `tripped`: everything failed, so it leaves its queue alone for a moment; or `unsubscribed`: the broker hands
-    /// nothing out to it at the moment.
+    /// nothing out to it at the moment, as when no process runs it.
     pub(crate) state: &'static str,
     pub(crate) pause: Option<Pause>,
     pub(crate) ordered: bool,
@@ -67,7 +67,7 @@ impl<S: WholeStore> Consumers for StoreDesk<S> {
         for row in &mut rows {
             let Ok(name) = ConsumerName::new(&row.name) else { continue };
             row.in_flight = self.at_work.in_flight(&name);
-            row.state = self.at_work.state(&name, row.pause.is_some());
+            row.state = self.at_work.state(&name, row.pause.is_some()).unwrap_or(row.state);
         }
         Ok(rows)
     }
@@ -146,17 +146,26 @@ pub(crate) async fn rows<S: Registrations + Controls + Held>(
     let (pauses, held) = (store.pauses().await?, store.held_keys(None, LISTED).await?);
     let mut rows = Vec::new();
     for consumer in known(store, configured).await? {
-        let (mut ready, mut waiting) = (None, None);
+        let (mut ready, mut waiting, mut attended) = (None, None, true);
         if let Some(broker) = broker {
             ready = broker.depth(consumer.service.name()).await.ok();
             waiting = in_wait_queues(broker, &consumer).await;
+            // Without its queue nobody receives from it either. Who cannot be asked says nothing of that.
+            attended = match broker.is_attended(consumer.service.name()).await {
+                Ok(attended) => attended.unwrap_or(true),
+                Err(error) => error.kind != BrokerErrorKind::NotFound,
+            };
         }
         let pause = pauses.iter().find(|pause| pause.consumer == consumer.name).cloned();
         let keys: Vec<_> = held.iter().filter(|key| key.consumer == consumer.name).collect();
         rows.push(ConsumerRow {
             name: consumer.name.to_string(),
             queue: consumer.service.name().to_string(),
-            state: if pause.is_some() { "paused" } else { "active" },
+            state: match (pause.is_some(), attended) {
+                (true, _) => "paused",
+                (false, true) => "active",
+                (false, false) => "unsubscribed",
+            },
             pause,
             ordered: consumer.service.order.is_some(),
             ready,

@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider::envelope::TenantId;
 use postrider::push::Attempt;
-use postrider::store::{
-    LetterStatus, OutboxStatus, OutboxStep, Registration, Registrations, RowView, StoreError, Trace,
-};
+use postrider::store::{LetterStatus, OutboxStatus, OutboxStep, Registration, RowView, StoreError, Trace};
 use postrider::topology::{ConsumerName, RoutingKey};
 use postrider::{Broker, EventId};
 use serde::Serialize;
 
 use super::{Answer, StoreDesk, journal};
+use crate::config::Config;
+use crate::outboxes::OpenOutbox;
 use crate::wiring::WholeStore;
 
 /// Attempts at one endpoint that a timeline has.
@@ -40,6 +40,8 @@ pub(crate) struct AtConsumer {
 pub(crate) struct Traced {
     pub(crate) id: String,
     pub(crate) consumers: Vec<AtConsumer>,
+    /// Everything that happened to it, the oldest first.
+    pub(crate) steps: Vec<Happened>,
     #[serde(flatten)]
     pub(crate) trace: Trace,
 }
@@ -79,29 +81,88 @@ pub(crate) trait Events {
 #[async_trait]
 impl<S: WholeStore> Events for StoreDesk<S> {
     async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>> {
-        let outbox = self.named(outbox)?;
-        // Inboxes and dead letters are in the store, whichever database the outbox is in.
+        let outboxes = match outbox {
+            Some(_) => std::slice::from_ref(self.named(outbox)?),
+            None => &self.outboxes,
+        };
+        let look = Look { store: &self.store, broker: Some(&self.broker), outboxes, config: &self.config };
+        let Some((traced, tenant)) = look.at(id, outbox.is_some()).await? else { return Ok(None) };
+        let Traced { id, consumers, steps, .. } = traced;
+        Ok(Some(Timeline { id, tenant, steps, consumers }))
+    }
+}
+
+/// Where an event is looked for.
+pub(crate) struct Look<'a, S> {
+    pub(crate) store: &'a S,
+    pub(crate) broker: Option<&'a Arc<dyn Broker>>,
+    /// Inboxes and dead letters are in the store, whichever database an outbox is in.
+    pub(crate) outboxes: &'a [OpenOutbox<S>],
+    pub(crate) config: &'a Config,
+}
+
+impl<S: WholeStore> Look<'_, S> {
+    /// All that is known of an event, and whose it is; nothing if it never was here. With `alone` rows of the default outbox do not count.
+    pub(crate) async fn at(
+        &self,
+        id: &EventId,
+        alone: bool,
+    ) -> Result<Option<(Traced, Option<String>)>, StoreError> {
         let mut known = self.store.trace(id).await?;
-        let row = outbox.store.find(id).await?;
-        if outbox.choice.table.is_some() {
-            known.outbox = row.iter().map(step).collect();
+        let is_default =
+            |outbox: &OpenOutbox<S>| outbox.choice.table.is_none() && outbox.choice.database.is_none();
+        if alone && !self.outboxes.iter().any(is_default) {
+            known.outbox.clear();
+        }
+        let mut row = None;
+        for outbox in self.outboxes {
+            // A database that is away knows nothing now; the others do.
+            let Ok(Some(found)) = outbox.store.find(id).await else { continue };
+            if !is_default(outbox) {
+                known.outbox.push(step(&found));
+            }
+            row.get_or_insert(found);
         }
         let tenant = whose(row.as_ref(), &known, self.config.settings.ledger.tenant().ok().flatten());
-        journal::add_entry(&self.store, tenant.as_ref(), id, &mut known).await?;
-        let Some(traced) = follow(&self.store, Some(&self.broker), id, known).await? else { return Ok(None) };
-        let mut attempts = Vec::new();
+        journal::add_entry(self.store, tenant.as_ref(), id, &mut known).await?;
+        let of_letters = known.dead_letters.iter().find_map(|letter| letter.tenant.clone());
+        let Some(traced) = self.follow(id, known).await? else { return Ok(None) };
+        Ok(Some((traced, row.and_then(|row| row.group_id).or(of_letters))))
+    }
+
+    async fn follow(&self, id: &EventId, trace: Trace) -> Result<Option<Traced>, StoreError> {
+        if trace == Trace::default() {
+            return Ok(None);
+        }
+        let mut consumers = Vec::new();
+        for consumer in self.store.registrations().await? {
+            if let Some(state) = state(&consumer, &trace) {
+                let waiting_there = match (self.broker, state) {
+                    (Some(broker), "published, not applied yet") => depth(broker, &consumer).await,
+                    _ => None,
+                };
+                let (name, queue) = (consumer.name.to_string(), consumer.service.name().to_string());
+                let held = trace.held.iter().find(|held| state == HELD && held.consumer == name);
+                let behind = held.map(|held| held.head.clone()).filter(|head| head != id.as_str());
+                consumers.push(AtConsumer { consumer: name, queue, state, waiting_there, behind });
+            }
+        }
+        let steps = story(&trace, &self.attempts(id).await?);
+        Ok(Some(Traced { id: id.to_string(), consumers, steps, trace }))
+    }
+
+    /// The attempts at endpoints, as far as they are remembered.
+    async fn attempts(&self, id: &EventId) -> Result<Vec<Attempt>, StoreError> {
         let stored = self.store.subscriptions().await?.into_iter().map(|stored| stored.subscription.name);
         let configured = self.config.push.iter().map(|pushed| pushed.subscription.name.clone());
         let mut names: Vec<ConsumerName> = stored.chain(configured).collect();
         names.sort();
         names.dedup();
+        let mut attempts = Vec::new();
         for name in &names {
             attempts.extend(self.store.attempts(name, Some(id), ATTEMPTS).await?);
         }
-        let of_letters = || traced.trace.dead_letters.iter().find_map(|letter| letter.tenant.clone());
-        let tenant = row.and_then(|row| row.group_id).or_else(of_letters);
-        let steps = story(&traced.trace, &attempts);
-        Ok(Some(Timeline { id: traced.id, tenant, steps, consumers: traced.consumers }))
+        Ok(attempts)
     }
 }
 
@@ -124,45 +185,6 @@ fn step(row: &RowView) -> OutboxStep {
         attempts: row.attempts.unsigned_abs(),
         last_error: row.last_error.clone(),
     }
-}
-
-/// Where an event went, as far as the store and the broker know; nothing if it never was here. `usual` is whose events are those that
-/// name nobody.
-pub(crate) async fn trace<S: WholeStore>(
-    store: &S,
-    broker: Option<&Arc<dyn Broker>>,
-    id: &EventId,
-    usual: Option<TenantId>,
-) -> Result<Option<Traced>, StoreError> {
-    let mut known = store.trace(id).await?;
-    let row = store.find(id).await?;
-    journal::add_entry(store, whose(row.as_ref(), &known, usual).as_ref(), id, &mut known).await?;
-    follow(store, broker, id, known).await
-}
-
-async fn follow<S: Registrations>(
-    store: &S,
-    broker: Option<&Arc<dyn Broker>>,
-    id: &EventId,
-    trace: Trace,
-) -> Result<Option<Traced>, StoreError> {
-    if trace == Trace::default() {
-        return Ok(None);
-    }
-    let mut consumers = Vec::new();
-    for consumer in store.registrations().await? {
-        if let Some(state) = state(&consumer, &trace) {
-            let waiting_there = match (broker, state) {
-                (Some(broker), "published, not applied yet") => depth(broker, &consumer).await,
-                _ => None,
-            };
-            let (name, queue) = (consumer.name.to_string(), consumer.service.name().to_string());
-            let held = trace.held.iter().find(|held| state == HELD && held.consumer == name);
-            let behind = held.map(|held| held.head.clone()).filter(|head| head != id.as_str());
-            consumers.push(AtConsumer { consumer: name, queue, state, waiting_there, behind });
-        }
-    }
-    Ok(Some(Traced { id: id.to_string(), consumers, trace }))
 }
 
 async fn depth(broker: &Arc<dyn Broker>, consumer: &Registration) -> Option<u64> {

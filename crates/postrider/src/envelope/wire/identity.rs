@@ -1,9 +1,10 @@
 //! Where foreign producers put identity, said per queue.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::draft::{Draft, Found};
 use crate::broker::Message;
@@ -56,17 +57,41 @@ impl Place {
         }
     }
 
-    fn find<'a>(&self, message: &'a Message, body: Option<&Value>) -> Found<'a> {
+    fn find<'a>(&self, message: &'a Message, body: Option<&Members<'a>>) -> Found<'a> {
         let found = match self {
             Self::MessageId => message.properties.message_id.as_deref().map(Cow::Borrowed),
             Self::Header(name) => message.header(name).map(Cow::Borrowed),
-            Self::Body(pointer) => match body?.pointer(pointer)? {
-                Value::String(text) => Some(Cow::Owned(text.clone())),
-                Value::Number(number) => Some(Cow::Owned(number.to_string())),
-                _ => None,
-            },
+            Self::Body(pointer) => text_at(body?, pointer),
         };
         found.filter(|text| !text.is_empty())
+    }
+}
+
+/// The members of an object, as they are written: a number that nobody could hold says nothing of its neighbours.
+type Members<'a> = HashMap<Name<'a>, &'a RawValue>;
+
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The text or number that a JSON pointer leads to.
+fn text_at<'a>(members: &Members<'a>, pointer: &str) -> Found<'a> {
+    let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
+    let mut steps = pointer.strip_prefix('/')?.split('/').map(unescaped);
+    let first = Name(Cow::Owned(steps.next()?));
+    let mut found: &'a str = members.get(&first)?.get();
+    for step in steps {
+        found = match found.as_bytes().first()? {
+            b'{' => serde_json::from_str::<Members<'a>>(found).ok()?.get(&Name(step.into()))?.get(),
+            b'[' => {
+                serde_json::from_str::<Vec<&'a RawValue>>(found).ok()?.get(step.parse::<usize>().ok()?)?.get()
+            }
+            _ => return None,
+        };
+    }
+    match found.as_bytes().first()? {
+        b'"' => serde_json::from_str::<Name<'a>>(found).ok().map(|name| name.0),
+        b'-' | b'0'..=b'9' => Some(Cow::Borrowed(found)),
+        _ => None,
     }
 }
 
@@ -90,7 +115,7 @@ impl Identity {
         if self.event_id.is_empty() {
             return Draft::default();
         }
-        let body: Option<Value> = serde_json::from_slice(&message.body).ok();
+        let body: Option<Members<'a>> = serde_json::from_slice(&message.body).ok();
         let find = |places: &[Place]| places.iter().find_map(|place| place.find(message, body.as_ref()));
         Draft {
             id: find(&self.event_id),
@@ -98,6 +123,26 @@ impl Identity {
             event_type: find(&self.event_type),
             aggregate_id: find(&self.aggregate_id),
             ..Draft::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_leads_through_objects_and_arrays_past_what_nobody_could_hold() {
+        let body =
+            r#"{"total": 1e400, "meta": {"ids": ["a", "b/c"], "x/y": 7}, "name": "\u00e9", "none": null}"#;
+        let members: Members<'_> = serde_json::from_str(body).unwrap();
+        let at = |pointer| text_at(&members, pointer).map(Cow::into_owned);
+        assert_eq!(at("/meta/ids/1").as_deref(), Some("b/c"));
+        assert_eq!(at("/meta/x~1y").as_deref(), Some("7"));
+        assert_eq!(at("/name").as_deref(), Some("é"));
+        assert_eq!(at("/total").as_deref(), Some("1e400"));
+        for absent in ["/none", "/meta", "/meta/ids/2", "/meta/ids/x", "/total/x", "/nowhere", "/", ""] {
+            assert_eq!(at(absent), None, "{absent}");
         }
     }
 }

@@ -256,10 +256,8 @@ impl<S: Outbox> Pump<S> {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
     fn state(&mut self, state: Option<StreamState>) {
         let Some(state) = state.filter(|state| state.relay == self.relay.id) else { return };
-        metrics::gauge!("postrider_outbox_stream_lag_bytes").set(state.lag_bytes as f64);
         let most = self.relay.config.max_lag_bytes;
         if state.lag_bytes > most {
             let lag = state.lag_bytes;

@@ -45,7 +45,7 @@ pub(crate) const METRICS: [Metric; 65] = [
     metric("postrider_outbox_dead", Gauge, &["outbox"], "Events that could not be published and are given up until somebody unparks them."),
     metric("postrider_outbox_parked_keys", Gauge, &["outbox"], "Ordering keys that stand still behind such an event."),
     metric("postrider_outbox_oldest_due_seconds", Gauge, &["outbox"], "How long the oldest event waits that could be published now."),
-    metric("postrider_outbox_stream_lag_bytes", Gauge, &[], "How much of its log PostgreSQL keeps for the relay's stream."),
+    metric("postrider_outbox_stream_lag_bytes", Gauge, &["outbox"], "How much of its log PostgreSQL keeps for the relay's stream."),
     metric("postrider_outbox_housekeeping_failed_total", Counter, &[], "Rounds of partitions and retention that failed; each is tried again."),
     metric("postrider_relay_published_total", Counter, &[], "Events that the broker confirmed and that are marked as published."),
     metric("postrider_relay_attempts_total", Counter, &["outcome"], "Attempts to publish an event: confirmed, failed by its own fault, or unknown (the broker was away)."),

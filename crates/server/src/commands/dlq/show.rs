@@ -21,9 +21,9 @@ const LOGGED: usize = 20;
 
 #[derive(Serialize)]
 struct Shown<'a> {
+    /// With the whole error, of which a list has the beginning.
     #[serde(flatten)]
-    summary: &'a LetterSummary,
-    error: &'a str,
+    summary: LetterSummary,
     exchange: &'a str,
     routing_key: &'a str,
     properties: &'a postrider::broker::Properties,
@@ -49,8 +49,7 @@ pub(super) async fn run<S: WholeStore>(id: LetterId, store: &S, context: &Contex
     let letter = &stored.letter;
     let failed = failed_attempts(&letter.headers);
     let shown = Shown {
-        summary: &stored.summary,
-        error: &letter.error,
+        summary: LetterSummary { error: letter.error.clone(), ..stored.summary.clone() },
         exchange: &letter.exchange,
         routing_key: &letter.routing_key,
         properties: &letter.properties,

@@ -97,7 +97,7 @@ pub(super) async fn run<B: Books>(args: EntriesArgs, desk: &Desk<'_, B>) -> anyh
                 text(&line["currency"])
             )
         });
-        let lines = lines.collect::<Vec<_>>().join("\n");
+        let lines = lines.collect::<Vec<_>>().join("; ");
         vec![
             text(&entry["entry"]),
             text(&entry["effectiveOn"]),

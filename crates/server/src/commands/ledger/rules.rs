@@ -166,6 +166,6 @@ fn cells(row: &Value) -> Vec<String> {
             text(&line["currency"])
         )
     });
-    let lines = lines.collect::<Vec<_>>().join("\n");
+    let lines = lines.collect::<Vec<_>>().join("; ");
     vec![row["line"].to_string(), text(&row["rule"]), text(&row["effectiveOn"]), lines]
 }

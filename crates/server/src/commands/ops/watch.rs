@@ -33,6 +33,8 @@ pub(super) async fn watch<S: Operations>(store: &S, id: Uuid, context: &Context)
             return Ok(match operation.state {
                 OperationState::Failed => Exit::Error,
                 OperationState::Cancelled => Exit::Partly,
+                // Nothing of what was asked for happened.
+                OperationState::Done if operation.done == 0 && operation.skipped > 0 => Exit::Partly,
                 _ => Exit::Ok,
             });
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
-use postrider::store::{Registration, StoreFigures};
+use postrider::store::{Registration, StoreFigures, StreamState};
 use postrider::topology::ServiceQueue;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,12 @@ pub(super) fn start<S: WholeStore>(
         with_letters: BTreeSet::new(),
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(gauges.run()));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+fn show_lag(outbox: &str, stream: Option<&StreamState>) {
+    let lag = stream.map_or(0, |stream| stream.lag_bytes);
+    metrics::gauge!("postrider_outbox_stream_lag_bytes", "outbox" => outbox.to_owned()).set(lag as f64);
 }
 
 struct Gauges<S> {
@@ -73,6 +79,9 @@ impl<S: WholeStore> Gauges<S> {
         for outbox in &self.outboxes {
             if let (Ok(backlog), Ok(facts)) = (outbox.store.backlog().await, outbox.store.facts().await) {
                 backlog.show(&outbox.choice.label, facts.now);
+            }
+            if let Ok(stream) = outbox.store.stream_state().await {
+                show_lag(&outbox.choice.label, stream.as_ref());
             }
         }
         match self.store.figures().await {

@@ -124,7 +124,7 @@ fn verdict(found: &Verification) -> Markup {
 fn trial(balance: &TrialBalance) -> Markup {
     let row = |row: &postrider_ledger::report::Row| {
         html! { tr {
-            td { code { (row.account) } }
+            td class="id" { code { (row.account) } }
             td class="n" { (row.debits) }
             td class="n" { (row.credits) }
             td class="n" { b { (row.balance) } " " (row.currency) }

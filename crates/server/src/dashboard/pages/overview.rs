@@ -87,7 +87,8 @@ fn standing(moment: &Moment, now: &Beat) -> (&'static str, String, String) {
     if let Some(first) = tripped.first() {
         let what = match tripped.len() {
             1 => format!("{first} has stopped taking events"),
-            many => format!("{many} consumers have stopped taking events"),
+            2..=3 => format!("{} have stopped taking events", tripped.join(", ")),
+            many => format!("{first} and {} other consumers have stopped taking events", many - 1),
         };
         let more = "Everything they tried failed, or their store was away. One event is tried now and then; the others wait in \
                     their queues, and no attempt is lost.";
@@ -220,13 +221,16 @@ fn is_unroutable(reason: &str) -> bool {
 
 fn consumers(moment: &Moment) -> Markup {
     let most = moment.consumers.iter().filter_map(|consumer| consumer.ready).max().unwrap_or(0).max(1);
+    // Who does not work comes first, then who has most to do.
+    let mut shown: Vec<_> = moment.consumers.iter().collect();
+    shown.sort_by_key(|consumer| (consumer.state == "active", std::cmp::Reverse(consumer.ready)));
     html! {
         section class="card flush" {
             header { h2 { "Consumers" } a class="more" href="/dashboard/consumers" { "All" } }
             @if moment.consumers.is_empty() {
                 (empty("None has started here", "those that start on this store are listed by themselves"))
             } @else {
-                table { tbody { @for consumer in moment.consumers.iter().take(8) { tr {
+                table { tbody { @for consumer in shown.iter().take(8) { tr {
                     td { (consumer.name) @if consumer.state != "active" { " " (state(consumer.state)) } }
                     td class="n quiet" { @if let Some(speed) = moment.rates.get(&consumer.name) { (rate(*speed)) "/s" } }
                     td class="n" { @match consumer.ready {

@@ -37,8 +37,13 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
             let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
         }
         for (queue, count) in &survey.queues {
-            let to = letters.to_queue.as_ref().map_or(queue.as_str(), AsRef::as_ref);
-            let _ = write!(text, "\n{count} go to {to}");
+            let _ = match &letters.to_queue {
+                Some(to) => write!(text, "\n{count} go to {to}"),
+                None => write!(text, "\n{count} go back to {queue}"),
+            };
+        }
+        if letters.to_queue.is_none() {
+            text.push_str("\nwhat no queue wanted goes to its exchange once more");
         }
         for queue in &plan.missing_queues {
             let _ = write!(text, "\nthere is no queue {queue}: declare it first, or name another");

@@ -145,12 +145,17 @@ pub async fn depth_counts_what_waits(fixture: &impl BrokerFixture) {
     expect_depth(&*broker, "orders", 10).await;
     let mut listener = Listener::on(&*broker, "orders", 4).await;
     let taken = listener.take(4).await;
+    assert_eq!(broker.is_attended(&queue("orders")).await.unwrap(), Some(true));
     expect_depth(&*broker, "orders", 6).await;
     expect_unsettled(&*broker, "orders", 4).await;
     listener.ack(taken).await;
     listener.take(4).await;
     expect_depth(&*broker, "orders", 2).await;
     listener.stop().await;
+    until("nobody receives any more", async || {
+        (broker.is_attended(&queue("orders")).await.unwrap() == Some(false)).then_some(())
+    })
+    .await;
     expect_depth(&*broker, "orders", 6).await;
     expect_unsettled(&*broker, "orders", 0).await;
 }

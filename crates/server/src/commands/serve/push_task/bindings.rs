@@ -75,8 +75,15 @@ impl Bound {
             }
         }
         for gone in store.registrations().await? {
-            let bound = gone.push.is_some() && !gone.service.bindings.is_empty();
-            if !bound || names.contains(&gone.name) {
+            if gone.push.is_none() || names.contains(&gone.name) {
+                continue;
+            }
+            let own = gone.service.name().as_str() == gone.name.as_str();
+            if gone.push == Some(MadeIn::Store) && !own {
+                self.forget(store, &gone.name).await?;
+                continue;
+            }
+            if gone.service.bindings.is_empty() {
                 continue;
             }
             if gone.push == Some(MadeIn::Configuration) && !self.left.contains(&gone.name) {
@@ -91,6 +98,15 @@ impl Bound {
             }
         }
         self.seen = Some((names.clone(), 0));
+        Ok(())
+    }
+
+    /// Its queue was one of the configuration, and others take from it: no event is meant for this one any more.
+    async fn forget<S: WholeStore>(&self, store: &S, name: &ConsumerName) -> anyhow::Result<()> {
+        let is_back = store.subscriptions().await?.iter().any(|stored| stored.subscription.name == *name);
+        if !is_back && store.unregister(name, "postrider", "its push subscription was removed").await? {
+            tracing::info!(consumer = %name, "its subscription is gone: it is forgotten, and its queue is left as it is");
+        }
         Ok(())
     }
 
