@@ -29,7 +29,7 @@ pub(super) async fn add_published(
 
 /// So many rows, some at a time: a statement has a time limit.
 fn steps(rows: usize) -> impl Iterator<Item = i64> {
-    const STEP: usize = 100_000;
+    const STEP: usize = 20_000;
     let step = move |done: usize| i64::try_from((rows - done).min(STEP)).unwrap_or(i64::MAX);
     (0..rows).step_by(STEP).map(step)
 }
