@@ -90,7 +90,8 @@ impl Shape {
         let others = self.accounts() - 1;
         let giver = 1 + number * 7919 % others;
         match self {
-            Self::Spread | Self::Many => (giver, 1 + (giver + number % 97) % others),
+            // Never all the way round: nobody pays himself.
+            Self::Spread | Self::Many => (giver, 1 + (giver + number % 97 % (others - 1)) % others),
             Self::Hot => (giver, 0),
         }
     }
@@ -291,4 +292,20 @@ async fn open(ledger: &Ledger<Postgres>, tenant: &str) -> anyhow::Result<()> {
     };
     ledger.open_books(&book, &[account], RULES).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_pays_himself_and_all_accounts_exist() {
+        for (shape, name) in Shape::ALL {
+            for number in 0..100_000 {
+                let (giver, taker) = shape.transfer(number);
+                assert_ne!(giver, taker, "{name}, {number}");
+                assert!(giver < shape.accounts() && taker < shape.accounts(), "{name}, {number}");
+            }
+        }
+    }
 }
