@@ -15,7 +15,7 @@ use crate::checkpoint::PublicKey;
 use crate::journal_event;
 use crate::pipeline::{self, Answer, Arrival, Outcome, Prepared, Standing};
 use crate::refusal::Refusal;
-use crate::verify::{Scope, Verification, verify};
+use crate::verify::{Scope, Verification, verify, verify_all};
 
 /// A ledger on a database. Cheap to clone.
 pub struct Ledger<B> {
@@ -71,6 +71,16 @@ impl<B: Books> Ledger<B> {
     ) -> Result<Option<Verification>, StoreError> {
         scope.keys.extend(self.trusted.iter());
         verify(&self.books, tenant, &scope).await
+    }
+
+    /// The same of many tenants, side by side and in their order.
+    pub async fn verify_all(
+        &self,
+        tenants: &[TenantId],
+        mut scope: Scope,
+    ) -> Result<Vec<Option<Verification>>, StoreError> {
+        scope.keys.extend(self.trusted.iter());
+        verify_all(&self.books, tenants, &scope).await
     }
 
     /// Posts a tenant's batch, and says of each arrival what became of it, in their order.

@@ -2,8 +2,8 @@
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
 //! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
-//! entry; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, because each needs of
-//! the ones before only the stored hash. What is wrong is named.
+//! entry; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of
+//! several, because each needs of the ones before only the stored hash. What is wrong is named.
 
 mod anchors;
 mod run;
@@ -11,10 +11,13 @@ mod sums;
 mod tally;
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use postrider::envelope::TenantId;
 use postrider::store::StoreError;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::books::{Books, Days, Head};
@@ -38,6 +41,13 @@ pub struct Scope {
     pub run: u64,
     /// Whose checkpoints count. Empty: anybody's, and then who can write to the database can sign them anew.
     pub keys: Vec<PublicKey>,
+}
+
+impl Scope {
+    /// One for each run that may be checked at a time.
+    fn turns(&self) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(self.side_by_side.clamp(1, Semaphore::MAX_PERMITS)))
+    }
 }
 
 impl Default for Scope {
@@ -99,9 +109,31 @@ pub async fn verify<B: Books>(
     tenant: &TenantId,
     scope: &Scope,
 ) -> Result<Option<Verification>, StoreError> {
+    in_turn(books, tenant, scope, &scope.turns()).await
+}
+
+/// Verifies the books of many tenants, in their order, with no more runs side by side than of one: small books have one run each, and
+/// would leave all cores but one with nothing to do. Of as many tenants at a time there are sums in memory.
+pub async fn verify_all<B: Books>(
+    books: &B,
+    tenants: &[TenantId],
+    scope: &Scope,
+) -> Result<Vec<Option<Verification>>, StoreError> {
+    let turns = scope.turns();
+    // A list of futures, because a stream would have to hold for any lifetime of what they borrow.
+    let all: Vec<_> = tenants.iter().map(|tenant| in_turn(books, tenant, scope, &turns)).collect();
+    futures_util::stream::iter(all).buffered(scope.side_by_side.max(1)).try_collect().await
+}
+
+async fn in_turn<B: Books>(
+    books: &B,
+    tenant: &TenantId,
+    scope: &Scope,
+    turns: &Arc<Semaphore>,
+) -> Result<Option<Verification>, StoreError> {
     let Some(mut head) = books.head(tenant).await? else { return Ok(None) };
     let mut total = RunResult::default();
-    check_runs(books, tenant, scope.after..head.number, scope, &mut total).await;
+    check_runs(books, tenant, scope.after..head.number, (scope, turns), &mut total).await;
     let mut balances = None;
     if scope.after == 0 {
         for _ in 0..TRIES {
@@ -112,7 +144,7 @@ pub async fn verify<B: Books>(
                 balances = Some((kept, days));
                 break;
             }
-            check_runs(books, tenant, head.number..now.number, scope, &mut total).await;
+            check_runs(books, tenant, head.number..now.number, (scope, turns), &mut total).await;
             head = now;
         }
     }
@@ -142,7 +174,7 @@ async fn check_runs<B: Books>(
     books: &B,
     tenant: &TenantId,
     numbers: Range<u64>,
-    scope: &Scope,
+    (scope, turns): (&Scope, &Arc<Semaphore>),
     total: &mut RunResult,
 ) {
     let (run, last) = (scope.run.max(1), numbers.end);
@@ -152,8 +184,12 @@ async fn check_runs<B: Books>(
         while running.len() < scope.side_by_side.max(1)
             && let Some(start) = starts.next()
         {
-            let (books, tenant) = (books.clone(), tenant.clone());
-            running.spawn(async move { run::check(&books, &tenant, start, last.min(start + run)).await });
+            let (books, tenant, turns) = (books.clone(), tenant.clone(), turns.clone());
+            running.spawn(async move {
+                // Nobody closes it.
+                let _turn = turns.acquire().await;
+                run::check(&books, &tenant, start, last.min(start + run)).await
+            });
         }
         match running.join_next().await {
             None => return,

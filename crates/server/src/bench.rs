@@ -14,6 +14,7 @@ mod growth;
 mod http;
 mod latency;
 mod ledger;
+mod memory;
 mod naive;
 mod plain_sql;
 mod processor;
@@ -22,6 +23,7 @@ mod relay;
 mod servers;
 mod table;
 mod triage;
+mod verified;
 mod watched;
 
 pub(crate) use chart::chart;
@@ -56,7 +58,9 @@ pub(crate) enum Part {
     Dashboard,
     /// The ledger over a posting function in SQL, in a database of its own
     Ledger,
-    /// The cost of an event as the tables grow
+    /// What our process holds in memory, as events go through
+    Memory,
+    /// The cost of an event as outbox, inbox and dead letters grow
     Growth,
     /// The embedded default, in a file of its own
     Embedded,

@@ -245,7 +245,7 @@ macro_rules! books_conformance {
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings,
             // verifying
             entries_and_lines_are_final, whatever_is_changed_is_found_and_named, checkpoints_prove_entries,
-            runs_side_by_side_find_what_one_finds, a_statement_ends_in_the_balance,
+            runs_side_by_side_find_what_one_finds, many_tenants_are_verified_side_by_side, a_statement_ends_in_the_balance,
         ]);
     };
 }

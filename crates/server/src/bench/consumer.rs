@@ -15,19 +15,23 @@ impl<S: Effects> Desk<'_, S> {
     pub(super) async fn consumers(&self, raw: &mut dyn Raw, load: Load) -> anyhow::Result<Vec<Figure>> {
         self.store.make_effects().await?;
         let (mut single, mut bare, mut batch) = (Vec::new(), Vec::new(), Vec::new());
-        let mut costs = Vec::new();
+        let (mut bare_batch, mut costs) = (Vec::new(), Vec::new());
         for round in 1..=load.rounds {
             let limit = self.raw_consume(raw, load).await?;
             let fewer = Load { events: load.events.div_ceil(4), ..load };
             let transactions = self.bare_transactions(fewer, 1, 0).await?;
+            let of_hundred = self.bare_transactions(load, 100, 0).await?;
             let one = self.consume_effects(fewer, 1).await?;
             let hundred = self.consume_effects(load, 100).await?;
-            eprintln!("round {round}: bare transactions {transactions:.0}/s");
+            eprintln!(
+                "round {round}: bare transactions {transactions:.0}/s, of 100 rows {of_hundred:.0} rows/s"
+            );
             limit.tell(round, "raw consume", load.events);
             one.tell(round, "one event a transaction", fewer.events);
             hundred.tell(round, "batches of 100", load.events);
             single.push((one.rate, limit.rate));
             bare.push((one.rate, transactions));
+            bare_batch.push((hundred.rate, of_hundred));
             batch.push((hundred.rate, limit.rate));
             costs.push((hundred.spent.per_million(load.events), limit.spent.per_million(load.events)));
         }
@@ -41,6 +45,12 @@ impl<S: Effects> Desk<'_, S> {
                 single,
             ),
             Figure::median("consumer over the bare transactions, one event each", self.backend, "/s", bare),
+            Figure::median(
+                "consumer over the bare transactions, 100 events each",
+                self.backend,
+                "/s",
+                bare_batch,
+            ),
             processor::figure("consumer over raw consume and ack, batches of 100", self.backend, costs),
         ];
         Ok(figures.into_iter().flatten().collect())

@@ -27,8 +27,8 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     /// What is measured here. The rest needs servers.
-    pub(crate) const PARTS: [Part; 5] =
-        [Part::Embedded, Part::Relay, Part::Delay, Part::Consumer, Part::Letters];
+    pub(crate) const PARTS: [Part; 6] =
+        [Part::Embedded, Part::Relay, Part::Delay, Part::Consumer, Part::Letters, Part::Memory];
 
     /// Makes the file.
     pub(crate) async fn open(clock: &Clock) -> anyhow::Result<Self> {
@@ -70,6 +70,7 @@ impl Embedded {
             }
             Part::Delay => desk.delay(raw, load, sizes.rate, RelayMode::Poll).await,
             Part::Consumer => desk.consumers(raw, load).await,
+            Part::Memory => desk.memory(load).await,
             Part::Letters => desk.letters(raw, load, sizes.letters, sizes.replays).await,
             _ => Ok(Vec::new()),
         }

@@ -154,7 +154,7 @@ impl<S: Effects> Desk<'_, S> {
     }
 
     /// As fast as it goes.
-    async fn commit_all(&self, load: Load) -> anyhow::Result<()> {
+    pub(super) async fn commit_all(&self, load: Load) -> anyhow::Result<()> {
         let writers = (0..WRITERS).map(|writer| async move {
             let numbers: Vec<usize> = (writer..load.events).step_by(WRITERS).collect();
             for chunk in numbers.chunks(BATCH) {

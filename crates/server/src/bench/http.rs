@@ -36,28 +36,31 @@ const IN_HAND: u16 = 512;
 /// Events of one batch.
 const BATCH: usize = 100;
 
-/// The figures: publishing alone and in batches over the raw insert, push over the load generator.
+/// The figures: publishing alone and in batches over the raw insert, publishing and push over the load generator.
 pub(super) async fn over_http<S: Backend + Tokens + Upkeep>(
     desk: &Desk<'_, S>,
     load: Load,
     service: &ServiceQueue,
 ) -> anyhow::Result<Vec<Figure>> {
     let Desk { store, broker, clock, backend, .. } = *desk;
-    let (mut single, mut batch, mut push) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut single, mut batch, mut push, mut requests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let api = serve_api(store, broker, clock).await?;
     let receiver = serve_receiver().await?;
     for _ in 0..load.rounds {
         let few = Load { events: load.events.div_ceil(4), ..load };
         let raw = insert(store, clock, few, 1).await?;
-        single.push((publish(api, clock, few, 1).await?, raw));
+        let published = publish(api, clock, few, 1).await?;
+        single.push((published, raw));
         let raw = insert(store, clock, load, BATCH).await?;
         batch.push((publish(api, clock, load, BATCH).await?, raw));
         let raw = generate(receiver, clock, load).await?;
+        requests.push((published, raw));
         push.push((pushed(store, broker, service, receiver, clock, load).await?, raw));
     }
     let figures = [
         ("publish over HTTP, over the outbox insert, one by one", single, None),
         ("publish over HTTP, over the outbox insert, batches of 100", batch, None),
+        ("publish over HTTP, over a plain load generator, one by one", requests, None),
         ("push over a plain load generator", push, Some(0.6)),
     ];
     let figures = figures.into_iter().filter_map(|(name, rounds, target)| {

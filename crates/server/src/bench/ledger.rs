@@ -14,25 +14,27 @@ use postrider::topology::{ConsumerName, ExchangeName, ServiceQueue, Topology};
 use postrider::{Clock, Envelope, Event};
 use postrider_ledger::Ledger;
 use postrider_ledger::account::{Account, AccountCode, AccountType};
-use postrider_ledger::books::Books as _;
 use postrider_ledger::chart::Book;
 use postrider_ledger::intake::{Intake, IntakeStatus};
 use postrider_ledger::money::Currency;
 use postrider_ledger::pipeline::{Answer, Arrival};
 use postrider_ledger::sequencer::{MAX_BATCH, Sequencer};
-use postrider_ledger::verify::{Scope, Verification, verify};
 use secrecy::ExposeSecret as _;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::plain_sql::PlainSql;
+use super::processor::Processes;
 use super::{Figure, Load, per_second};
 
 /// Tenants whose transfers are spread over their accounts.
 const TENANTS: usize = 8;
 /// Accounts of each.
 const ACCOUNTS: usize = 1000;
+/// Many tenants that have little to post each, and the accounts of each.
+const MANY_TENANTS: usize = 200;
+const FEW_ACCOUNTS: usize = 20;
 /// Tenants posted at the same time.
 const SIDE_BY_SIDE: usize = 4;
 /// Subscriptions, and deliveries in the hands of each, as the FIS document has them.
@@ -40,8 +42,6 @@ const SUBSCRIPTIONS: usize = 10;
 const PREFETCH: u16 = 250;
 
 const BOTH: &str = "PostgreSQL + RabbitMQ";
-/// Entries a second that two cores should verify.
-const VERIFIED: f64 = 1_000_000.0;
 
 const RULES: &str = "[[rule]]\nname = 'transfer'\nmatch = 'bench.transfer.made'\ncurrency = 'payload.currency'\n\
     line = [{account='a:{payload.taker}',debit='payload.amount'},{account='a:{payload.giver}',credit='rest'}]\n";
@@ -53,6 +53,8 @@ pub(crate) struct LedgerBench<'a> {
     pub(crate) queue: &'a ServiceQueue,
     pub(crate) clock: &'a Clock,
     pub(crate) load: Load,
+    /// Whose processor time is told apart.
+    pub(crate) processes: Processes,
 }
 
 /// Who pays whom, and in whose books.
@@ -62,20 +64,34 @@ enum Shape {
     Spread,
     /// Everybody pays the same one.
     Hot,
+    /// The same as spread, in the books of many small tenants.
+    Many,
 }
 
 impl Shape {
+    /// Each, and what their names begin with.
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::Spread, "spread"), (Self::Hot, "hot"), (Self::Many, "many")];
+
     fn tenants(self) -> usize {
         match self {
             Self::Spread => TENANTS,
             Self::Hot => 1,
+            Self::Many => MANY_TENANTS,
         }
     }
 
+    /// Accounts of a tenant.
+    fn accounts(self) -> usize {
+        if matches!(self, Self::Many) { FEW_ACCOUNTS } else { ACCOUNTS }
+    }
+
     fn transfer(self, number: usize) -> (usize, usize) {
-        let giver = 1 + number * 7919 % (ACCOUNTS - 1);
+        let others = self.accounts() - 1;
+        let giver = 1 + number * 7919 % others;
         match self {
-            Self::Spread => (giver, 1 + (giver + number % 97) % (ACCOUNTS - 1)),
+            // Never all the way round: nobody pays himself.
+            Self::Spread | Self::Many => (giver, 1 + (giver + number % 97 % (others - 1)) % others),
             Self::Hot => (giver, 0),
         }
     }
@@ -102,21 +118,22 @@ impl LedgerBench<'_> {
         let plain = PlainSql::open(url, TENANTS * ACCOUNTS).await?;
         let ledger =
             Ledger::new(store.clone(), self.clock.clone()).announcing(ExchangeName::new("bench.journal")?);
-        for (shape, name) in [(Shape::Spread, "spread"), (Shape::Hot, "hot")] {
+        for (shape, name) in Shape::ALL {
             for tenant in 0..shape.tenants() {
                 open(&ledger, &format!("{name}-{tenant}")).await?;
             }
         }
-        let (mut spread, mut hot, mut fed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut spread, mut hot, mut many, mut fed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for round in 1..=self.load.rounds {
-            let rate =
-                self.against_plain(&ledger, &plain, Shape::Spread, "spread", round, &mut spread).await?;
-            self.against_plain(&ledger, &plain, Shape::Hot, "hot", round, &mut hot).await?;
+            spread.push(self.against_plain(&ledger, &plain, Shape::Spread, round).await?);
+            hot.push(self.against_plain(&ledger, &plain, Shape::Hot, round).await?);
+            many.push(self.against_plain(&ledger, &plain, Shape::Many, round).await?);
+            let rate = spread.last().map_or(0.0, |(rate, _)| *rate);
             let ingested = self.ingest(&ledger, round).await?;
             eprintln!("round {round}: from the queue to the ack {ingested:.0}/s");
             fed.push((ingested, rate));
         }
-        let verified = (self.verified(&store).await?, VERIFIED);
+        let verified = self.verified(&store).await?;
         plain.close().await;
         store.close().await;
         let backend = "PostgreSQL";
@@ -125,44 +142,36 @@ impl LedgerBench<'_> {
                 .map(|figure| figure.aims_at(15.0)),
             Figure::median("ledger over a posting function in SQL, one hot account", backend, "/s", hot)
                 .map(|figure| figure.aims_at(50.0)),
+            Figure::median("ledger over a posting function in SQL, 200 tenants", backend, "/s", many),
             Figure::median("ledger from RabbitMQ to ack over the ledger alone", BOTH, "/s", fed)
                 .map(|figure| figure.aims_at(0.5)),
-            Figure::median(
-                "entries verified by two cores, over 500,000 a core",
-                backend,
-                "/s",
-                vec![verified],
-            )
-            .map(|figure| figure.aims_at(1.0)),
         ];
-        Ok(figures.into_iter().flatten().collect())
+        Ok(figures.into_iter().flatten().chain(verified).collect())
     }
 
-    /// One round of both; what the ledger did a second.
+    /// One round of both: what the ledger did a second, and what the function did.
     async fn against_plain(
         &self,
         ledger: &Ledger<Postgres>,
         plain: &PlainSql,
         shape: Shape,
-        name: &str,
         round: usize,
-        rounds: &mut Vec<(f64, f64)>,
-    ) -> anyhow::Result<f64> {
+    ) -> anyhow::Result<(f64, f64)> {
         // A call at a time is slow: a fraction of the transfers tells as much.
         let fewer = self.load.events.div_ceil(10);
-        let account = |number: usize, within: usize| (number % shape.tenants()) * ACCOUNTS + within;
+        let account = |number: usize, within: usize| (number % shape.tenants()) * shape.accounts() + within;
         let transfers = (0..fewer).map(|number| {
             let (giver, taker) = shape.transfer(number);
             (account(number, giver), account(number, taker))
         });
-        // Rounds of both shapes share the table of events.
-        let ids = round * 2 + usize::from(matches!(shape, Shape::Hot));
+        // Rounds of all shapes share the table of events.
+        let ids = round * Shape::ALL.len() + shape as usize;
         let took = plain.post(ids, Arc::new(transfers.collect()), self.clock).await?;
         let limit = per_second(fewer, took);
+        let name = Shape::ALL[shape as usize].1;
         let rate = per_second(self.load.events, self.post(ledger, shape, name, round).await?);
         eprintln!("round {round}, {name}: plain SQL {limit:.0}/s, ledger {rate:.0}/s");
-        rounds.push((rate, limit));
-        Ok(rate)
+        Ok((rate, limit))
     }
 
     /// Submits all events as the intake does, and waits until they are posted.
@@ -259,22 +268,6 @@ impl LedgerBench<'_> {
         let event = Event::new("bench.transfer.made")?.id(format!("{name}_{round}_{number}"))?;
         Ok(event.json(&payload)?.into_envelope(self.clock))
     }
-
-    /// Verifies everything that was posted: entries a second.
-    async fn verified(&self, store: &Postgres) -> anyhow::Result<f64> {
-        let (start, mut entries) = (self.clock.monotonic(), 0);
-        for tenant in store.tenants().await? {
-            let found = verify(store, &tenant, &Scope::default()).await?;
-            anyhow::ensure!(
-                found.as_ref().is_some_and(Verification::holds),
-                "the books do not hold: {found:?}"
-            );
-            entries += found.map_or(0, |found| found.entries);
-        }
-        let rate = per_second(usize::try_from(entries)?, self.clock.since(start));
-        eprintln!("verified {entries} entries, {rate:.0}/s with two runs side by side");
-        Ok(rate)
-    }
 }
 
 /// A transfer of a tenant whose transfers are spread, as a foreign producer would send it.
@@ -299,4 +292,20 @@ async fn open(ledger: &Ledger<Postgres>, tenant: &str) -> anyhow::Result<()> {
     };
     ledger.open_books(&book, &[account], RULES).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_pays_himself_and_all_accounts_exist() {
+        for (shape, name) in Shape::ALL {
+            for number in 0..100_000 {
+                let (giver, taker) = shape.transfer(number);
+                assert_ne!(giver, taker, "{name}, {number}");
+                assert!(giver < shape.accounts() && taker < shape.accounts(), "{name}, {number}");
+            }
+        }
+    }
 }

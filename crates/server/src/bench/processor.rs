@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::Figure;
+use super::{Figure, per_second};
 
 /// The kernel counts in these.
 const TICK: Duration = Duration::from_millis(10);
@@ -54,6 +54,11 @@ impl Spent {
     #[expect(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
     pub(crate) fn per_million(self, events: usize) -> f64 {
         (self.ours + self.database + self.broker).as_secs_f64() * 1_000_000.0 / events as f64
+    }
+
+    /// Events in a second of our own processor time. None where it is not known.
+    pub(crate) fn ours_per_second(self, events: usize) -> Option<f64> {
+        (!self.ours.is_zero()).then(|| per_second(events, self.ours))
     }
 
     /// The same for people, in microseconds an event and by who spent them.

@@ -141,7 +141,12 @@ impl<'a> Servers<'a> {
                 measured
             }
             Part::Ledger => self.ledger(load).await,
-            Part::Growth => desk.growth(load, &sizes.rows).await,
+            Part::Memory => desk.memory(load).await,
+            Part::Growth => {
+                let measured = desk.growth(load, &sizes.rows).await;
+                forget_letters(&self.store, &self.queue).await?;
+                measured
+            }
             Part::Embedded => Ok(Vec::new()),
         }
     }
@@ -155,7 +160,14 @@ impl<'a> Servers<'a> {
         let queue = ServiceQueue::new(format!("{}.ledger", self.queue), RetryPolicy::default())?;
         let database = wiring::postgres(&self.context.config, self.database);
         let clock = &self.context.clock;
-        let bench = LedgerBench { database, broker: &self.broker, queue: &queue, clock, load };
+        let bench = LedgerBench {
+            database,
+            broker: &self.broker,
+            queue: &queue,
+            clock,
+            load,
+            processes: self.processes,
+        };
         let measured = bench.figures().await;
         self.raw.remove_also(queue.queues().iter().map(|queue| &queue.name)).await?;
         measured

@@ -29,7 +29,7 @@ pub(super) async fn add_published(
 
 /// So many rows, some at a time: a statement has a time limit.
 fn steps(rows: usize) -> impl Iterator<Item = i64> {
-    const STEP: usize = 100_000;
+    const STEP: usize = 20_000;
     let step = move |done: usize| i64::try_from((rows - done).min(STEP)).unwrap_or(i64::MAX);
     (0..rows).step_by(STEP).map(step)
 }
@@ -76,6 +76,26 @@ pub(super) async fn add_applied(store: &Postgres, rows: usize, queue: &QueueName
                   SELECT $2 || '.before', gen_random_uuid()::text, sha256('x') FROM generate_series(1, $1)";
     for step in steps(rows) {
         sqlx::query(insert).bind(step).bind(queue.as_str()).execute(store.pool()).await?;
+    }
+    Ok(())
+}
+
+/// Adds so many dead letters, of as many groups as those that are measured.
+pub(super) async fn add_letters(
+    store: &Postgres,
+    rows: usize,
+    bytes: usize,
+    queue: &QueueName,
+) -> anyhow::Result<()> {
+    let insert = "INSERT INTO postrider.dead_letter (key, event_id, event_type, queue, exchange, routing_key, reason, error, error_class,
+                      fingerprint, attempts, first_failed_at, dead_at, properties, headers, body)
+                  SELECT id, id, 'bench.item.made', $3, 'bench', 'bench.item.made', 'retries_exhausted', 'connection refused',
+                      'class-' || n % 200, $3 || '/before-' || n % 200, 11, now(), now() - n * interval '1 second', '{}', '{}',
+                      convert_to(repeat('x', $2), 'UTF8')
+                  FROM (SELECT n, gen_random_uuid()::text AS id FROM generate_series(1, $1) n) AS made";
+    for step in steps(rows) {
+        let added = sqlx::query(insert).bind(step).bind(i32::try_from(bytes)?).bind(queue.as_str());
+        added.execute(store.pool()).await?;
     }
     Ok(())
 }

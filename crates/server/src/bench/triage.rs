@@ -1,5 +1,6 @@
 //! Dead letters by the hundred thousand: how fast they are collected, found and sent again.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ impl<S: Backend> Desk<'_, S> {
     ) -> anyhow::Result<Vec<Figure>> {
         let (published, consumed) =
             (self.raw_publish(raw, load).await?.rate, self.raw_consume(raw, load).await?.rate);
-        let collected = self.collect_letters(letters).await?;
+        let collected = self.collect_letters(0..letters).await?;
+        eprintln!("{letters} dead letters are stored, {collected:.0} a second");
         let mut figures = Vec::new();
         let name = format!("dead letters stored, up to {letters}, over raw consume and ack");
         figures.extend(Figure::median(name, self.backend, "/s", vec![(collected, consumed)]));
@@ -57,17 +59,15 @@ impl<S: Backend> Desk<'_, S> {
         Ok(figures)
     }
 
-    /// Stored a second, in batches as the collector stores them.
-    async fn collect_letters(&self, letters: usize) -> anyhow::Result<f64> {
+    /// Stored a second, in batches as the collector stores them; each number is a letter of its own.
+    pub(super) async fn collect_letters(&self, numbers: Range<usize>) -> anyhow::Result<f64> {
         let begin = self.clock.monotonic();
-        for from in (0..letters).step_by(BATCH) {
+        for from in numbers.clone().step_by(BATCH) {
             let batch =
-                (from..(from + BATCH).min(letters)).map(|number| letter(number, self.queue, self.clock));
+                (from..(from + BATCH).min(numbers.end)).map(|number| letter(number, self.queue, self.clock));
             self.store.collect(batch.collect::<anyhow::Result<_>>()?).await?;
         }
-        let rate = per_second(letters, self.clock.since(begin));
-        eprintln!("{letters} dead letters are stored, {rate:.0} a second");
-        Ok(rate)
+        Ok(per_second(numbers.len(), self.clock.since(begin)))
     }
 
     /// Questions, and how many milliseconds each answer took.

@@ -53,7 +53,7 @@ pub(crate) struct BenchArgs {
     /// Of these, send so many again
     #[arg(long, value_name = "N", default_value_if("quick", "true", "5000"), default_value = "100000")]
     replays: u64,
-    /// Rows that outbox and inbox grow to
+    /// Rows that outbox, inbox and dead letters grow to
     #[arg(long, value_name = "N", default_value_if("quick", "true", "100000"), default_value = "5000000")]
     rows: usize,
     /// Write the figures as a picture too
@@ -147,7 +147,7 @@ async fn on_servers(
     args: &BenchArgs,
     figures: &mut Vec<Figure>,
 ) -> anyhow::Result<()> {
-    const ALL: [Part; 10] = [
+    const ALL: [Part; 11] = [
         Part::Relay,
         Part::Delay,
         Part::Consumer,
@@ -157,6 +157,7 @@ async fn on_servers(
         Part::Letters,
         Part::Ledger,
         Part::Dashboard,
+        Part::Memory,
         // The last, because it leaves the tables large.
         Part::Growth,
     ];

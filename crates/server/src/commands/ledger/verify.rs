@@ -20,7 +20,7 @@ pub(crate) struct VerifyArgs {
     /// Only entries after this number; balances are not compared then
     #[arg(long, default_value_t = 0)]
     after: u64,
-    /// Runs of entries checked side by side
+    /// Runs of entries checked side by side, of one tenant or of several
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// The public key that checkpoints must be signed with; may be given several times [default: ledger.trusted_keys]
@@ -33,13 +33,13 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
         Some(tenant) => vec![tenant.clone()],
         None => desk.ledger.books().tenants().await?,
     };
-    let mut found: Vec<Verification> = Vec::new();
-    for tenant in &tenants {
-        let (after, side_by_side, keys) = (args.after, args.jobs, args.keys.clone());
-        let scope = Scope { after, side_by_side, keys, ..Scope::default() };
-        let verification = desk.ledger.verify(tenant, scope).await?;
-        found.push(verification.ok_or_else(|| usage(format!("{tenant} keeps no books here")))?);
-    }
+    let (after, side_by_side, keys) = (args.after, args.jobs, args.keys.clone());
+    let scope = Scope { after, side_by_side, keys, ..Scope::default() };
+    let verified = desk.ledger.verify_all(&tenants, scope).await?.into_iter().zip(&tenants);
+    let kept = |(found, tenant): (Option<Verification>, _)| {
+        found.ok_or_else(|| usage(format!("{tenant} keeps no books here")))
+    };
+    let found = verified.map(kept).collect::<anyhow::Result<Vec<Verification>>>()?;
     desk.context.output.rows(
         &["TENANT", "ENTRIES", "CHECKPOINTS", "KEY", "HEAD", "BOOKS"],
         &found,

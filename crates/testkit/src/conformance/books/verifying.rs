@@ -1,5 +1,6 @@
 //! Whatever somebody changes behind the ledger's back is found and named.
 
+use postrider::envelope::TenantId;
 use postrider_ledger::books::Books;
 use postrider_ledger::checkpoint::{Key, PublicKey};
 use postrider_ledger::correcting::Remark;
@@ -263,6 +264,33 @@ pub async fn runs_side_by_side_find_what_one_finds<F: BooksFixture>(fixture: &F)
         assert_eq!(found, [("hash_differs", Some(5))], "after {after}");
     }
     assert!(verify(5).await.holds(), "what was changed lies before");
+}
+
+/// Books of several tenants are verified side by side: each has its own answer, in their order, and who keeps none has none.
+pub async fn many_tenants_are_verified_side_by_side<F: BooksFixture>(fixture: &F) {
+    let mut desks = Vec::new();
+    for (tenant, orders) in [("acme", 5), ("globex", 3), ("initech", 4)] {
+        let desk = Desk::open_for(fixture, tenant).await;
+        let batch: Vec<_> = (1..=orders).map(|n| order(&format!("o-{n}"), "10.00", "EUR")).collect();
+        desk.post(&batch).await;
+        desks.push(desk);
+    }
+    let mut tenants: Vec<_> = desks.iter().map(|desk| desk.tenant.clone()).collect();
+    tenants.insert(1, TenantId::new("nobody").unwrap());
+    fixture
+        .tamper("UPDATE {}ledger_line SET amount = 1001 WHERE tenant = 'globex' AND entry = 2 AND line = 1")
+        .await;
+    for side_by_side in [1, 2, 9] {
+        let scope = Scope { side_by_side, run: 2, ..Scope::default() };
+        let found = desks[0].ledger.verify_all(&tenants, scope).await.unwrap();
+        let told: Vec<_> = found.iter().flatten().map(|one| (one.tenant.as_str(), one.entries)).collect();
+        assert_eq!(told, [("acme", 5), ("globex", 3), ("initech", 4)]);
+        assert!(found[1].is_none(), "who keeps no books has nothing to verify");
+        let [acme, globex, initech] = [0, 2, 3].map(|place| found[place].as_ref().unwrap());
+        assert!(acme.holds() && initech.holds() && acme.balances_compared, "{found:?}");
+        let named = |problem: &Problem| problem.code == "hash_differs" && problem.entry == Some(2);
+        assert!(globex.problems.iter().any(named), "{globex:?}");
+    }
 }
 
 /// A statement of an account ends in its balance, and page by page it is the same.
