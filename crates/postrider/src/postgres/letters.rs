@@ -37,12 +37,14 @@ const LOOK: &str = "BEGIN READ ONLY";
 
 const ONE: &str = concat!("SELECT ", summary!(), ", ", whole!(), " FROM postrider.dead_letter WHERE id = $1");
 
+/// By their ids, and looked at then. Where the status stands as the indexes of open letters have it, PostgreSQL takes those for small until it has
+/// statistics, and reads every open letter there is for each few that are asked for.
 const TAKE: &str = concat!(
     "SELECT ",
     summary!(),
     ", ",
     whole!(),
-    " FROM postrider.dead_letter WHERE id = ANY($1) AND status = 'open' ORDER BY id FOR UPDATE"
+    " FROM postrider.dead_letter WHERE id = ANY($1) AND status || '' = 'open' ORDER BY id FOR UPDATE"
 );
 
 const RESOLVE: &str = "UPDATE postrider.dead_letter d SET status = r.status, resolved_at = now(), operation_id = $1::uuid, \
