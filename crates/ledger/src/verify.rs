@@ -2,11 +2,12 @@
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
 //! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
-//! entry; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of
+//! entry; no entry lies behind the seal of a closed period; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of
 //! several, because each needs of the ones before only the stored hash. What is wrong is named.
 
 mod anchors;
 mod run;
+mod seals;
 mod sums;
 mod tally;
 
@@ -139,9 +140,10 @@ async fn in_turn<B: Books>(
         for _ in 0..TRIES {
             let kept = books.balances(tenant).await?;
             let days = books.days(tenant, &Days::default()).await?;
+            let Some(chart) = books.read_chart(tenant).await? else { break };
             let Some(now) = books.head(tenant).await? else { break };
             if now.number == head.number {
-                balances = Some((kept, days));
+                balances = Some((kept, days, chart.periods));
                 break;
             }
             check_runs(books, tenant, head.number..now.number, (scope, turns), &mut total).await;
@@ -149,10 +151,11 @@ async fn in_turn<B: Books>(
         }
     }
     let balances_compared = balances.is_some();
-    if let Some((kept, days)) = balances {
+    if let Some((kept, days, periods)) = balances {
         total.end_promises();
         let differing = sums::compare(&total.tally, &kept, &days);
         total.problems.extend(differing);
+        total.seals.check(&periods, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);
     let anchors = anchors::check(books, tenant, scope, &head, &mut total.problems).await?;

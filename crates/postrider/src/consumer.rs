@@ -23,6 +23,7 @@ mod sight;
 mod status;
 mod throttle;
 mod together;
+mod turns;
 mod unfit;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
@@ -122,6 +123,8 @@ pub struct Consumer<S: ConsumerStore> {
     /// How many events such handlers have in hand.
     calls: AtomicUsize,
     calls_ended: Notify,
+    /// Of copies of an event, one at a time is with a handler that works outside.
+    turns: turns::Turns,
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -160,6 +163,7 @@ impl<S: ConsumerStore> Consumer<S> {
             meters: OnceLock::new(),
             calls: AtomicUsize::new(0),
             calls_ended: Notify::new(),
+            turns: turns::Turns::default(),
         }
     }
 

@@ -64,5 +64,13 @@ pub(super) async fn check<B: Books>(
             problems.push(Problem::new("checkpoint_differs", Some(checkpoint.last), text));
         }
     }
+    // Whoever names a key wants entries that it vouches for: with the checkpoints gone, nothing would be compared with it.
+    if !scope.keys.is_empty() && next == 1 && head.number > 0 {
+        let text = format!(
+            "none of the entries 1 to {} is signed: there is no checkpoint, and a key was named",
+            head.number
+        );
+        problems.push(Problem::new("checkpoints_missing", Some(1), text));
+    }
     Ok(anchors)
 }

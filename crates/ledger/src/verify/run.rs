@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use postrider::envelope::TenantId;
 
 use super::Problem;
+use super::seals::Seals;
 use super::tally::{Key, Tally};
 use crate::account::Side;
 use crate::books::{Books, Sums};
@@ -18,6 +19,7 @@ use crate::stored::{EntryRow, LineRow};
 pub(super) struct RunResult {
     pub(super) entries: u64,
     pub(super) tally: Tally,
+    pub(super) seals: Seals,
     /// The last entry that was read.
     pub(super) last: Option<(u64, Hash)>,
     pub(super) problems: Vec<Problem>,
@@ -31,6 +33,7 @@ impl RunResult {
         for (account, currency, held) in other.tally.iter() {
             self.tally.of(account, currency).add(held);
         }
+        self.seals.add(other.seals);
         self.last = self.last.max(other.last);
         self.problems.extend(other.problems);
         self.promised.extend(other.promised);
@@ -151,6 +154,10 @@ impl Run<'_> {
                 (Effect::Promise, Some(sums)) => held.promise(&sums),
                 _ => {}
             }
+        }
+        match kind {
+            EntryKind::Seal => self.result.seals.seal(number, entry),
+            _ => self.result.seals.entry(number, entry),
         }
         match kind {
             EntryKind::Settlement | EntryKind::Void => {

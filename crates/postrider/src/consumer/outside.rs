@@ -1,7 +1,8 @@
 //! An attempt without an open transaction, for handlers that work outside of the database: look, handle, mark.
 //!
 //! A crash after the handler and before the mark makes it happen again, under the same event id. What many deliveries ask of
-//! the inbox at the same time is asked in one statement, and their marks commit together.
+//! the inbox at the same time is asked in one statement, and their marks commit together. Copies of one event that came together
+//! take turns: the second looks when the first is marked, and is known.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +28,7 @@ impl<S: ConsumerStore> Consumer<S> {
         held: bool,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
+        let _turn = self.turns.take(&incoming.envelope.id, stop).await?;
         let arrival = arrival(incoming);
         let looking = || self.looks.call(arrival.clone(), |arrivals| self.look(arrivals));
         match self.surely(stop, looking).await? {

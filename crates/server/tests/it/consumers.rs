@@ -49,6 +49,22 @@ fn names_and_keys_that_nobody_knows_are_told() {
     Folder::new().run(&["consumers", "ls"]).assert(0, "no consumer has started");
 }
 
+#[test]
+fn a_consumer_that_is_gone_is_forgotten() {
+    let folder = folder();
+    folder.run(&["consumers", "forget", "billing", "--yes"]).assert(1, "has never started on this store");
+    folder.run(&["demo", "--events", "3", "--rate", "0", "--exit"]).assert(0, "holds");
+    folder.run(&["consumers", "forget", "email", "--dry-run"]).assert(0, "would forget email");
+    folder.run(&["consumers", "forget", "email"]).assert(2, "add --yes");
+    folder
+        .run(&["consumers", "forget", "email", "--yes", "--reason", "gone"])
+        .assert(0, "email is forgotten");
+    folder.run(&["consumers", "forget", "email", "--yes"]).assert(1, "there is no consumer email");
+    let listed = folder.run(&["consumers", "ls", "--json"]).json();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|row| row["name"].clone()).collect();
+    assert_eq!(names, ["analytics", "billing", "warehouse"]);
+}
+
 /// The first event of a key is rejected and parks it; the next two wait until somebody lets them go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn held_events_are_listed_and_released() {

@@ -4,6 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::process::Folder;
+use super::push::ask;
 
 const QUEUES: &str = "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
     [[queue]]\nname = 'strict'\ncollect = false\n";
@@ -150,6 +151,25 @@ fn a_replay_needs_its_queue_and_goes_out_with_whoever_serves() {
     folder.run(&["event", "trace", "nobody"]).assert(1, "knows the event nobody");
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
+}
+
+/// What no queue wanted goes to its exchange once more, and reaches whoever is bound there by now.
+#[test]
+fn what_no_queue_wanted_is_sent_to_its_exchange_again() {
+    let folder = with_letters(0);
+    folder.run(&["publish", "other.thing.happened", "--data", "{}", "--id", "evt_9"]).assert(0, "evt_9");
+    let serving = folder.serve(&[]);
+    let letters = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].clone();
+    while letters()[0]["reason"] != "unroutable" {}
+    drop(serving);
+    folder.write("postrider.toml", &format!("{QUEUES}[[queue]]\nname = 'others'\nbind = ['other.#']\n"));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["dlq", "replay", "--event", "evt_9", "--yes"]).assert(0, "1 done");
+    let pull = json!({ "wait_ms": 20_000 });
+    let (status, given) = ask(&serving, "POST", "/v1/queues/others/deliveries", &pull);
+    assert_eq!((status, &given["deliveries"][0]["id"]), (200, &json!("evt_9")), "{given}");
+    assert_eq!(letters(), json!([]));
 }
 
 #[test]

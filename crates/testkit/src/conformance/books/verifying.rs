@@ -4,6 +4,7 @@ use postrider::envelope::TenantId;
 use postrider_ledger::books::Books;
 use postrider_ledger::checkpoint::{Key, PublicKey};
 use postrider_ledger::correcting::Remark;
+use postrider_ledger::period::{Period, PeriodState};
 use postrider_ledger::statement::Movement;
 use postrider_ledger::verify::{Problem, Scope};
 
@@ -229,6 +230,9 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     assert!(found.holds() && found.key_pinned && found.signed_by == [PublicKey(key.public())], "{found:?}");
     // Somebody signs everything anew, with a key of their own: only who knows the key sees it.
     fixture.tamper("DELETE FROM {}ledger_checkpoint").await;
+    let codes: Vec<_> = pinned(&key).await.problems.iter().map(|problem| problem.code).collect();
+    assert_eq!(codes, ["checkpoints_missing"], "a key was named, and nothing is signed");
+    desk.holds().await;
     desk.ledger.checkpoint(&desk.tenant, &Key::from_seed([8; 32])).await.unwrap().unwrap();
     assert!(!desk.verified().await.key_pinned);
     desk.holds().await;
@@ -237,6 +241,30 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     fixture.tamper("UPDATE {}ledger_checkpoint SET last_number = 8 WHERE last_number = 9").await;
     let codes: Vec<_> = desk.verified().await.problems.iter().map(|problem| problem.code).collect();
     assert!(codes.contains(&"checkpoint_unsigned") && codes.contains(&"checkpoint_differs"), "{codes:?}");
+}
+
+/// Somebody opens a locked period behind the ledger's back, posts into it, and locks it again.
+pub async fn nothing_slips_into_a_closed_period<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let period = |state| Period::named("2026-03", state).unwrap();
+    for state in [PeriodState::Closed, PeriodState::Open, PeriodState::Closed] {
+        desk.ledger.set_period(&desk.tenant, &period(state)).await.unwrap();
+        if state == PeriodState::Open {
+            desk.posted(order("o-2", "10.00", "EUR")).await;
+        }
+    }
+    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Locked)).await.unwrap();
+    desk.holds().await;
+    // As if it had never been closed, also to who has its chart in mind.
+    fixture.tamper("UPDATE {}ledger_period SET state = 'open'").await;
+    fixture.tamper("UPDATE {}ledger_book SET version = version + 1").await;
+    desk.posted(order("o-3", "10.00", "EUR")).await;
+    desk.holds().await;
+    fixture.tamper("UPDATE {}ledger_period SET state = 'locked'").await;
+    let found: Vec<_> =
+        desk.verified().await.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
+    assert_eq!(found, [("sealed_period_changed", Some(5))]);
 }
 
 /// However the entries are cut into runs, the same is found; from an entry on, balances are left alone.
