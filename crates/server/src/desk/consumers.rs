@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use postrider::broker::{Broker, BrokerErrorKind};
+use postrider::broker::{Broker, BrokerError, BrokerErrorKind};
 use postrider::envelope::OrderingKey;
 use postrider::rabbitmq::management::Traffic;
 use postrider::store::{Controls, Held, HeldKey, HeldState, Pause, Registration, Registrations, StoreError};
 use postrider::topology::ConsumerName;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
@@ -17,7 +18,7 @@ use crate::wiring::WholeStore;
 
 /// List at most so many held keys.
 pub(crate) const LISTED: usize = 1000;
-/// Statistics are waited for this long; without them a page shows what is known here.
+/// A broker and its statistics are waited for this long; without them a page shows what is known here.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A consumer as it is listed.
@@ -144,32 +145,30 @@ pub(crate) async fn rows<S: Registrations + Controls + Held>(
     configured: &[Registration],
 ) -> Result<Vec<ConsumerRow>, StoreError> {
     let (pauses, held) = (store.pauses().await?, store.held_keys(None, LISTED).await?);
-    let mut rows = Vec::new();
+    let (mut rows, mut broker, until) = (Vec::new(), broker, Instant::now() + PATIENCE);
     for consumer in known(store, configured).await? {
-        let (mut ready, mut waiting, mut attended) = (None, None, true);
-        if let Some(broker) = broker {
-            ready = broker.depth(consumer.service.name()).await.ok();
-            waiting = in_wait_queues(broker, &consumer).await;
-            // Without its queue nobody receives from it either. Who cannot be asked says nothing of that.
-            attended = match broker.is_attended(consumer.service.name()).await {
-                Ok(attended) => attended.unwrap_or(true),
-                Err(error) => error.kind != BrokerErrorKind::NotFound,
-            };
+        let mut queues = Queues::default();
+        if let Some(asked) = broker {
+            match tokio::time::timeout_at(until, Queues::look(asked, &consumer)).await {
+                Ok(Ok(seen)) => queues = seen,
+                // One that did not answer is not waited for again.
+                Ok(Err(_)) | Err(_) => broker = None,
+            }
         }
         let pause = pauses.iter().find(|pause| pause.consumer == consumer.name).cloned();
         let keys: Vec<_> = held.iter().filter(|key| key.consumer == consumer.name).collect();
         rows.push(ConsumerRow {
             name: consumer.name.to_string(),
             queue: consumer.service.name().to_string(),
-            state: match (pause.is_some(), attended) {
+            state: match (pause.is_some(), queues.attended) {
                 (true, _) => "paused",
-                (false, true) => "active",
-                (false, false) => "unsubscribed",
+                (false, Some(false)) => "unsubscribed",
+                (false, _) => "active",
             },
             pause,
             ordered: consumer.service.order.is_some(),
-            ready,
-            waiting,
+            ready: queues.ready,
+            waiting: queues.waiting,
             in_flight: None,
             settled_per_second: None,
             held: keys.iter().map(|key| key.events).sum(),
@@ -198,11 +197,36 @@ pub(crate) async fn known<S: Registrations>(
     Ok(known)
 }
 
-/// Nothing where the broker does not say.
-async fn in_wait_queues(broker: &Arc<dyn Broker>, consumer: &Registration) -> Option<u64> {
-    let mut all = 0;
-    for wait in &consumer.service.wait_queues {
-        all += broker.depth(&wait.name).await.ok()?;
+/// What a broker says of a consumer's queues; nothing of those that are not there.
+#[derive(Default)]
+struct Queues {
+    ready: Option<u64>,
+    waiting: Option<u64>,
+    /// Whether anybody receives from it. Without its queue nobody does.
+    attended: Option<bool>,
+}
+
+impl Queues {
+    async fn look(broker: &Arc<dyn Broker>, consumer: &Registration) -> Result<Self, BrokerError> {
+        let name = consumer.service.name();
+        let ready = if_there(broker.depth(name).await)?;
+        let attended = match ready {
+            Some(_) => if_there(broker.is_attended(name).await)?.unwrap_or(Some(false)),
+            None => Some(false),
+        };
+        let mut waiting = Some(0);
+        for wait in &consumer.service.wait_queues {
+            let depth = if_there(broker.depth(&wait.name).await)?;
+            waiting = waiting.zip(depth).map(|(all, depth)| all + depth);
+        }
+        Ok(Self { ready, waiting, attended })
     }
-    Some(all)
+}
+
+fn if_there<T>(answer: Result<T, BrokerError>) -> Result<Option<T>, BrokerError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.kind == BrokerErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }

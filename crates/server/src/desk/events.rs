@@ -114,10 +114,14 @@ impl<S: WholeStore> Look<'_, S> {
         if alone && !self.outboxes.iter().any(is_default) {
             known.outbox.clear();
         }
-        let mut row = None;
+        let mut row: Option<RowView> = None;
         for outbox in self.outboxes {
             // A database that is away knows nothing now; the others do.
             let Ok(Some(found)) = outbox.store.find(id).await else { continue };
+            // Another tenant's event may have the same id, and its story is nobody else's business.
+            if row.as_ref().is_some_and(|first| first.group_id != found.group_id) {
+                continue;
+            }
             if !is_default(outbox) {
                 known.outbox.push(step(&found));
             }

@@ -93,6 +93,38 @@ async fn events_of_two_databases_are_relayed_accounted_for_and_sent_again() {
     );
 }
 
+/// Two tenants may use one id, each in an outbox of its own; the story of one has nothing of the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_traced_in_every_outbox_and_without_another_tenants() {
+    let (folder, database, _vhost) = servers().await;
+    folder.write(
+        "postrider.toml",
+        "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[outbox.table]]\nname = 'fis_outbox'\n",
+    );
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    commit(
+        &database.url,
+        "SELECT postrider.publish('shop.order.placed', '{}', id => 'twin', group_id => 'acme');
+         SELECT postrider.publish('shop.order.hidden', '{}', id => 'twin', group_id => 'zeta', outbox => 'public.fis_outbox');
+         SELECT postrider.publish('shop.order.paid', '{}', id => 'there', group_id => 'zeta', outbox => 'public.fis_outbox')",
+    )
+    .await;
+    let steps = |id: &str| {
+        folder.run(&["event", "trace", id, "--json"]).assert(0, "").json()["outbox"]
+            .as_array()
+            .unwrap()
+            .clone()
+    };
+    let [there] = &steps("there")[..] else { panic!("{:?}", steps("there")) };
+    assert_eq!(there["event_type"], "shop.order.paid");
+    let [twin] = &steps("twin")[..] else { panic!("{:?}", steps("twin")) };
+    assert_eq!(twin["event_type"], "shop.order.placed");
+    let mut serving = folder.serve(&["--roles", "api,dashboard"]);
+    serving.wait_for("serving");
+    let (_, _, page) = serving.http("GET", "/dashboard/events/twin", &[], "");
+    assert!(page.contains("shop.order.placed") && !page.contains("hidden"), "{page}");
+}
+
 fn get(serving: &Serving, path: &str, status: u16) -> Value {
     let (told, _, body) = serving.http("GET", path, &[], "");
     assert_eq!(told, status, "{path}: {body}");
