@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Verifies a Postrider ledger without Postrider: the hash chain, byte by byte, from the database or from an export.
+"""Verifies a Postrider ledger without Postrider: the hash chain, byte by byte, from the database or from an export. In a database, also that
+the head of the chain is the last entry, and that checkpoints stand for the entries they name.
 
     ledger-verify.py --sqlite .postrider/postrider.db [--tenant acme]
     ledger-verify.py --postgres postgres://host/db    [--tenant acme]     (needs psql)
@@ -22,6 +23,7 @@ import sys
 from collections import defaultdict
 
 EPOCH = datetime.date(1970, 1, 1)
+BEGINNING = (0, bytes(32))
 KINDS = ["posted", "pending", "settlement", "void", "reversal", "closing", "opening", "seal"]
 ENTRY = ["tenant", "number", "kind", "day", "posted_at", "source_event", "payload_hash", "rule", "description", "metadata",
          "refers_to", "hash"]
@@ -66,6 +68,14 @@ def verify(entries):
         before = entry["hash"]
         hashes.append(before)
     return hashes, problems
+
+
+def check_head(head, entries):
+    """Whether what the books say of the end of their chain is the last entry."""
+    last = (entries[-1]["number"], entries[-1]["hash"]) if entries else BEGINNING
+    if head == last:
+        return []
+    return [f"the head of the chain says entry {head[0]} with hash {head[1].hex()}, the last entry is {last[0]} with hash {last[1].hex()}"]
 
 
 def merkle_root(hashes):
@@ -118,7 +128,9 @@ def join(entries, lines):
 
 
 def from_sqlite(path):
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+    # All of one moment, whoever posts meanwhile.
+    database.execute("BEGIN")
     entries = database.execute(
         "SELECT tenant, number, kind, effective_on, posted_at, source_event, payload_hash, rule, description, metadata, refers_to, "
         "hash FROM ledger_entry ORDER BY tenant, number")
@@ -128,37 +140,46 @@ def from_sqlite(path):
     checkpoints = database.execute(
         "SELECT tenant, first_number, last_number, root, head_hash, made_at, public_key, signature FROM ledger_checkpoint "
         "ORDER BY tenant, last_number")
-    return *join(entries, lines), [(row[0], row[1:]) for row in checkpoints]
+    heads = {row[0]: row[1:] for row in database.execute("SELECT tenant, head_number, head_hash FROM ledger_book")}
+    return *join(entries, lines), [(row[0], row[1:]) for row in checkpoints], heads
 
 
 def from_postgres(url):
     """By psql, as a role that may read every tenant (a superuser, or one with BYPASSRLS)."""
     csv.field_size_limit(1 << 30)
 
-    def rows(select):
-        command = ["psql", url, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", f"COPY ({select}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, encoding="utf-8")
-        return csv.reader(done.stdout.splitlines(keepends=True))
+    def rows(*selects):
+        """The rows of each, all of one moment, whoever posts meanwhile."""
+        command = ["psql", url, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"]
+        for select in selects:
+            command += ["-c", f"COPY ({select}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)", "-c", "\\echo end"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        tables = [[]]
+        for row in csv.reader(done.stdout.decode().splitlines(keepends=True)):
+            if row == ["end"]:
+                tables.append([])
+            else:
+                tables[-1].append(row)
+        return tables[:-1]
 
     def hexed(value):
         return bytes.fromhex(value.removeprefix("\\x"))
 
     micros = "(extract(epoch from {}) * 1000000)::bigint"
-    entries = rows(
+    entries, lines, checkpoints, heads = rows(
         f"SELECT tenant, number, kind, effective_on - date '1970-01-01', {micros.format('posted_at')}, source_event, payload_hash, "
-        "rule, description, metadata, coalesce(refers_to, 0), hash FROM postrider.ledger_entry ORDER BY tenant, number")
+        "rule, description, metadata, coalesce(refers_to, 0), hash FROM postrider.ledger_entry ORDER BY tenant, number",
+        "SELECT tenant, entry, account, side, amount, currency, base_amount, coalesce(rate, ''), coalesce(rate_source, '') "
+        "FROM postrider.ledger_line ORDER BY tenant, entry, line",
+        f"SELECT tenant, first_number, last_number, root, head_hash, {micros.format('made_at')}, public_key, signature "
+        "FROM postrider.ledger_checkpoint ORDER BY tenant, last_number",
+        "SELECT tenant, head_number, head_hash FROM postrider.ledger_book")
     entries = [[r[0], int(r[1]), int(r[2]), int(r[3]), int(r[4]), r[5], hexed(r[6]), r[7], r[8], r[9], int(r[10]), hexed(r[11])]
                for r in entries]
-    lines = rows(
-        "SELECT tenant, entry, account, side, amount, currency, base_amount, coalesce(rate, ''), coalesce(rate_source, '') "
-        "FROM postrider.ledger_line ORDER BY tenant, entry, line")
     lines = [[r[0], int(r[1]), r[2], int(r[3]), int(r[4]), r[5], int(r[6]), r[7], r[8]] for r in lines]
-    checkpoints = rows(
-        f"SELECT tenant, first_number, last_number, root, head_hash, {micros.format('made_at')}, public_key, signature "
-        "FROM postrider.ledger_checkpoint ORDER BY tenant, last_number")
     checkpoints = [(r[0], (int(r[1]), int(r[2]), hexed(r[3]), hexed(r[4]), int(r[5]), hexed(r[6]), hexed(r[7])))
                    for r in checkpoints]
-    return *join(entries, lines), checkpoints
+    return *join(entries, lines), checkpoints, {r[0]: (int(r[1]), hexed(r[2])) for r in heads}
 
 
 def from_jsonl(path):
@@ -189,7 +210,8 @@ def from_jsonl(path):
                     "rate_source": line.get("rateSource"),
                 } for line in document["lines"]],
             })
-    return tenants, set(), []
+    # It does not say where the chain ends.
+    return tenants, set(), [], None
 
 
 def microseconds(time):
@@ -210,19 +232,22 @@ def main():
                         help="a public key that may have signed checkpoints; without one the key in the database is believed")
     args = parser.parse_args()
     if args.sqlite:
-        tenants, strays, checkpoints = from_sqlite(args.sqlite)
+        tenants, strays, checkpoints, heads = from_sqlite(args.sqlite)
     elif args.postgres:
-        tenants, strays, checkpoints = from_postgres(args.postgres)
+        tenants, strays, checkpoints, heads = from_postgres(args.postgres)
     else:
-        tenants, strays, checkpoints = from_jsonl(args.jsonl)
+        tenants, strays, checkpoints, heads = from_jsonl(args.jsonl)
     wrong = 0
-    # Whose entries are all gone may still have lines or checkpoints.
-    for tenant in {owner for owner, _ in checkpoints} | {owner for owner, _ in strays}:
+    # Whose entries are all gone may still have lines, checkpoints, or a head.
+    begun = {owner for owner, head in (heads or {}).items() if head != BEGINNING}
+    for tenant in {owner for owner, _ in checkpoints} | {owner for owner, _ in strays} | begun:
         tenants.setdefault(tenant, [])
     for tenant, entries in sorted(tenants.items()):
         if args.tenant not in (None, tenant):
             continue
         hashes, problems = verify(entries)
+        if heads is not None:
+            problems += check_head(heads.get(tenant, BEGINNING), entries)
         problems += [f"entry {number} is gone, and lines of it are there" for owner, number in sorted(strays) if owner == tenant]
         for owner, checkpoint in checkpoints:
             if owner == tenant:

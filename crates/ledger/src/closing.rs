@@ -1,14 +1,18 @@
 //! Closing: periods change their state, and a year's result is carried to retained earnings.
 //!
-//! Closing a period writes a seal into the chain: an entry without lines whose payload hash is that of the trial balance up to
-//! the period's last day. It locks the books as posting does, so every entry is either in that trial balance or refused.
+//! Every change of a period's state is recorded in the chain by a seal: an entry without lines whose payload hash is that of the trial
+//! balance up to the period's last day. It locks the books as posting does, so every entry is either in the trial balance that a closing
+//! seals, or refused.
+
+use std::collections::BTreeSet;
 
 use jiff::civil::Date;
 use postrider::EventId;
 use postrider::envelope::TenantId;
 
-use crate::account::{AccountCode, AccountType, Side};
+use crate::account::{Account, AccountCode, AccountType, Side};
 use crate::books::{Balance, Books, Change, Receipt};
+use crate::chart::Chart;
 use crate::correcting::{hash_of, receipt};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
 use crate::error::LedgerError;
@@ -39,8 +43,25 @@ pub fn trial_balance_text(balances: &[Balance]) -> String {
     text
 }
 
+/// What accounts are, as the text that is hashed: a line for each in the order of the bytes of its code, with tabs between code, type,
+/// normal side and the one currency it takes, which is empty for any. None of these changes once an account has entries.
+pub fn accounts_text<'a>(accounts: impl IntoIterator<Item = &'a Account>) -> String {
+    use std::fmt::Write as _;
+    let mut sorted: Vec<&Account> = accounts.into_iter().collect();
+    sorted.sort_by(|left, right| left.code.cmp(&right.code));
+    let mut text = String::new();
+    for account in sorted {
+        let (kind, side) = (account.kind.as_str(), account.normal_side().as_str());
+        let currency = account.currency.as_ref().map_or("", Currency::code);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}\t{kind}\t{side}\t{currency}", account.code);
+    }
+    text
+}
+
 impl<B: Books> Ledger<B> {
-    /// Opens, closes or locks a period, which is made if it is not there. Closing it returns the receipt of its seal.
+    /// Opens, closes or locks a period, which is made if it is not there. Returns the receipt of the seal that records it; nothing where
+    /// the period has that state already.
     pub async fn set_period(
         &self,
         tenant: &TenantId,
@@ -48,6 +69,8 @@ impl<B: Books> Ledger<B> {
     ) -> Result<Option<Receipt>, LedgerError> {
         let (mut tx, head, chart) = self.locked(tenant).await?;
         let there = chart.periods.iter().find(|there| there.name == period.name);
+        // Its days are those that it was made with.
+        let period = &Period { state: period.state, ..there.unwrap_or(period).clone() };
         let before = there.map_or(PeriodState::Open, |there| there.state);
         if there.is_some() && before == period.state {
             return Ok(None);
@@ -64,16 +87,13 @@ impl<B: Books> Ledger<B> {
             return Err(LedgerError::Invalid(text));
         }
         // The seal first: it is posted by the chart of before, which the version still names.
-        let mut sealed = None;
-        if period.state == PeriodState::Closed {
-            let seal = self.seal(&mut tx, tenant, period, head.number + 1).await?;
-            let arrivals = [Arrival::Draft(Box::new(seal))];
-            let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
-            sealed = Some(receipt(answers.pop())?);
-        }
+        let seal = self.seal(&mut tx, tenant, period, (head.number + 1, &chart)).await?;
+        let arrivals = [Arrival::Draft(Box::new(seal))];
+        let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
+        let sealed = receipt(answers.pop())?;
         self.books.change(&mut tx, tenant, &Change::Period(period.clone())).await?;
         self.books.commit(tx).await?;
-        Ok(sealed)
+        Ok(Some(sealed))
     }
 
     async fn seal(
@@ -81,23 +101,28 @@ impl<B: Books> Ledger<B> {
         tx: &mut B::Tx,
         tenant: &TenantId,
         period: &Period,
-        number: u64,
+        (number, chart): (u64, &Chart),
     ) -> Result<Draft, LedgerError> {
         let balances = self.books.movements_in(tx, tenant, None, Some(period.ends_on)).await?;
         let hash = hash_of(&trial_balance_text(&balances));
+        let posted = self.books.movements_in(tx, tenant, None, None).await?;
+        let accounts: BTreeSet<&AccountCode> = posted.iter().map(|balance| &balance.account).collect();
+        let accounts = accounts.into_iter().filter_map(|code| chart.accounts.get(code));
         let id = format!("seal:{}:{number}", period.name);
         let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let metadata = [
             ("period", period.name.clone()),
             ("starts_on", period.starts_on.to_string()),
             ("ends_on", period.ends_on.to_string()),
+            ("state", period.state.as_str().to_owned()),
             ("trial_balance", hash.to_string()),
+            ("accounts", hash_of(&accounts_text(accounts)).to_string()),
         ];
         Ok(Draft {
             source: Source { event, payload_hash: hash, rule: String::new() },
             kind: EntryKind::Seal,
             effective_on: period.ends_on,
-            description: format!("Period {} closed", period.name),
+            description: format!("Period {} {}", period.name, period.state.reached()),
             metadata: metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             refers_to: None,
             lines: Vec::new(),
@@ -211,5 +236,30 @@ mod tests {
         let accounts: Vec<_> = text.lines().map(|line| line.split_at(line.find("\t7").unwrap()).0).collect();
         assert_eq!(accounts, ["B\tEUR", "a-c\tEUR", "a:b\tEUR", "a:b\tUSD", "ab\tEUR", "é\tEUR"]);
         assert!(text.starts_with("B\tEUR\t7\t0\t6\t0\n"), "{text}");
+    }
+
+    #[test]
+    fn the_text_of_accounts_says_what_they_are_and_not_what_they_are_called() {
+        let mut bank = Account {
+            code: AccountCode::new("bank").unwrap(),
+            name: "Bank".to_owned(),
+            kind: AccountType::Asset,
+            normal_side: None,
+            currency: Some(Currency::new("EUR").unwrap()),
+            active: true,
+            opens_children: false,
+        };
+        let sales = Account {
+            code: AccountCode::new("a:sales").unwrap(),
+            kind: AccountType::Income,
+            currency: None,
+            ..bank.clone()
+        };
+        let text = "a:sales\tincome\tcredit\t\nbank\tasset\tdebit\tEUR\n";
+        assert_eq!(accounts_text([&bank, &sales]), text);
+        (bank.name, bank.active, bank.normal_side) = ("Till".to_owned(), false, Some(Side::Debit));
+        assert_eq!(accounts_text([&sales, &bank]), text, "the side is that of its type, said or not");
+        bank.normal_side = Some(Side::Credit);
+        assert_ne!(accounts_text([&sales, &bank]), text);
     }
 }

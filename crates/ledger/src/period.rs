@@ -36,6 +36,16 @@ impl PeriodState {
         }
     }
 
+    /// What happened to a period that has it now.
+    pub fn reached(self) -> &'static str {
+        match self {
+            Self::Open => "opened",
+            Self::Closing => "is closing",
+            Self::Closed => "closed",
+            Self::Locked => "locked",
+        }
+    }
+
     /// By its name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == name)
@@ -182,6 +192,9 @@ mod tests {
         let on = |day, policy| open_day(&periods, day, Poster::Event, policy);
         let refusal = on(date(2026, 1, 31), BackDated::Refuse).unwrap_err();
         assert_eq!(refusal.code(), "period_closed");
+        assert!(refusal.to_string().contains("cannot be opened again"), "{refusal}");
+        let refusal = on(date(2026, 2, 1), BackDated::Refuse).unwrap_err();
+        assert!(refusal.to_string().ends_with("; reopen it, or give the event a later date"), "{refusal}");
         assert_eq!(on(date(2026, 1, 31), BackDated::NextOpen), Ok(date(2026, 3, 1)));
         assert_eq!(on(date(2025, 12, 31), BackDated::Refuse), Ok(date(2025, 12, 31)));
     }

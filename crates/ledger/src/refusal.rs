@@ -7,6 +7,7 @@ use jiff::civil::Date;
 
 use crate::account::AccountCode;
 use crate::money::Currency;
+use crate::period::PeriodState;
 
 /// Why an event was not posted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,7 +117,7 @@ pub enum Refusal {
         credits: String,
     },
     /// The day lies in a period that takes no entries.
-    #[error("{day} lies in the period {period}, which is {state}; reopen it, or give the event a later date")]
+    #[error("{day} lies in the period {period}, which is {state}; {}", way_out(state))]
     PeriodClosed {
         /// The day.
         day: Date,
@@ -175,6 +176,15 @@ pub enum Refusal {
     /// The tenant has used up what it may.
     #[error("the tenant has used its {0}; raise the quota, then replay the event")]
     QuotaExceeded(&'static str),
+}
+
+/// What can be done about a period that takes no entries.
+fn way_out(state: &str) -> &'static str {
+    if state == PeriodState::Locked.as_str() {
+        return "it cannot be opened again: give the event a date in an open period, or let back-dated events count for the next open day \
+            (`postrider ledger book set --back-dated next_open`) and replay it";
+    }
+    "reopen it, or give the event a later date"
 }
 
 /// Every code there is. docs/ledger.md says of each what to do.

@@ -2,8 +2,10 @@
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
 //! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
-//! entry; no entry lies behind the seal of a closed period; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of
-//! several, because each needs of the ones before only the stored hash. What is wrong is named.
+//! entry; every period is what its newest seal says, and no entry lies behind the seal of a closed one; the accounts that had entries by
+//! the newest seal are of the types, sides and currencies they had then; every checkpoint is signed, by one of the keys that were named,
+//! and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several, because each needs of the
+//! ones before only the stored hash. What is wrong is named. What the chain does not vouch for ([`NOT_COVERED`]) is said, too.
 
 mod anchors;
 mod run;
@@ -30,6 +32,17 @@ use run::RunResult;
 const RUN: u64 = 20_000;
 /// How often balances are read again when entries are posted meanwhile.
 const TRIES: usize = 5;
+
+/// Tables and columns that people change as they like, and of which no entry says what they were: a change past the ledger is not found.
+/// Whatever an entry took from them is in the entry.
+pub const NOT_COVERED: &[&str] = &[
+    "ledger_account.name",
+    "ledger_account.active",
+    "ledger_account.opens_children",
+    "ledger_rate",
+    "ledger_rules",
+    "ledger_book.settings",
+];
 
 /// How much of the books is verified, and by which keys.
 #[derive(Debug, Clone)]
@@ -75,6 +88,11 @@ pub struct Verification {
     pub key_pinned: bool,
     /// Whether balances were compared: not when a run began after the first entry, nor when posting never paused.
     pub balances_compared: bool,
+    /// The seal that tells of the accounts that had entries by then; absent where none does, or where they were not compared.
+    #[serde(serialize_with = "crate::books::as_maybe_text")]
+    pub accounts_sealed_by: Option<u64>,
+    /// What nothing in the chain tells of.
+    pub not_covered: &'static [&'static str],
     /// Everything that is wrong.
     pub problems: Vec<Problem>,
 }
@@ -135,27 +153,29 @@ async fn in_turn<B: Books>(
     let Some(mut head) = books.head(tenant).await? else { return Ok(None) };
     let mut total = RunResult::default();
     check_runs(books, tenant, scope.after..head.number, (scope, turns), &mut total).await;
-    let mut balances = None;
+    let mut beside = None;
     if scope.after == 0 {
         for _ in 0..TRIES {
-            let kept = books.balances(tenant).await?;
+            let balances = books.balances(tenant).await?;
             let days = books.days(tenant, &Days::default()).await?;
             let Some(chart) = books.read_chart(tenant).await? else { break };
             let Some(now) = books.head(tenant).await? else { break };
             if now.number == head.number {
-                balances = Some((kept, days, chart.periods));
+                beside = Some((balances, days, chart));
                 break;
             }
             check_runs(books, tenant, head.number..now.number, (scope, turns), &mut total).await;
             head = now;
         }
     }
-    let balances_compared = balances.is_some();
-    if let Some((kept, days, periods)) = balances {
+    let balances_compared = beside.is_some();
+    let mut accounts_sealed_by = None;
+    if let Some((balances, days, chart)) = beside {
         total.end_promises();
-        let differing = sums::compare(&total.tally, &kept, &days);
+        let differing = sums::compare(&total.tally, &balances, &days);
         total.problems.extend(differing);
-        total.seals.check(&periods, &mut total.problems);
+        total.seals.check(&chart.periods, &mut total.problems);
+        accounts_sealed_by = total.seals.check_accounts(&chart.accounts, &total.tally, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);
     let anchors = anchors::check(books, tenant, scope, &head, &mut total.problems).await?;
@@ -168,6 +188,8 @@ async fn in_turn<B: Books>(
         signed_by: anchors.signed_by.into_iter().collect(),
         key_pinned: !scope.keys.is_empty(),
         balances_compared,
+        accounts_sealed_by,
+        not_covered: NOT_COVERED,
         problems: total.problems,
     }))
 }

@@ -263,3 +263,8 @@ impl Default for BrokerLimits {
         }
     }
 }
+
+/// Why a message to one queue by its name did not arrive.
+pub(crate) fn no_such_queue(name: &str) -> String {
+    format!("there is no queue {name:?}; declare it, or name another")
+}

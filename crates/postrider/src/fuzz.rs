@@ -157,7 +157,7 @@ pub fn answer(data: &[u8]) {
         let Some((status, body)) = data.split_at_checked(2) else { return };
         let status = u16::from_be_bytes([status[0], status[1]]);
         let retry_after = crate::handler::retry_after(&String::from_utf8_lossy(body), Timestamp::UNIX_EPOCH);
-        let answer = Answer { status, retry_after, body: Bytes::copy_from_slice(body) };
+        let answer = Answer { status, retry_after, body: Bytes::copy_from_slice(body), whole: true };
         let said = judge(&answer, &StatusTable::default(), Timestamp::UNIX_EPOCH);
         assert!((200..300).contains(&status) || !matches!(said, Said::Done), "{status} is no success");
     }

@@ -112,6 +112,7 @@ impl Push {
         let consumer = || consumer.to_string();
         let attempts = |status: &'static str| metrics::counter!("postrider_push_attempts_total", "consumer" => consumer(), "status" => status);
         match sent {
+            Ok(answer) if answer.is_too_long() => attempts(answer.label()).increment(1),
             Ok(answer) => {
                 let of_this = || attempts(answer.label());
                 let (usual, counter) = self.usual.get_or_init(|| (answer.status, of_this()));
@@ -146,6 +147,7 @@ impl OutsideHandler for Push {
 /// The kind of error, by the conventions: the status where there was one.
 fn error_of(sent: &Result<Answer, SendError>) -> Option<String> {
     match sent {
+        Ok(answer) if answer.is_too_long() => Some(answer.label().to_owned()),
         Ok(answer) => (answer.status >= 400).then(|| answer.status.to_string()),
         Err(error) => Some(error.class().to_owned()),
     }

@@ -12,6 +12,7 @@ mod pages;
 mod parts;
 mod search;
 mod session;
+mod trouble;
 mod visit;
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use maud::Markup;
 
 use self::live::Live;
 use self::session::Sessions;
-use crate::api::{Api, Front, Problem};
+use crate::api::{Api, Code, Front, Problem};
 
 /// What the pages reach. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +69,11 @@ impl axum::response::IntoResponse for Oops {
         response.extensions_mut().insert(self.0);
         response
     }
+}
+
+/// A path of the dashboard that is no page's.
+async fn nowhere() -> Oops {
+    Oops(Problem::new(Code::NotFound, "the dashboard has no page at this address"))
 }
 
 impl Dashboard {
@@ -121,6 +127,7 @@ impl Dashboard {
             .route("/dashboard/audit-log", get(pages::audit_log::list))
             .route("/dashboard/tokens", get(pages::tokens::list).post(pages::tokens::make))
             .route("/dashboard/tokens/{id}/revoke", post(pages::tokens::revoke))
+            .route("/dashboard/{*nowhere}", get(nowhere))
             .route_layer(from_fn_with_state(self.clone(), session::known));
         let open = Router::new()
             .route("/", get(|| async { Redirect::to("/dashboard") }))

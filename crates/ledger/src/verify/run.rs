@@ -150,7 +150,10 @@ impl Run<'_> {
         for line in lines {
             let held = self.result.tally.of(line.account, line.currency);
             match (kind.effect(), sums(line, kind.effect())) {
-                (Effect::Post, Some(sums)) => held.post(entry.effective_on, &sums),
+                (Effect::Post, Some(sums)) => {
+                    held.first.get_or_insert(number);
+                    held.post(entry.effective_on, &sums);
+                }
                 (Effect::Promise, Some(sums)) => held.promise(&sums),
                 _ => {}
             }

@@ -25,6 +25,8 @@ pub(super) struct Held {
     of_day: Sums,
     /// What was posted on other days.
     days: BTreeMap<i32, Sums>,
+    /// The first entry that posted something.
+    pub(super) first: Option<u64>,
     /// Whether a sum left its range.
     pub(super) overflowed: bool,
 }
@@ -57,6 +59,7 @@ impl Held {
             self.post(day, &sums);
         }
         self.promise(&other.pending);
+        self.first = self.first.into_iter().chain(other.first).min();
         self.overflowed |= other.overflowed;
     }
 
@@ -110,8 +113,13 @@ mod tests {
         assert_eq!(days, [(0, 8), (5, 5), (7, 18)]);
         let mut other = Held::default();
         other.post(7, &debit(1));
+        (held.first, other.first) = (Some(3), None);
         other.add(&held);
-        assert_eq!(other.total().unwrap().debits, 32);
+        assert_eq!((other.total().unwrap().debits, other.first), (32, Some(3)));
+        (held, other.first) = (Held::default(), Some(3));
+        held.first = Some(2);
+        other.add(&held);
+        assert_eq!((other.total().unwrap().debits, other.first), (32, Some(2)));
         other.post(7, &debit(i64::MAX));
         assert!(other.overflowed);
     }

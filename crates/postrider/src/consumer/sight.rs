@@ -26,7 +26,11 @@ impl<S: ConsumerStore> Consumer<S> {
         let stamp = accelerator.stamp(format!("{lineage}/{}", self.inbox()));
         let (mut asked, mut sightings) = (Vec::new(), Vec::new());
         for one in &mut arrived {
-            if let Some(sighting) = self.sighting(one, accelerator, &stamp) {
+            let Some(sighting) = self.sighting(one, accelerator, &stamp) else { continue };
+            if one.delivery.message.header(REPLAY_ID).is_some() {
+                // What somebody sends again on purpose is for the store alone; what becomes of it is noted.
+                one.sighting = Some(sighting);
+            } else {
                 sightings.push(sighting);
                 asked.push(one);
             }
@@ -39,11 +43,10 @@ impl<S: ConsumerStore> Consumer<S> {
         arrived
     }
 
-    /// Under what it is looked up. What somebody sends again on purpose is for the store alone, and so is what the process may
-    /// have died under.
+    /// Under what it is looked up and noted. What the process may have died under is for the store alone.
     fn sighting(&self, arrived: &Arrived, accelerator: &Accelerator, stamp: &Arc<Stamp>) -> Option<Sighting> {
         let incoming = arrived.read.as_ref().ok()?;
-        if arrived.delivery.message.header(REPLAY_ID).is_some() || self.left_a_mark(arrived) {
+        if self.left_a_mark(arrived) {
             return None;
         }
         let Errand::Handle(_) = self.errand(arrived) else { return None };

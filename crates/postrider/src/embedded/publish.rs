@@ -57,7 +57,11 @@ fn route(
         return (Published::Refused(format!("there is no exchange {exchange:?}; declare it first")), None);
     };
     if queues.is_empty() {
-        let text = format!("no queue of exchange {exchange:?} wants the key {routing_key:?}; bind one");
+        let text = if exchange.as_str().is_empty() {
+            crate::broker::no_such_queue(routing_key.as_str())
+        } else {
+            format!("no queue of exchange {exchange:?} wants the key {routing_key:?}; bind one")
+        };
         return (Published::Returned(text), None);
     }
     let content = Arc::new(Content { message, exchange, routing_key });

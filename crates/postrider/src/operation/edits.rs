@@ -16,11 +16,11 @@ use crate::dead_letter::{HeaderChange, Misfit, replay};
 use crate::envelope::wire::Identity;
 use crate::envelope::{EventId, erased_hash};
 use crate::store::{
-    Backend, Destination, LetterId, LetterQuery, LetterStatus, LogEntry, Operation, Resolution, StoreError,
-    StoredLetter, Turn, Verbatim,
+    Backend, Destination, LetterId, LetterStatus, LogEntry, Operation, Resolution, StoreError, StoredLetter,
+    Verbatim,
 };
 
-/// A plan tries its correction on so many letters, the newest.
+/// A plan tries its correction on so many letters, those that are taken first.
 const TRIED: usize = 20;
 /// And shows so much of one.
 const SHOWN: usize = 2000;
@@ -28,7 +28,7 @@ const SHOWN: usize = 2000;
 /// How a correction fares with some of the letters it is meant for. Nothing was changed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Trial {
-    /// Letters it was tried on, the newest.
+    /// Letters it was tried on, those that are taken first.
     pub tried: usize,
     /// Those that it does not fit, and that would stay open.
     pub unfit: Vec<Unfit>,
@@ -73,17 +73,16 @@ pub(super) async fn try_out<S: Backend>(store: &S, plan: &LetterPlan) -> Result<
     }
     let plan = with_identities(store, plan).await?;
     let limit = plan.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(TRIED).min(TRIED);
-    let query = LetterQuery { filter: plan.filter.clone(), turn: Turn::Newest, limit };
     let mut trial = Trial::default();
-    for summary in store.letters(&query).await?.letters {
-        let Some(letter) = store.letter(summary.id).await? else { continue };
+    for id in store.foremost(&plan.filter, limit).await? {
+        let Some(letter) = store.letter(id).await? else { continue };
         trial.tried += 1;
         match corrected(&letter, &plan) {
-            Err(Misfit(why)) => trial.unfit.push(Unfit { letter: summary.id, why }),
+            Err(Misfit(why)) => trial.unfit.push(Unfit { letter: id, why }),
             Ok(Corrected { before, after, headers }) => {
                 let shown = |bytes: &[u8]| crate::dead_letter::cut(&String::from_utf8_lossy(bytes), SHOWN);
                 let (before, after) = (shown(&before), shown(&after));
-                trial.example.get_or_insert(Example { letter: summary.id, before, after, headers });
+                trial.example.get_or_insert(Example { letter: id, before, after, headers });
             }
         }
     }

@@ -38,21 +38,65 @@ const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE
          ADD COLUMN IF NOT EXISTS key text, ADD COLUMN IF NOT EXISTS slot smallint; \
      ALTER TABLE {outbox} ALTER COLUMN position SET DEFAULT nextval('{positions}')";
 
-/// What the project's own INSERT does not say is filled in before the row is written; relays are woken after.
+/// The words of an event's type, as in 0001_foundation.sql.
+const WORDS: &str = r"^[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+(?:\.[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)*$";
+
+/// A column that may not be NULL and is.
+const MISSING: &str = "CASE WHEN NEW.id IS NULL THEN 'id' WHEN NEW.aggregate_type IS NULL THEN 'aggregate_type' \
+         WHEN NEW.event_type IS NULL THEN 'event_type' WHEN NEW.available_at IS NULL THEN 'available_at' \
+         WHEN NEW.attempts IS NULL THEN 'attempts' WHEN NEW.created_at IS NULL THEN 'created_at' END";
+
+/// The rule of the usual outbox that a row breaks, so that no relay could publish it. The columns of a project may be of other types that
+/// are told as text. An event's type may have dots in its last part here: relays publish it.
+const BROKEN: &str = "CASE \
+         WHEN octet_length(NEW.id::text) NOT BETWEEN 1 AND 128 THEN 'id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.group_id::text) NOT BETWEEN 1 AND 128 THEN 'group_id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.subsidiary_id::text) NOT BETWEEN 1 AND 128 THEN 'subsidiary_id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.aggregate_id::text) NOT BETWEEN 1 AND 128 THEN 'aggregate_id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.causation_id::text) NOT BETWEEN 1 AND 128 THEN 'causation_id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.correlation_id::text) NOT BETWEEN 1 AND 128 THEN 'correlation_id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.event_id::text) NOT BETWEEN 1 AND 128 THEN 'event_id_has_1_to_128_bytes' \
+         WHEN octet_length(NEW.ordering_key::text) > 600 THEN 'ordering_key_has_600_bytes_at_most' \
+         WHEN octet_length(NEW.aggregate_type) + octet_length(NEW.event_type) >= 255 THEN 'type_has_255_bytes_at_most' \
+         WHEN NEW.aggregate_type !~ '{words}' THEN 'aggregate_type_is_words_with_dots' \
+         WHEN NEW.event_type !~ '{words}' THEN 'event_type_is_words_with_dots' \
+         WHEN num_nonnulls(NEW.payload, NEW.body) <> 1 THEN 'either_payload_or_body' \
+         WHEN NEW.attempts < 0 THEN 'attempts_is_not_negative' \
+         WHEN octet_length(NEW.exchange::text) > 255 THEN 'exchange_has_255_bytes_at_most' \
+         WHEN octet_length(NEW.routing_key::text) > 255 THEN 'routing_key_has_255_bytes_at_most' \
+         WHEN octet_length(NEW.target_queue::text) NOT BETWEEN 1 AND 255 THEN 'target_queue_has_1_to_255_bytes' END";
+
+/// What the project's own INSERT does not say is filled in before the row is written, and what no relay could publish is refused, in the
+/// words of the usual outbox's own constraints; relays are woken after.
 const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$ \
+     DECLARE \
+         missing text := {missing}; \
+         broken  text := {broken}; \
      BEGIN \
-         IF NOT (LEAST(NEW.created_at, NEW.available_at) >= '0001-01-01Z' \
-                 AND GREATEST(NEW.created_at, NEW.available_at) < '9999-12-30Z') THEN \
-             RAISE EXCEPTION 'created_at and available_at are times of the years 1 to 9999' \
+         IF missing IS NOT NULL THEN \
+             RAISE EXCEPTION 'null value in column \"%\" of relation \"%\" violates not-null constraint', missing, TG_TABLE_NAME \
+                 USING ERRCODE = 'not_null_violation', COLUMN = missing, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA; \
+         END IF; \
+         IF broken IS NOT NULL THEN \
+             RAISE EXCEPTION 'new row for relation \"%\" violates check constraint \"%\"', TG_TABLE_NAME, broken \
+                 USING ERRCODE = 'check_violation', CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA; \
+         END IF; \
+         NEW.occurred_at := COALESCE(NEW.occurred_at, NEW.created_at); \
+         IF LEAST(NEW.created_at, NEW.available_at, NEW.occurred_at) < '0001-01-01Z' \
+                 OR GREATEST(NEW.created_at, NEW.available_at, NEW.occurred_at) >= '9999-12-30Z' THEN \
+             RAISE EXCEPTION 'created_at, available_at and occurred_at are times of the years 1 to 9999' \
                  USING ERRCODE = 'check_violation'; \
+         END IF; \
+         IF NEW.created_at > now() + interval '24 hours' THEN \
+             RAISE EXCEPTION 'created_at is more than a day ahead: %; leave it out, and set available_at to publish an event later', \
+                 NEW.created_at USING ERRCODE = 'check_violation'; \
          END IF; \
          IF NEW.status IS NULL OR NEW.status NOT IN ('pending', 'published', 'failed', 'dead') THEN \
              RAISE EXCEPTION 'no relay knows the status %; a new event is pending', COALESCE(NEW.status, 'NULL') \
                  USING ERRCODE = 'check_violation'; \
          END IF; \
          NEW.position := COALESCE(NEW.position, nextval('{positions}')); \
-         NEW.occurred_at := COALESCE(NEW.occurred_at, NEW.created_at, now()); \
          NEW.key := NULLIF(COALESCE(NEW.ordering_key, COALESCE(NEW.group_id::text || '/', '') || NEW.aggregate_type || '/' \
              || NEW.aggregate_id::text), ''); \
          NEW.slot := (hashtextextended(COALESCE(NEW.key, NEW.id::text), 0) & 63)::smallint; \
@@ -203,8 +247,33 @@ impl Postgres {
         answer
     }
 
+    /// Refuses what has the columns of a table and is none, or none that has its rows itself.
+    async fn check_kind(&self, table: &OutboxTable) -> Result<(), StoreError> {
+        let kind = sqlx::query_scalar::<_, String>(
+            "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = $1 AND c.relname = $2",
+        )
+        .bind(table.schema().to_owned())
+        .bind(table.table().to_owned());
+        let kind = self.limited("looking at a table", kind.fetch_optional(self.pool())).await?;
+        let (what, instead) = match kind.as_deref() {
+            // That there is none is told by its columns.
+            Some("r") | None => return Ok(()),
+            Some("v" | "m") => ("a view", "adopt the table that its rows are in"),
+            Some("p") => (
+                "partitioned",
+                "adopt a table without partitions, or make an outbox that has them (`postrider db migrate`)",
+            ),
+            Some("f") => ("a table of another server", "adopt it there"),
+            Some(_) => ("no table", "adopt a table"),
+        };
+        let message = format!("{table} is {what} and cannot be adopted; nothing was changed: {instead}");
+        Err(StoreError::new(StoreErrorKind::Schema, message))
+    }
+
     /// The columns that it has; an error where they are not what is needed.
     async fn check_shape(&self, table: &OutboxTable) -> Result<Vec<String>, StoreError> {
+        self.check_kind(table).await?;
         let columns = sqlx::query_as::<_, (String, String)>(
             "SELECT column_name::text, data_type::text FROM information_schema.columns \
              WHERE table_schema = $1 AND table_name = $2",
@@ -240,6 +309,9 @@ fn parse(name: &str) -> Result<OutboxTable, StoreError> {
 fn statement(table: &OutboxTable, template: &str) -> AssertSqlSafe<std::sync::Arc<str>> {
     let (schema, name) = (table.schema(), table.table());
     let filled = template
+        .replace("{missing}", MISSING)
+        .replace("{broken}", BROKEN)
+        .replace("{words}", WORDS)
         .replace("{table}", name)
         .replace("{fill}", &format!("\"{schema}\".\"{name}_fill\""))
         .replace("{wake}", &format!("\"{schema}\".\"{name}_wake\""));

@@ -43,6 +43,12 @@ const MISSING: &str = "WITH there AS ({partitions}), wanted AS ( \
      SELECT to_char(a AT TIME ZONE 'UTC', 'YYYYMMDD'), a::text, b::text FROM wanted \
      WHERE NOT EXISTS (SELECT FROM there WHERE lower < b AND upper > a) ORDER BY a";
 
+/// Gives rows that are dated ahead the time of now, here and where their ids are kept. A time of their own for publishing stays.
+const MEND: &str = "WITH moved AS (UPDATE {outbox} SET created_at = now(), \
+         available_at = CASE WHEN available_at > created_at THEN available_at ELSE now() END \
+     WHERE created_at >= '{from}' AND created_at < '{to}' RETURNING id, created_at) \
+     UPDATE {ids} known SET created_at = moved.created_at FROM moved WHERE known.id = moved.id";
+
 /// Partitions in which everything is older than the rules keep.
 const OLD: &str = "SELECT name FROM ({partitions}) p WHERE upper <= now() - $1 ORDER BY upper";
 
@@ -103,6 +109,10 @@ impl Round<'_> {
             let name = format!("{}_p{day}", self.postgres.table.table());
             match self.make_partition(&name, &from, &to, default_has_rows).await {
                 Ok(()) => self.kept.partitions_made.push(name),
+                Err(error) if is_in_the_way(&error) => {
+                    let advice = self.mending(&from, &to);
+                    self.postpone(&format!("making {name}"), &advice);
+                }
                 Err(error) => self.postpone(&format!("making {name}"), &error),
             }
         }
@@ -137,6 +147,17 @@ impl Round<'_> {
             ALTER TABLE {outbox} ATTACH PARTITION {schema}.\"{part}\" FOR VALUES FROM ('{from}') TO ('{to}'); \
             ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition";
         self.patiently(&filled(attach, &range)).await
+    }
+
+    /// What to do about rows in the default partition that belong into one that is to be made.
+    fn mending(&self, from: &str, to: &str) -> String {
+        let mend = filled(MEND, &[("{from}", from), ("{to}", to)]);
+        let mend = self.postgres.table.statement(&mend);
+        format!(
+            "events in the default partition say that they were written from {from} to {to}, which is still to come. They are published all \
+             the same; their time keeps the partition from being made. Give them that of now: {}",
+            mend.text()
+        )
     }
 
     async fn end_partitions(&mut self) -> Result<(), StoreError> {
@@ -308,7 +329,7 @@ impl Round<'_> {
         transaction.commit().await
     }
 
-    fn postpone(&mut self, what: &str, error: &sqlx::Error) {
+    fn postpone(&mut self, what: &str, error: &dyn std::fmt::Display) {
         tracing::info!(%error, "{what} is tried again later");
         self.kept.postponed.push(format!("{what}: {error}"));
     }
@@ -320,6 +341,11 @@ impl Round<'_> {
     fn fail(&self) -> impl Fn(sqlx::Error) -> StoreError + use<> {
         fail_of(self.postgres)
     }
+}
+
+/// Whether rows break the bounds of a partition or its check.
+fn is_in_the_way(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("23514"))
 }
 
 /// What a row has that is not computed.

@@ -116,6 +116,15 @@ impl Triage for Postgres {
         Ok(survey)
     }
 
+    async fn foremost(&self, filter: &LetterFilter, limit: usize) -> Result<Vec<LetterId>, StoreError> {
+        let mut select = QueryBuilder::new("SELECT id FROM postrider.dead_letter WHERE ");
+        Where::new(&mut select).filter(filter);
+        select.push(" ORDER BY first_failed_at, id LIMIT ");
+        select.push_bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let ids = select.build_query_scalar::<i64>().fetch_all(self.pool());
+        Ok(self.limited("looking for dead letters", ids).await?.into_iter().map(LetterId).collect())
+    }
+
     async fn freeze(
         &self,
         tx: &mut PostgresTx,

@@ -121,6 +121,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "lists_of_jobs",
         sql: include_str!("../../../../migrations/postgres/0034_lists_of_jobs.sql"),
     },
+    Migration {
+        version: 35,
+        name: "dated_ahead",
+        sql: include_str!("../../../../migrations/postgres/0035_dated_ahead.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

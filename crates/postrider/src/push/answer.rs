@@ -9,6 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::handler::Failure;
 
+/// No more of an answer is read; the connection is given up then.
+pub(super) const MOST_READ: usize = 64 * 1024;
+
+/// What a success that is longer than that is called, as a failure and in metrics.
+const TOO_LONG: &str = "too_long";
+
 /// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
@@ -16,8 +22,10 @@ pub struct Answer {
     pub status: u16,
     /// What `Retry-After` asks for.
     pub retry_after: Option<Duration>,
-    /// The beginning of the body.
+    /// The body, or its beginning.
     pub body: Bytes,
+    /// Whether the body is all there was; it is not where there was more than is read.
+    pub whole: bool,
 }
 
 /// Statuses that a metric tells apart. Receivers choose what they answer, so every other counts under its class: they must not be able
@@ -28,8 +36,16 @@ const TOLD_APART: [&str; 30] = [
 ];
 
 impl Answer {
+    /// Whether this would be a success, had it come to an end.
+    pub(super) fn is_too_long(&self) -> bool {
+        !self.whole && (200..300).contains(&self.status)
+    }
+
     /// The status as the label of a metric.
     pub(super) fn label(&self) -> &'static str {
+        if self.is_too_long() {
+            return TOO_LONG;
+        }
         let text = self.status.to_string();
         match TOLD_APART.iter().find(|known| **known == text) {
             Some(known) => known,
@@ -152,7 +168,8 @@ pub enum Said {
 
 /// Judges an answer: by the table, and by the word in its body, if it has one of ours.
 ///
-/// A body can turn a success into a retry or a rejection, and a failure into another one; it cannot make a failure a success.
+/// A body can turn a success into a retry or a rejection, and a failure into another one; it cannot make a failure a success. One that is
+/// longer than is read makes a success a failure that is tried again; of a failure the status counts.
 pub fn judge(answer: &Answer, table: &StatusTable, now: Timestamp) -> Said {
     let status = answer.status;
     let treatment = match (table.treat(status), word(&answer.body)) {
@@ -161,6 +178,9 @@ pub fn judge(answer: &Answer, table: &StatusTable, now: Timestamp) -> Said {
         (_, Some(Word::Reject)) => Treatment::Reject,
         (treatment, Some(Word::Success) | None) => treatment,
     };
+    if treatment == Treatment::Ack && !answer.whole {
+        return Said::Failed(too_long(answer));
+    }
     let told = match (treatment, status) {
         (Treatment::Ack, _) => return Said::Done,
         (Treatment::Pause, _) => format!("the endpoint answered {status}: it is gone"),
@@ -179,8 +199,42 @@ pub fn judge(answer: &Answer, table: &StatusTable, now: Timestamp) -> Said {
     match treatment {
         Treatment::Pause => Said::Gone(failure.class("gone")),
         _ if (300..400).contains(&status) => Said::Failed(failure.class("redirect")),
-        _ => Said::Failed(failure),
+        _ => Said::Failed(failure.class(code(&answer.body).unwrap_or_else(|| format!("http_{status}")))),
     }
+}
+
+/// The endpoint's own word for what went wrong, by which failures are grouped: `code`, or `error` where that is a word. What it says to
+/// people may repeat the payload, so it stays with the attempts.
+fn code(body: &[u8]) -> Option<String> {
+    let named: Named = serde_json::from_slice(body).ok()?;
+    [named.code, named.error].into_iter().flatten().find(|word| is_word(word))
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default, deserialize_with = "if_text")]
+    code: Option<String>,
+    #[serde(default, deserialize_with = "if_text")]
+    error: Option<String>,
+}
+
+/// Text, or nothing where something else stands.
+fn if_text<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    Ok(serde_json::Value::deserialize(value)?.as_str().map(str::to_owned))
+}
+
+/// A name such as `unknown_customer` or `billing.no-account`, and no sentence, number or id.
+fn is_word(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '-' | '.');
+    (1..=64).contains(&text.len()) && text.chars().all(is_part)
+}
+
+/// Who sends without an end is not well, and what the rest would have said nobody knows.
+fn too_long(answer: &Answer) -> Failure {
+    let status = answer.status;
+    let told = format!("the endpoint answered {status}, but the answer is longer than {MOST_READ} bytes");
+    let failure = Failure::transient(told).class(TOO_LONG).status(status);
+    Failure { retry_after: answer.retry_after, ..failure }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -206,9 +260,13 @@ mod tests {
     use super::*;
     use crate::handler::FailureKind;
 
+    fn answer(status: u16, body: &str) -> Answer {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        Answer { status, retry_after: None, body, whole: true }
+    }
+
     fn said(status: u16, body: &str, table: &StatusTable) -> Said {
-        let answer = Answer { status, retry_after: None, body: Bytes::copy_from_slice(body.as_bytes()) };
-        judge(&answer, table, Timestamp::UNIX_EPOCH)
+        judge(&answer(status, body), table, Timestamp::UNIX_EPOCH)
     }
 
     fn kind(said: Said) -> Option<FailureKind> {
@@ -220,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_receiver_cannot_make_more_labels_than_are_known() {
-        let label = |status| Answer { status, retry_after: None, body: Bytes::new() }.label();
+        let label = |status| answer(status, "").label();
         let told: Vec<_> = [200, 206, 429, 418, 599, 503, 999, 100].map(label).to_vec();
         assert_eq!(told, ["200", "2xx", "429", "4xx", "5xx", "503", "other", "1xx"]);
         let labels: std::collections::BTreeSet<_> = (100..=999).map(label).collect();
@@ -283,9 +341,45 @@ mod tests {
     }
 
     #[test]
+    fn failures_are_grouped_by_the_endpoints_own_word_or_by_status() {
+        let class = |status, body| match said(status, body, &StatusTable::default()) {
+            Said::Done => None,
+            Said::Failed(failure) | Said::Gone(failure) => failure.class,
+        };
+        assert_eq!(
+            class(422, r#"{"code":"unknown_customer","detail":"no 17"}"#).unwrap(),
+            "unknown_customer"
+        );
+        assert_eq!(class(500, r#"{"error":"smtp.down"}"#).unwrap(), "smtp.down");
+        assert_eq!(class(200, r#"{"status":"RETRY","code":"busy"}"#).unwrap(), "busy");
+        for own in
+            ["", "no such customer", r#"{"code":17}"#, r#"{"code":"card 4111"}"#, r#"{"error":{"a":1}}"#]
+        {
+            assert_eq!(class(503, own).unwrap(), "http_503", "{own}");
+        }
+        assert_eq!(class(302, r#"{"code":"moved"}"#).unwrap(), "redirect");
+    }
+
+    #[test]
+    fn a_success_longer_than_is_read_is_a_failure_and_a_failure_stays_what_it_is() {
+        let table = StatusTable::new(&[("404".to_owned(), Treatment::Ack)].into(), false).unwrap();
+        let cut = |status| Answer { whole: false, ..answer(status, "xxxx") };
+        let said = |status| judge(&cut(status), &table, Timestamp::UNIX_EPOCH);
+        for status in [200, 204, 404] {
+            let Said::Failed(failure) = said(status) else { panic!("{status} counts as done") };
+            assert_eq!((failure.kind, failure.status), (FailureKind::Transient, Some(status)));
+            assert_eq!(failure.class.as_deref(), Some(TOO_LONG));
+            assert!(failure.message.contains("longer than 65536 bytes"), "{}", failure.message);
+        }
+        assert_eq!(kind(said(400)), Some(FailureKind::Permanent));
+        assert!(matches!(said(410), Said::Gone(_)));
+        assert_eq!([200, 503].map(|status| cut(status).label()), [TOO_LONG, "503"]);
+    }
+
+    #[test]
     fn retry_after_is_kept() {
         let hour = Some(Duration::from_hours(1));
-        let answer = Answer { status: 425, retry_after: hour, body: Bytes::new() };
+        let answer = Answer { retry_after: hour, ..answer(425, "") };
         let Said::Failed(failure) = judge(&answer, &StatusTable::default(), Timestamp::UNIX_EPOCH) else {
             panic!("it is too early")
         };

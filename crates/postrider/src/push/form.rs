@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::signing::SigningSecret;
 use crate::envelope::wire::{self, header};
-use crate::envelope::{Envelope, WireFormat};
+use crate::envelope::{Envelope, Payload, WireFormat};
 use crate::handler::Incoming;
 
 /// What the body is.
@@ -15,7 +15,7 @@ pub enum Form {
     /// JSON with the event's id, type, time and tenant, and its payload inside.
     #[default]
     Envelope,
-    /// The payload, with the attributes of a CloudEvent as `ce-` headers.
+    /// The payload, with the attributes of a CloudEvent as `ce-` headers. Where the payload is `null` there is no body.
     CloudEvents,
     /// The payload alone.
     Bare,
@@ -45,11 +45,15 @@ impl Form {
             Self::CloudEvents => WireFormat::CloudEvents,
             Self::Bare => WireFormat::Bare,
         };
-        let message = wire::encode(&event.envelope, format, 0);
-        let mut headers = vec![(
-            "content-type".to_owned(),
-            carried(message.properties.content_type.as_deref().unwrap_or("application/json")),
-        )];
+        let mut message = wire::encode(&event.envelope, format, 0);
+        if self == Self::CloudEvents && has_no_data(&event.envelope.payload) {
+            message.body = Bytes::new();
+            message.properties.content_type = None;
+        }
+        let mut headers = Vec::new();
+        if let Some(content_type) = &message.properties.content_type {
+            headers.push(("content-type".to_owned(), carried(content_type)));
+        }
         for (name, value) in &message.headers {
             let Some(text) = value.as_str() else { continue };
             match name.strip_prefix("cloudEvents_") {
@@ -68,6 +72,11 @@ impl Form {
         sign(&event.envelope, &message.body, secrets, timestamp, &mut headers);
         Prepared { headers, body: message.body }
     }
+}
+
+/// An event without data is kept as one whose data is `null`, so a CloudEvent of either has no data.
+fn has_no_data(payload: &Payload) -> bool {
+    payload.is_json() && payload.bytes().trim_ascii() == b"null"
 }
 
 /// The id is the event's on every attempt; the time is that of the attempt.
@@ -148,6 +157,26 @@ mod tests {
                 prepared.headers.iter().all(|(_, value)| value.is_ascii() && !value.contains(['\r', '\n']))
             );
         }
+    }
+
+    #[test]
+    fn a_cloud_event_without_data_has_no_body_and_other_forms_say_null() {
+        let mut event = incoming();
+        event.envelope.payload = Payload::new("application/json", " null\n");
+        let cloud_event = Form::CloudEvents.prepare(&event, &[SigningSecret::shared([1; 32])], 7);
+        assert!(cloud_event.body.is_empty());
+        assert_eq!(header(&cloud_event, "content-type"), None);
+        let signature = SigningSecret::shared([1; 32]).sign("%C3%A9vt%0D%0A1", 7, b"");
+        assert_eq!(header(&cloud_event, "webhook-signature"), Some(signature.as_str()));
+        let bare = Form::Bare.prepare(&event, &[], 7);
+        assert_eq!(bare.body.trim_ascii(), b"null");
+        assert_eq!(header(&bare, "content-type"), Some("application/json"));
+        let envelope = Form::Envelope.prepare(&event, &[], 7);
+        let read: serde_json::Value = serde_json::from_slice(&envelope.body).unwrap();
+        assert!(read["payload"].is_null() && read.get("payload").is_some(), "{read}");
+        // A text is no JSON, whatever it says.
+        event.envelope.payload = Payload::new("text/plain", "null");
+        assert_eq!(Form::CloudEvents.prepare(&event, &[], 7).body.as_ref(), b"null");
     }
 
     #[test]

@@ -11,15 +11,12 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, redirect};
 use url::Url;
 
-use super::answer::Answer;
+use super::answer::{Answer, MOST_READ};
 use super::form::Form;
 use super::safety::{Allowed, Guard, Names, Unsafe};
 use super::signing::SigningSecret;
 use crate::clock::Clock;
 use crate::handler::{Failure, Incoming, error_chain, retry_after};
-
-/// No more of an answer is read; the connection is given up then.
-const MOST_READ: usize = 64 * 1024;
 
 /// A connection that nobody used for so long is closed.
 const IDLE: Duration = Duration::from_mins(1);
@@ -129,22 +126,22 @@ impl Sender {
         let asked = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let asked = asked.and_then(|text| retry_after(text, now));
         let status = response.status().as_u16();
-        let body = beginning(&mut response, self.limit).await?;
-        Ok(Answer { status, retry_after: asked, body })
+        let (body, whole) = beginning(&mut response, self.limit).await?;
+        Ok(Answer { status, retry_after: asked, body, whole })
     }
 }
 
-/// The body, or as much of it as anybody needs.
-async fn beginning(response: &mut reqwest::Response, limit: Duration) -> Result<Bytes, SendError> {
+/// The body, or as much of it as is read, and whether that is all of it.
+async fn beginning(response: &mut reqwest::Response, limit: Duration) -> Result<(Bytes, bool), SendError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| told(&error, limit))? {
         let room = MOST_READ - body.len();
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == MOST_READ {
-            break;
+        if chunk.len() > room {
+            return Ok((body.freeze(), false));
         }
     }
-    Ok(body.freeze())
+    Ok((body.freeze(), true))
 }
 
 /// What the client's error means. The url is left out: it may have a key in its query.

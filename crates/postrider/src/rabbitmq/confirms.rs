@@ -58,6 +58,9 @@ fn identity_of_return(returned: &Returned) -> Identity<'_> {
 }
 
 fn reason(returned: &Returned) -> String {
+    if returned.exchange.is_empty() {
+        return crate::broker::no_such_queue(&returned.routing_key);
+    }
     format!(
         "no queue is bound to exchange {:?} for the key {:?} ({} {}); bind one, or give the exchange an alternate",
         returned.exchange, returned.routing_key, returned.code, returned.text

@@ -98,6 +98,15 @@ impl Triage for Sqlite {
         Ok(survey)
     }
 
+    async fn foremost(&self, filter: &LetterFilter, limit: usize) -> Result<Vec<LetterId>, StoreError> {
+        let mut select = QueryBuilder::new("SELECT id FROM dead_letter WHERE ");
+        Where::new(&mut select).filter(filter);
+        select.push(" ORDER BY first_failed_at, id LIMIT ");
+        select.push_bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let ids = select.build_query_scalar::<i64>().fetch_all(self.readers()).await;
+        Ok(ids.map_err(from_sqlite)?.into_iter().map(LetterId).collect())
+    }
+
     async fn freeze(
         &self,
         tx: &mut SqliteTx,

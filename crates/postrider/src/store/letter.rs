@@ -36,6 +36,13 @@ pub trait Triage: DeadLetters {
     /// What a filter matches now, counted: what a plan is made of.
     fn survey(&self, filter: &LetterFilter) -> impl Future<Output = Result<Survey, StoreError>> + Send;
 
+    /// The letters that [`Self::freeze`] would take now: those that failed first.
+    fn foremost(
+        &self,
+        filter: &LetterFilter,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<LetterId>, StoreError>> + Send;
+
     /// Writes what a filter matches now as the items of an operation, in the order in which the letters first failed, at most
     /// `limit` of them. Returns how many.
     fn freeze(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use postrider::push::{Allowed, Form, Names, SendError, Sender, SenderParts, SystemNames};
+use postrider::push::{Allowed, Answer, Form, Names, SendError, Sender, SenderParts, SystemNames};
 use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, Incoming};
 use postrider_testkit::receiver::{Receiver, Reply};
@@ -46,10 +46,14 @@ fn sender(url: &str, allow: &[&str], names: Arc<dyn Names>) -> Sender {
     Sender::new(url.parse().unwrap(), parts, Clock::system()).unwrap()
 }
 
-async fn send(sender: &Sender) -> Result<u16, SendError> {
+async fn answer(sender: &Sender) -> Result<Answer, SendError> {
     let envelope = Event::new("order.placed").unwrap().into_envelope(&Clock::system());
     let event = Incoming::new(ConsumerName::new("mail").unwrap(), envelope, 1);
-    sender.send(&event).await.map(|answer| answer.status)
+    sender.send(&event).await
+}
+
+async fn send(sender: &Sender) -> Result<u16, SendError> {
+    answer(sender).await.map(|answer| answer.status)
 }
 
 /// One address or more of every class that a request must not reach.
@@ -147,6 +151,17 @@ async fn a_redirect_is_an_answer_and_is_never_followed() {
     assert_eq!(send(&sender).await.unwrap(), 302);
     let paths: Vec<_> = receiver.requests().into_iter().map(|request| request.path).collect();
     assert_eq!(paths, ["/hook"]);
+}
+
+#[tokio::test]
+async fn an_answer_is_read_up_to_64_kib_and_knows_whether_there_was_more() {
+    for (length, whole) in [(0, true), (65_536, true), (65_537, false), (1_000_000, false)] {
+        let receiver = Receiver::start(move |_, _| Reply::Status(200, "", "x".repeat(length))).await;
+        let sender = sender(&receiver.url(), &["127.0.0.1", "http"], Arc::new(SystemNames));
+        let answer = answer(&sender).await.unwrap();
+        assert_eq!((answer.status, answer.whole), (200, whole), "{length}");
+        assert_eq!(answer.body.len(), length.min(65_536));
+    }
 }
 
 #[tokio::test]

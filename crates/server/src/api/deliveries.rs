@@ -92,7 +92,7 @@ async fn lease<S: WholeStore>(
         return Err(taken(&queue, &other));
     }
     let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
-    let (max, lease) = (ask.max.unwrap_or(1).clamp(1, MOST), lease_of(ask.lease_ms)?);
+    let (max, lease) = (most_of(ask.max)?, lease_of(ask.lease_ms)?);
     let opening = if is_first { OPENING } else { Duration::ZERO };
     let wait = Duration::from_millis(ask.wait_ms).max(opening).min(desks.longest_wait());
     let deliveries = desk.lease(max, lease, wait).await;
@@ -170,6 +170,14 @@ async fn say<S: WholeStore>(
 
 fn reason(asked: &Settle, otherwise: &str) -> String {
     if asked.reason.is_empty() { otherwise.to_owned() } else { asked.reason.clone() }
+}
+
+/// So many at most. Who asks for more than a lease may have gets as many as it may have.
+fn most_of(asked: Option<usize>) -> Result<usize, Problem> {
+    match asked.unwrap_or(1) {
+        0 => Err(Problem::new(Code::InvalidRequest, format!("max is from 1 to {MOST}"))),
+        max => Ok(max.min(MOST)),
+    }
 }
 
 fn lease_of(asked: Option<u64>) -> Result<Duration, Problem> {

@@ -52,8 +52,27 @@ pub(super) struct Query<T>(pub(super) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        refuse_no_rows(parts)?;
         let read = axum::extract::Query::from_request_parts(parts, state).await;
         read.map(|axum::extract::Query(asked)| Self(asked)).map_err(|wrong| unreadable(&wrong.body_text()))
+    }
+}
+
+/// What lists have in common.
+#[derive(Deserialize)]
+struct Page {
+    limit: Option<u64>,
+}
+
+/// A page without rows would say that there is nothing.
+fn refuse_no_rows(parts: &Parts) -> Result<(), Problem> {
+    match axum::extract::Query::<Page>::try_from_uri(&parts.uri) {
+        Ok(axum::extract::Query(Page { limit: Some(0) })) => {
+            let told = format!("limit is from 1 to {MOST}; leave it out for as many as are usual");
+            Err(Problem::new(Code::InvalidRequest, told))
+        }
+        // What else is wrong with the query, the route's own reading of it tells.
+        _ => Ok(()),
     }
 }
 
@@ -72,7 +91,7 @@ fn unreadable(told: &str) -> Problem {
     Problem::new(Code::InvalidRequest, told)
 }
 
-/// How many rows a page has.
+/// How many rows a page has. Who asks for more than there may be gets as many as there may be.
 pub(super) fn limit(asked: Option<usize>) -> usize {
     asked.unwrap_or(USUAL).clamp(1, MOST)
 }

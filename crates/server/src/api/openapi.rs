@@ -33,8 +33,8 @@ pub(crate) fn document() -> Value {
             "description": "Every event a service commits reaches every service that wants it, and takes effect once. \
                 Errors are application/problem+json (RFC 9457) with a stable code. Lists have an opaque cursor: send `next` \
                 back as `cursor`. An Idempotency-Key on a POST makes a repeat get the first answer. What is no HTTP request (400), and a \
-                request whose line and headers are too long (431; 64 KiB always fit), is answered below all of this: with the \
-                status alone, no body, and the end of the connection.",
+                request whose line and headers are too long (431; 64 KiB always fit; 414 where its line alone is), is answered below \
+                all of this: with the status alone, no body, and the end of the connection.",
         },
         "servers": [{ "url": "/" }],
         "security": [{ "token": [] }],
@@ -95,9 +95,10 @@ fn operation(route: &Route) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if route.path == "/events:batch" {
+    if ["/events:batch", "/ledger/{tenant}/import"].contains(&route.path) {
         operation["responses"]["207"] = answer(route);
-        operation["responses"]["207"]["description"] = "Some were refused; the others are committed".into();
+        operation["responses"]["207"]["description"] =
+            "Some were refused, or all of them; the others are committed".into();
     }
     match route.role {
         None => operation["security"] = json!([]),

@@ -169,6 +169,12 @@ impl Problem {
         Self::new(Code::MethodNotAllowed, "the Allow header names the methods that are")
     }
 
+    /// The database does not answer.
+    pub(crate) fn store_away() -> Self {
+        let detail = "nothing was committed for certain; try again with the same id";
+        Self::new(Code::StoreUnavailable, detail)
+    }
+
     /// The body is larger than allowed.
     pub(crate) fn too_large(max: usize) -> Self {
         let detail = format!(
@@ -189,10 +195,7 @@ impl From<StoreError> for Problem {
             StoreErrorKind::Invalid => Self::new(Code::InvalidEvent, error.message),
             StoreErrorKind::Unavailable | StoreErrorKind::Contended => {
                 tracing::warn!(error = %error.message, "a request failed: the store is not available");
-                Self::new(
-                    Code::StoreUnavailable,
-                    "nothing was committed for certain; try again with the same id",
-                )
+                Self::store_away()
             }
             StoreErrorKind::Denied | StoreErrorKind::Schema | StoreErrorKind::Other => {
                 tracing::error!(error = %error.message, "a request failed in the store");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Api;
 use super::access::Caller;
+use super::front::Query;
 use super::problem::{Code, Problem};
 use super::subscriptions::read;
 use crate::wiring::JobView;

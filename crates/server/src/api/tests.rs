@@ -163,6 +163,7 @@ async fn every_mistake_has_its_problem() {
             "too_deep",
         ),
         (plain(), "{}".to_owned(), 415, "unsupported_media_type"),
+        (post_event().header("content-encoding", "gzip"), "{}".to_owned(), 415, "unsupported_media_type"),
         (post_event(), r#"{"type":"test.panic","data":{}}"#.to_owned(), 500, "internal"),
         (Request::get("/v1/nothing"), String::new(), 404, "not_found"),
         (Request::get("/"), String::new(), 404, "not_found"),

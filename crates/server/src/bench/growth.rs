@@ -6,7 +6,7 @@ use postrider::relay::RelayMode;
 
 use super::desk::Desk;
 use super::effects::Effects as _;
-use super::table::{Held, add_applied, add_letters, add_published};
+use super::table::{Held, add_applied, add_letters, add_published, settle};
 use super::{Figure, Load};
 
 /// Ordering keys of the events that are relayed.
@@ -32,6 +32,7 @@ impl Desk<'_, Postgres> {
             add_applied(self.store, rows.saturating_sub(there), self.queue).await?;
             add_letters(self.store, rows.saturating_sub(there), HISTORY_BYTES, self.queue).await?;
             there = rows;
+            settle(self.store).await?;
             if first.is_none() {
                 self.rates(Load { rounds: 1, ..load }, &mut letters).await?;
             }

@@ -27,6 +27,20 @@ pub(super) async fn add_published(
     Ok(())
 }
 
+/// Cleans up behind the filling, so that what is measured next does not share its processors with that. Who may not is measured beside it.
+pub(super) async fn settle(store: &Postgres) -> anyhow::Result<()> {
+    let all = "VACUUM (ANALYZE) postrider.event_outbox, postrider.event_inbox, postrider.dead_letter";
+    let mut connection = store.pool().acquire().await?;
+    sqlx::query("SET statement_timeout = 0").execute(&mut *connection).await?;
+    for sql in [all, "CHECKPOINT"] {
+        if let Err(error) = sqlx::query(sql).execute(&mut *connection).await {
+            eprintln!("{sql}: {error}");
+        }
+    }
+    sqlx::query("RESET statement_timeout").execute(&mut *connection).await?;
+    Ok(())
+}
+
 /// So many rows, some at a time: a statement has a time limit.
 fn steps(rows: usize) -> impl Iterator<Item = i64> {
     const STEP: usize = 20_000;

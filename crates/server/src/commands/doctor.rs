@@ -30,6 +30,9 @@ const CLOCK_WARN: Duration = Duration::from_secs(2);
 /// Clocks further apart than this break schedules and token expiry.
 const CLOCK_FAIL: Duration = Duration::from_mins(1);
 
+/// So many names of a list are read by people.
+const NAMED: usize = 5;
+
 /// One line of the report.
 #[derive(Debug, Serialize)]
 struct Line {
@@ -196,16 +199,22 @@ async fn examine_queues(broker: &dyn Broker, wanted: &Topology, context: &Contex
     }
     match (queues.len(), missing.len()) {
         (all, 0) => report.ok("topology", format!("all {all} queues are there")),
-        (all, _) => {
-            let names = missing.join(", ");
-            report.warn(
-                "topology",
-                format!(
-                    "{} of {all} queues are not there: {names}; `postrider serve` declares them",
-                    missing.len()
-                ),
-            );
+        (all, gone) => {
+            // Programs get all of them.
+            let names = if context.output.is_for_people() { first_of(&missing) } else { missing.join(", ") };
+            let told =
+                format!("{gone} of {all} queues are not there: {names}; `postrider serve` declares them");
+            report.warn("topology", told);
         }
+    }
+}
+
+/// The first few names, and how many there are beside them.
+fn first_of(names: &[String]) -> String {
+    let shown = names[..names.len().min(NAMED)].join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -286,5 +295,18 @@ fn examine_http(context: &Context, report: &mut Report) {
             "http",
             format!("{} is open to other machines, behind a proxy with TLS, for tokens only", http.listen),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_cut_after_the_first_few() {
+        let names = |count: usize| (1..=count).map(|number| format!("q{number}")).collect::<Vec<_>>();
+        assert_eq!(first_of(&names(2)), "q1, q2");
+        assert_eq!(first_of(&names(5)), "q1, q2, q3, q4, q5");
+        assert_eq!(first_of(&names(109)), "q1, q2, q3, q4, q5 and 104 more");
     }
 }

@@ -23,7 +23,7 @@ use crate::exit::{Exit, usage};
     postrider generate man > postrider.1\n  \
     postrider generate man dlq replay > postrider-dlq-replay.1\n  \
     postrider generate openapi > openapi.json\n  \
-    postrider generate alerts > /etc/prometheus/rules/postrider.yaml\n  \
+    postrider generate alerts --runbooks https://wiki.example.com/runbooks > /etc/prometheus/rules/postrider.yaml\n  \
     postrider generate grafana > postrider-dashboard.json\n  \
     postrider generate config-schema > postrider.schema.json")]
 pub(crate) struct GenerateArgs {
@@ -50,7 +50,7 @@ enum What {
     Grafana,
     /// Alerting rules for Prometheus, each with a runbook
     Alerts {
-        /// Where the runbooks are, for the annotation `runbook_url`
+        /// Where your copy of docs/runbooks can be read, for the annotation `runbook_url`; a link in Alertmanager has to be a whole URL
         #[arg(long, value_name = "URL", default_value = "docs/runbooks")]
         runbooks: String,
     },

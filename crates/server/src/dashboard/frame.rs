@@ -1,11 +1,9 @@
 //! What stands around every page: where one can go, who one is, and the title.
 
-use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use super::actions::form;
 use super::visit::Visit;
-use crate::api::Problem;
 
 /// Where one can go: the shortcut, the path, the name, and whether it shows what belongs to all tenants.
 const PLACES: [(&str, &str, &str, bool); 13] = [
@@ -114,26 +112,6 @@ fn keys() -> Markup {
     }
 }
 
-/// The page for a problem.
-pub(super) fn trouble(visit: &Visit, problem: &Problem) -> Response {
-    let (status, title) = problem.heading();
-    let content = html! {
-        (top(title, "", html! {}))
-        p class="note bad" role="alert" { (problem.detail()) }
-        p { a href="/dashboard" { "To the overview" } }
-    };
-    (status, Html(page(visit, title, content).into_string())).into_response()
-}
-
-/// The same for somebody who is not known.
-pub(super) fn stranger(problem: &Problem) -> Response {
-    let (status, title) = problem.heading();
-    let content = html! {
-        div class="login" { h1 { (title) } p class="note bad" role="alert" { (problem.detail()) } }
-    };
-    (status, Html(whole(title, content).into_string())).into_response()
-}
-
 /// The way in.
 pub(super) fn login(to: &str, wrong: Option<&str>) -> Markup {
     whole(
@@ -157,8 +135,9 @@ pub(super) fn login(to: &str, wrong: Option<&str>) -> Markup {
     )
 }
 
+/// A page with nothing around it.
 #[expect(clippy::needless_pass_by_value, reason = "it is made on the spot")]
-fn whole(title: &str, body: Markup) -> Markup {
+pub(super) fn whole(title: &str, body: Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::search::Search;
+use super::trouble::{self, unless_away};
 use super::visit::Visit;
 use super::{Dashboard, frame};
 use crate::api::{Caller, Code, Problem, lasting, owner, plain_refusal, with_token};
@@ -109,7 +110,7 @@ pub(super) async fn known(
     let (parts, body) = request.into_parts();
     let headers = parts.headers.clone();
     let path = parts.uri.path().to_owned();
-    let (caller, proof) = match who(&dashboard, peer, &parts.headers).await {
+    let (caller, proof) = match unless_away(&dashboard.api, who(&dashboard, peer, &parts.headers)).await {
         Ok(Some(known)) => known,
         Ok(None) if parts.method == Method::GET => {
             let here = parts.uri.path_and_query().map_or("", |at| at.as_str());
@@ -117,7 +118,7 @@ pub(super) async fn known(
             return Redirect::to(&to).into_response();
         }
         Ok(None) => return Redirect::to("/dashboard/login").into_response(),
-        Err(problem) => return safe(frame::stranger(&problem)),
+        Err(problem) => return safe(trouble::page(&dashboard, None, &problem)),
     };
     let mut visit = Visit {
         caller,
@@ -129,7 +130,7 @@ pub(super) async fn known(
         backend: dashboard.backend.clone(),
     };
     if let Err(problem) = dashboard.api.paced(&visit.caller, peer) {
-        return safe(frame::trouble(&visit, &problem));
+        return safe(trouble::page(&dashboard, Some(&visit), &problem));
     }
     let mut request = Request::from_parts(parts, axum::body::Body::empty());
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -139,23 +140,21 @@ pub(super) async fn known(
         if !bool::from(given.as_bytes().ct_eq(visit.proof.as_bytes())) {
             let told = "this form did not come from a page of yours, or the page is too old; nothing was changed. \
                 Go back, reload the page, and try again";
-            return safe(frame::trouble(&visit, &Problem::new(Code::Forbidden, told)));
+            return safe(trouble::page(&dashboard, Some(&visit), &Problem::new(Code::Forbidden, told)));
         }
         visit.fields = Arc::new(fields);
     }
     request.extensions_mut().insert(visit.clone());
-    let mut response = next.run(request).await;
+    let answered = trouble::answer(&dashboard.api, request, next).await;
+    let page = |problem: Problem| trouble::page(&dashboard, Some(&visit), &problem);
+    let mut response = answered.unwrap_or_else(page);
     if visit.path == STREAM {
-        response = lasting::until(response, visitor_gone(dashboard, peer, headers));
+        response = lasting::until(response, visitor_gone(dashboard.clone(), peer, headers));
     }
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        return safe(frame::trouble(&visit, &problem));
+        return safe(page(problem));
     }
-    safe(
-        plain_refusal(response)
-            .await
-            .map_or_else(|response| response, |problem| frame::trouble(&visit, &problem)),
-    )
+    safe(plain_refusal(response).await.map_or_else(|response| response, page))
 }
 
 /// Waits until a visitor is let in no more: his token is gone, or his session over.
@@ -220,17 +219,17 @@ pub(super) async fn enter(
     body: Bytes,
 ) -> Response {
     if let Some(problem) = from_elsewhere(&dashboard, &headers) {
-        return frame::stranger(&problem);
+        return trouble::page(&dashboard, None, &problem);
     }
     let given = fields(&body);
     let field = |name: &str| given.get(name).map_or("", String::as_str);
     let (token, to) = (field("token"), field("to"));
     let nobody = Caller { role: postrider::store::TokenRole::Metrics, tenant: None, token: None };
     if let Err(problem) = dashboard.api.paced(&nobody, peer) {
-        return frame::stranger(&problem);
+        return trouble::page(&dashboard, None, &problem);
     }
     let hash = TokenHash::of(token.trim());
-    let told = match with_token(&dashboard.api, &hash).await {
+    let told = match unless_away(&dashboard.api, with_token(&dashboard.api, &hash)).await {
         Ok(Some(caller)) if caller.role.allows(postrider::store::TokenRole::Viewer) => {
             let secure = if dashboard.api.http().tls == Tls::Off { "" } else { "; Secure" };
             let id = dashboard.sessions.begin(hash);
@@ -240,17 +239,17 @@ pub(super) async fn enter(
             );
             return (AppendCookie(cookie), Redirect::to(own_path(to))).into_response();
         }
-        Ok(Some(_)) => "this token may read metrics and nothing else".to_owned(),
-        Ok(None) => "this token is unknown, expired or revoked".to_owned(),
-        Err(problem) => problem.detail().to_owned(),
+        Ok(Some(_)) => "this token may read metrics and nothing else",
+        Ok(None) => "this token is unknown, expired or revoked",
+        Err(problem) => return trouble::page(&dashboard, None, &problem),
     };
-    let page = frame::login(own_path(to), Some(&told));
+    let page = frame::login(own_path(to), Some(told));
     (StatusCode::UNAUTHORIZED, Html(page.into_string())).into_response()
 }
 
 pub(super) async fn leave(State(dashboard): State<Dashboard>, headers: HeaderMap) -> Response {
     if let Some(problem) = from_elsewhere(&dashboard, &headers) {
-        return frame::stranger(&problem);
+        return trouble::page(&dashboard, None, &problem);
     }
     dashboard.sessions.end(&headers);
     let cookie = format!("{COOKIE}=; Path=/dashboard; HttpOnly; SameSite=Strict; Max-Age=0");

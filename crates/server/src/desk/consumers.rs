@@ -10,7 +10,6 @@ use postrider::rabbitmq::management::Traffic;
 use postrider::store::{Controls, Held, HeldKey, HeldState, Pause, Registration, Registrations, StoreError};
 use postrider::topology::ConsumerName;
 use serde::Serialize;
-use tokio::time::Instant;
 
 use super::{Answer, StoreDesk};
 use crate::api::{Code, Problem};
@@ -145,11 +144,11 @@ pub(crate) async fn rows<S: Registrations + Controls + Held>(
     configured: &[Registration],
 ) -> Result<Vec<ConsumerRow>, StoreError> {
     let (pauses, held) = (store.pauses().await?, store.held_keys(None, LISTED).await?);
-    let (mut rows, mut broker, until) = (Vec::new(), broker, Instant::now() + PATIENCE);
+    let (mut rows, mut broker) = (Vec::new(), broker);
     for consumer in known(store, configured).await? {
         let mut queues = Queues::default();
         if let Some(asked) = broker {
-            match tokio::time::timeout_at(until, Queues::look(asked, &consumer)).await {
+            match tokio::time::timeout(PATIENCE, Queues::look(asked, &consumer)).await {
                 Ok(Ok(seen)) => queues = seen,
                 // One that did not answer is not waited for again.
                 Ok(Err(_)) | Err(_) => broker = None,

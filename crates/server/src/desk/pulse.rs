@@ -141,6 +141,11 @@ impl Pulse {
         Some(seen.borrow_and_update().clone())
     }
 
+    /// What was seen last, however long ago that is.
+    pub(crate) fn last(&self) -> Arc<Moment> {
+        self.seen.borrow().clone()
+    }
+
     /// What is known now; looks first if that is old.
     pub(crate) async fn fresh(&self) -> Arc<Moment> {
         let old = |moment: &Arc<Moment>| {

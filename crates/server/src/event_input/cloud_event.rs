@@ -148,11 +148,16 @@ pub(crate) fn binary(headers: &HeaderMap, body: Bytes, limits: Limits) -> Result
         others,
     };
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let payload = match content_type {
-        Some(content_type) => Payload::new(content_type, body),
-        None if body.is_empty() => Payload::new("application/json", "null"),
-        None => Payload::new("application/octet-stream", body),
+    let content_type = match content_type {
+        Some(content_type) => content_type,
+        None if body.is_empty() => "application/json",
+        None => "application/octet-stream",
     };
+    let mut payload = Payload::new(content_type, body);
+    // An event without data: nothing is no JSON, and null is.
+    if payload.is_json() && payload.bytes().is_empty() {
+        payload = Payload::new(content_type, "null");
+    }
     attributes.into_event(payload, limits)
 }
 
@@ -281,6 +286,21 @@ mod tests {
         assert!(event(r#""data":{"a":1,"a":2}"#).unwrap_err().to_string().contains("twice"));
         assert!(event(r#""data":1,"list":[1]"#).unwrap_err().to_string().contains("neither a text"));
         assert!(event(r#""data":1,"my-name":"x""#).unwrap_err().to_string().contains("lower-case"));
+    }
+
+    #[test]
+    fn an_event_without_data_is_one_whose_data_is_null() {
+        let json = r#"{"specversion":"1.0","id":"1","source":"/s","type":"a.b"}"#;
+        let whole = structured(json, LIMITS).unwrap();
+        let needed = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "a.b")];
+        let typed = [&needed[..], &[("content-type", "application/json")]].concat();
+        for given in [&needed[..], &typed] {
+            let parts = binary(&headers(given), Bytes::new(), LIMITS).unwrap();
+            assert_eq!(format!("{whole:?}"), format!("{parts:?}"));
+        }
+        assert_eq!(whole.payload.bytes().as_ref(), b"null");
+        let text = [&needed[..], &[("content-type", "text/plain")]].concat();
+        assert!(binary(&headers(&text), Bytes::new(), LIMITS).unwrap().payload.bytes().is_empty());
     }
 
     #[test]

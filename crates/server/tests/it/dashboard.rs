@@ -5,6 +5,7 @@ mod doors;
 mod hands;
 mod markup;
 mod migrating;
+mod outage;
 mod pictures;
 mod ways;
 

@@ -72,6 +72,11 @@ fn the_doctor_finds_a_fresh_folder_healthy() {
         ),
         "{ran:?}"
     );
+    // People read the first few of many, programs all of them.
+    folder.write("postrider.toml", &format!("{QUEUES}\n[[queue]]\nname = 'mail'\nbind = ['shop.mail.*']\n"));
+    let (people, programs) = (folder.run(&["doctor"]), folder.run(&["doctor", "--json"]));
+    assert!(people.out.contains(" and 2 more; `postrider serve`"), "{people:?}");
+    assert!(programs.out.contains("mail.dlq") && !programs.out.contains(" more; "), "{programs:?}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ async fn hostile_endpoints_and_slow_clients_take_little_memory() {
     let folder = Folder::new();
     let config = format!(
         "[egress]\nallow = ['127.0.0.1', 'http']\n[[push]]\nname = 'erp'\nkeys = ['shop.order.*']\nurl = '{}'\n\
-         concurrency = 32\n",
+         concurrency = 32\n[[consumer]]\nname = 'erp'\nbreaker_failures = 0\n",
         endless.url()
     );
     folder.write("postrider.toml", &config);

@@ -45,6 +45,14 @@ fn program(folder: &Folder, name: &str, args: &[&str]) -> String {
     out
 }
 
+/// Changes the file past the ledger.
+fn change(folder: &Folder, statement: &str) {
+    let change = format!(
+        "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); db.execute(\"{statement}\"); db.commit()"
+    );
+    program(folder, PYTHON, &["-c", &change]);
+}
+
 fn export(folder: &Folder, format: &str) {
     let text = ledger(folder, &["export", "--format", format]).assert(0, "").out;
     folder.write(&format!("journal.{format}"), &text);
@@ -77,9 +85,13 @@ fn bad_events_are_named_and_the_rest_is_posted() {
     let ran = folder
         .run(&["ledger", "ingest", "bad.jsonl", "--json"])
         .assert(6, "1 posted, 3 were posted before, 5 refused");
-    let codes: Vec<_> =
-        ran.json().as_array().unwrap().iter().map(|row| row["code"].as_str().unwrap().to_owned()).collect();
+    let told = ran.json();
+    assert_eq!((&told["posted"], &told["duplicates"]), (&1.into(), &3.into()), "{told}");
+    let refused = told["refused"].as_array().unwrap();
+    let codes: Vec<_> = refused.iter().map(|row| row["code"].as_str().unwrap()).collect();
     assert_eq!(codes, ["too_many_digits", "no_rule", "unknown_tenant", "malformed", "malformed"]);
+    let again = folder.run(&["ledger", "ingest", "events.jsonl", "--json"]).assert(0, "").json();
+    assert_eq!(again, serde_json::json!({"posted": 0, "duplicates": 4, "refused": []}));
 }
 
 #[test]
@@ -113,6 +125,35 @@ fn a_reversal_a_period_and_a_year() {
     assert_eq!(income["sums"]["carried"], income["sums"]["result"]);
     ledger(&folder, &["close", "2026", "--dry-run"]).assert(0, "would carry 0.00 EUR");
     ledger(&folder, &["verify"]).assert(0, "");
+}
+
+#[test]
+fn a_locked_period_says_what_to_do_and_stays_locked() {
+    let folder = books();
+    let periods = |what: &str| ledger(&folder, &["periods", what, "2026-03", "--yes"]);
+    periods("close").assert(0, "sealed by entry 5");
+    periods("open").assert(0, "recorded by entry 6");
+    periods("close").assert(0, "sealed by entry 7");
+    periods("lock").assert(0, "recorded by entry 8");
+    periods("open").assert(2, "is locked and cannot become open");
+    folder.write("late.jsonl", &EVENTS.replace("\"o-1\"", "\"o-9\""));
+    let late = folder.run(&["ledger", "ingest", "late.jsonl", "--json"]).assert(6, "").json();
+    let why = late["refused"][0]["why"].as_str().unwrap();
+    assert!(why.contains("cannot be opened again") && why.contains("--back-dated next_open"), "{why}");
+    let verified = ledger(&folder, &["verify", "--json"]).assert(0, "the chain does not cover").json();
+    assert_eq!(verified[0]["accounts_sealed_by"], "8", "{verified}");
+    assert!(verified[0]["not_covered"].as_array().unwrap().contains(&"ledger_rate".into()), "{verified}");
+    for (statement, found) in [
+        ("UPDATE ledger_period SET state = 'open'", "period_changed: the period 2026-03 is open"),
+        ("UPDATE ledger_period SET state = 'closed'", "by its seal in entry 8 it is locked"),
+    ] {
+        change(&folder, statement);
+        let told = ledger(&folder, &["verify", "--quiet"]).assert(3, "").out;
+        assert!(told.contains(found), "{told}");
+    }
+    change(&folder, "UPDATE ledger_period SET state = 'locked'");
+    change(&folder, "UPDATE ledger_account SET type = 'asset' WHERE code = 'sales'");
+    ledger(&folder, &["verify"]).assert(3, "accounts_changed: the type, the normal side or the currency");
 }
 
 #[test]
@@ -164,6 +205,21 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
         Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap().status.code()
     };
     assert_eq!((pinned(&key), pinned(stranger)), (Some(0), Some(3)));
+    let found = || {
+        let args = [python, "--sqlite", ".postrider/postrider.db"];
+        Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap()
+    };
+    for (head, code) in [("3", 3), ("4", 0)] {
+        change(&folder, &format!("UPDATE ledger_book SET head_number = {head}"));
+        let (found, told) = (found(), ledger(&folder, &["verify", "--quiet"]).assert(code, "").out);
+        let said = String::from_utf8(found.stdout).unwrap();
+        assert_eq!(
+            (found.status.code(), said.contains("the head of the chain says entry 3")),
+            (Some(code), code == 3),
+            "{said}"
+        );
+        assert_eq!(told.contains("head_differs"), code == 3, "{told}");
+    }
     let tamper = "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); db.execute('DROP TRIGGER ledger_line_update'); \
         db.execute('UPDATE ledger_line SET base_amount = base_amount + 1 WHERE entry = 2 AND line = 1'); db.commit()";
     program(&folder, PYTHON, &["-c", tamper]);
@@ -172,10 +228,6 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
     // What was found is data: it stands on stdout, also where messages are left out.
     let told = ledger(&folder, &["verify", "--quiet"]).assert(3, "").out;
     assert!(told.contains("acme: hash_differs: entry 2") && !told.contains("Sums {"), "{told}");
-    let found = || {
-        let args = [python, "--sqlite", ".postrider/postrider.db"];
-        Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap()
-    };
     assert_eq!(found().status.code(), Some(3));
     // Lines whose entry is gone are named too, also where no entry is left at all.
     for (which, gone) in [("number = 3", "entry 3 is gone"), ("1 = 1", "entry 1 is gone")] {
@@ -299,8 +351,9 @@ fn history_comes_back_from_an_export() {
         let other = format!("other-{format}");
         let other = |args: &[&str]| folder.run(&[&["ledger", "--tenant", &other], args].concat());
         other(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
-        let ran = other(&["import", &file, "--json"]).assert(6, "refused");
-        let rows = ran.json();
+        let told = other(&["import", &file, "--json"]).assert(6, "refused").json();
+        assert_eq!((&told["duplicates"], &told["seals_left_out"]), (&0.into(), &1.into()), "{told}");
+        let rows = &told["refused"];
         assert_eq!(
             (&rows[0]["code"], &rows[0]["event"]),
             (&"unknown_account".into(), &"o-1".into()),

@@ -18,7 +18,8 @@ fn what_cannot_be_is_refused_before_anybody_relies_on_it() {
     // Whose payload cannot be read is known all the same.
     folder
         .write("twice.jsonl", r#"{"type": "a.b", "id": "e-9", "tenant": "acme", "data": {"n": 1, "n": 2}}"#);
-    let refused = ledger(&folder, &["ingest", "twice.jsonl", "--json"]).assert(6, "").json();
+    let told = ledger(&folder, &["ingest", "twice.jsonl", "--json"]).assert(6, "").json();
+    let refused = &told["refused"];
     assert_eq!((&refused[0]["id"], &refused[0]["code"]), (&"e-9".into(), &"malformed".into()), "{refused}");
 }
 

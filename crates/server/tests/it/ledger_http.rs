@@ -256,7 +256,7 @@ fn settings_and_history(desk: &Desk) {
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(
         (status, &answer["refused"][0]["line"], &answer["refused"][0]["code"]),
-        (201, &json!(1), &json!("malformed"))
+        (207, &json!(1), &json!("malformed"))
     );
     let operator = desk.token("operator", Some("acme"));
     assert_eq!(

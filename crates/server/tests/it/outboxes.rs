@@ -35,7 +35,7 @@ async fn events_of_two_databases_are_relayed_accounted_for_and_sent_again() {
     assert!(migrated.err.contains("for eu"), "{migrated:?}");
 
     folder.run(&["publish", "shop.order.placed", "--data", "{}", "--id", "here"]).assert(0, "");
-    let fis = "SELECT postrider.publish('shop.order.paid', '{}', id => 'fis', outbox => 'public.fis_outbox')";
+    let fis = "SELECT postrider.publish('shop.order.paid', '{}', id => 'fis', outbox => 'fis_outbox')";
     commit(&database.url, fis).await;
     commit(&eu.url, "SELECT postrider.publish('shop.order.sent', '{}', id => 'there')").await;
     let status = folder.run(&["outbox", "status", "--json"]).assert(0, "").json();

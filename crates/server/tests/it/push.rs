@@ -257,6 +257,9 @@ async fn workers_lease_settle_and_extend_over_http() {
     assert_eq!(say("ack", json!({"leases": []})).0, 200);
     assert_eq!(ask(&serving, "POST", "/v1/queues/nowhere/deliveries", &json!({})).1["code"], "not_found");
     assert_eq!(say("extend", json!({"leases": [], "lease_ms": 0})).1["code"], "invalid_request");
+    let (status, none) = ask(&serving, "POST", path, &json!({"max": 0}));
+    assert_eq!((status, &none["code"]), (422, &json!("invalid_request")));
+    assert_eq!(none["detail"], "max is from 1 to 100");
 }
 
 /// Another process, as far as the lease can tell.

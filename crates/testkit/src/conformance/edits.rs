@@ -83,7 +83,11 @@ pub async fn a_correction_replaces_what_it_fits_and_names_what_it_does_not<F: St
     let trial = drawn.trial.unwrap();
     assert_eq!((drawn.total, trial.tried, trial.unfit.len()), (4, 4, 2), "{trial:?}");
     let example = trial.example.unwrap();
-    assert_eq!((example.before.as_str(), example.after.as_str()), (letters[3], r#"{"currency":"EUR"}"#));
+    let corrected = r#"{"b":1.50,"currency":"EUR","a":2}"#;
+    assert_eq!((example.before.as_str(), example.after.as_str()), (letters[0], corrected));
+    let canary = LetterPlan { limit: Some(1), ..into_euro() };
+    let trial = plan(store, None, &canary, None).await.unwrap().trial.unwrap();
+    assert_eq!((trial.tried, trial.example), (1, Some(example)), "the one that it takes is tried");
     assert!(sent(&desk).await.is_empty(), "a plan changes nothing");
 
     let op = start(store, clock, EDIT, &into_euro(), None, "ada", Some("typo")).await.unwrap().unwrap();
@@ -95,7 +99,7 @@ pub async fn a_correction_replaces_what_it_fits_and_names_what_it_does_not<F: St
 
     let rows = sent(&desk).await;
     let bodies: Vec<_> = rows.iter().map(|row| row.verbatim.as_ref().unwrap().body.clone()).collect();
-    assert_eq!(bodies, [r#"{"b":1.50,"currency":"EUR","a":2}"#, r#"{"currency":"EUR"}"#]);
+    assert_eq!(bodies, [corrected, r#"{"currency":"EUR"}"#]);
     let replaced = rows.iter().map(|row| row.verbatim.as_ref().unwrap().header("x-replaces"));
     assert_eq!(replaced.collect::<Vec<_>>(), [Some("evt_0"), Some("evt_3")]);
 

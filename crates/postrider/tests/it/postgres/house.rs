@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::store::{Archive, HouseRules, Housekeeping as _, Kept, PublishResult};
 use postrider::{Outbox as _, Store as _};
 
-use super::{LEASE, append, claim, event, execute, relay, settle, store};
+use super::{LEASE, append, claim, event, execute, let_rows_be_dated_ahead, relay, settle, store};
 
 /// A round, which does what was forecast of it.
 async fn keep(postgres: &postrider::postgres::Postgres, rules: &HouseRules) -> Kept {
@@ -35,6 +35,9 @@ async fn with_an_old_partition(postgres: &postrider::postgres::Postgres) {
     }
 }
 
+const IN_TWO_WEEKS: &str = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at) \
+    VALUES ('2', 'shop.order', 'placed', '{}', now() + interval '2 weeks')";
+
 #[tokio::test]
 async fn partitions_are_made_ahead_and_take_the_rows() {
     let (postgres, _database) = store().await;
@@ -43,9 +46,8 @@ async fn partitions_are_made_ahead_and_take_the_rows() {
     append(&postgres, vec![event("1", None)]).await;
     let today = "SELECT count(*) FROM postrider.event_outbox_default";
     assert_eq!(count(&postgres, today).await, 1, "what is written now goes where it went before");
-    let later = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at) \
-        VALUES ('2', 'shop.order', 'placed', '{}', now() + interval '2 weeks')";
-    sqlx::query(later).execute(postgres.pool()).await.unwrap();
+    let_rows_be_dated_ahead(&postgres).await;
+    execute(&postgres, IN_TWO_WEEKS).await.unwrap();
     assert_eq!(count(&postgres, today).await, 1, "and what is written in two weeks, into a partition");
     assert_eq!(keep(&postgres, &HouseRules::default()).await, Kept::default(), "nothing is left to do");
     let a = relay("a");
@@ -64,6 +66,32 @@ async fn rows_that_came_before_the_partitions_stay_where_they_are() {
     assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_default").await, 2);
     let left = "SELECT count(*) FROM pg_constraint WHERE conname = 'no_row_of_next_partition'";
     assert_eq!(count(&postgres, left).await, 0);
+}
+
+#[tokio::test]
+async fn what_is_dated_ahead_is_told_with_what_to_do_about_it() {
+    let (postgres, _database) = store().await;
+    let_rows_be_dated_ahead(&postgres).await;
+    execute(&postgres, IN_TWO_WEEKS).await.unwrap();
+    execute(
+        &postgres,
+        "INSERT INTO postrider.event_outbox_id SELECT id, created_at FROM postrider.event_outbox",
+    )
+    .await
+    .unwrap();
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    let [told] = &kept.postponed[..] else { panic!("{kept:?}") };
+    assert_eq!(kept.partitions_made.len(), 3, "{kept:?}");
+    let (why, mend) = told.split_once("Give them that of now: ").unwrap();
+    assert!(why.contains("making event_outbox_p") && why.contains("still to come"), "{told}");
+    sqlx::query(sqlx::AssertSqlSafe(mend.to_owned())).execute(postgres.pool()).await.unwrap();
+    let known =
+        "SELECT count(*) FROM postrider.event_outbox JOIN postrider.event_outbox_id USING (id, created_at)";
+    assert_eq!(count(&postgres, known).await, 1, "it is found by its id");
+    assert_eq!(keep(&postgres, &HouseRules::default()).await.partitions_made.len(), 1);
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    assert_eq!(claim(&postgres, &a).await.len(), 1);
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use postrider::Outbox as _;
 use postrider::envelope::{Ordering, OrderingKey};
-use postrider::store::{PublishResult, StoreErrorKind};
+use postrider::store::{Outboxes as _, PublishResult, StoreErrorKind};
 use sqlx::AssertSqlSafe;
 
-use super::{LEASE, append, claim, event, execute, ids, kind, relay, settle, store};
+use super::{LEASE, append, claim, event, execute, ids, kind, let_rows_be_dated_ahead, relay, settle, store};
 use postrider::{Event, Store as _};
 
 #[tokio::test]
@@ -112,6 +112,10 @@ async fn what_no_relay_could_publish_is_refused_at_the_insert() {
             "'1', 'order', 'created', '{}', 'infinity'".to_owned(),
         ),
         (
+            "id, aggregate_type, event_type, payload, created_at",
+            "'1', 'order', 'created', '{}', now() + interval '25 hours'".to_owned(),
+        ),
+        (
             "id, aggregate_type, event_type, payload, available_at",
             "'1', 'order', 'created', '{}', 'infinity'".to_owned(),
         ),
@@ -130,6 +134,7 @@ async fn what_no_relay_could_publish_is_refused_at_the_insert() {
 #[tokio::test]
 async fn rows_with_times_that_nobody_can_read_get_others_when_the_schema_is_brought_up_to_date() {
     let (postgres, _database) = store().await;
+    let_rows_be_dated_ahead(&postgres).await;
     execute(&postgres, "ALTER TABLE postrider.event_outbox DROP CONSTRAINT times_are_of_years_1_to_9999")
         .await
         .unwrap();
@@ -145,6 +150,25 @@ async fn rows_with_times_that_nobody_can_read_get_others_when_the_schema_is_brou
     let a = relay("a");
     postgres.lease(&a, LEASE).await.unwrap();
     assert_eq!(ids(&claim(&postgres, &a).await), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn an_event_is_scheduled_by_when_it_is_available_and_not_by_when_it_was_written() {
+    let (postgres, _database) = store().await;
+    assert!(postgres.create_outbox("fis_outbox").await.unwrap());
+    for outbox in ["postrider.event_outbox", "public.fis_outbox"] {
+        let insert = |column: &str| {
+            let sql = format!(
+                "INSERT INTO {outbox} (id, aggregate_type, event_type, payload, {column}) \
+                 VALUES ('{column}', 'order', 'created', '{{}}', now() + interval '1 year')"
+            );
+            sqlx::query(AssertSqlSafe(sql)).execute(postgres.pool())
+        };
+        let refused = insert("created_at").await.unwrap_err().to_string();
+        assert!(refused.contains("set available_at to publish an event later"), "{refused}");
+        insert("available_at").await.unwrap();
+    }
+    assert_eq!(postgres.backlog().await.unwrap().later, 1);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use postrider::store::{Ask, DeadLetter, DeadLetters as _, PublishResult, Wanted}
 use postrider::topology::QueueName;
 use postrider::{Clock, Outbox as _, Payload, Store as _};
 
-use super::{LEASE, append, claim, event, execute, ids, relay, settle, store};
+use super::{LEASE, append, claim, event, execute, ids, let_rows_be_dated_ahead, relay, settle, store};
 
 #[tokio::test]
 async fn a_failed_head_holds_up_its_key_and_nothing_else() {
@@ -56,6 +56,7 @@ async fn a_failed_head_holds_up_its_key_and_nothing_else() {
 async fn a_row_dated_days_ahead_is_found_by_the_look_at_everything() {
     let (postgres, _database) = store().await;
     append(&postgres, vec![event("now", None)]).await;
+    let_rows_be_dated_ahead(&postgres).await;
     let ahead = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at) \
                  VALUES ('ahead', 'shop.order', 'placed', '{}', now() + interval '40 days')";
     execute(&postgres, ahead).await.unwrap();

@@ -150,6 +150,111 @@ async fn rows_that_no_relay_would_look_at_are_told_and_nothing_is_changed() {
     assert!(rows.iter().any(|row| row.envelope.id.as_str().ends_with('6')), "{rows:?}");
 }
 
+/// What the usual outbox refuses is refused here, too, by the same names: the relay would find it later, and bury it.
+#[tokio::test]
+async fn an_adopted_table_refuses_what_no_relay_could_publish() {
+    let (postgres, _database) = store().await;
+    let loose = "CREATE TABLE public.loose (id text, group_id text, subsidiary_id text, aggregate_type text, aggregate_id text, \
+         event_type text, payload jsonb, status text DEFAULT 'pending', available_at timestamptz DEFAULT now(), \
+         attempts integer DEFAULT 0, created_at timestamptz DEFAULT now(), correlation_id uuid)";
+    execute(&postgres, loose).await.unwrap();
+    postgres.adopt_outbox("loose").await.unwrap();
+    let insert = async |given: &str| {
+        let mut row = serde_json::json!({"id": "1", "aggregate_type": "order", "event_type": "created", "payload": {},
+            "correlation_id": "11111111-0000-7000-8000-000000000000", "status": "pending", "attempts": 0,
+            "available_at": "2026-01-01Z", "created_at": "2026-01-01Z", "content_type": "application/json"});
+        let given: serde_json::Value = serde_json::from_str(given).unwrap();
+        row.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
+        let insert =
+            "INSERT INTO public.loose SELECT * FROM jsonb_populate_record(NULL::public.loose, $1::jsonb)";
+        let done = sqlx::query(insert).bind(row.to_string()).execute(postgres.pool()).await;
+        done.map_err(|error| {
+            let error = error.into_database_error().unwrap();
+            let rule = error.constraint().map_or_else(|| error.message().to_owned(), str::to_owned);
+            (error.code().unwrap().into_owned(), rule)
+        })
+    };
+    let long = format!(r#"{{"group_id": "{}"}}"#, "x".repeat(129));
+    for (given, rule) in [
+        (r#"{"id": ""}"#, "id_has_1_to_128_bytes"),
+        (long.as_str(), "group_id_has_1_to_128_bytes"),
+        (r#"{"aggregate_id": ""}"#, "aggregate_id_has_1_to_128_bytes"),
+        (r#"{"aggregate_type": "my order"}"#, "aggregate_type_is_words_with_dots"),
+        (r#"{"aggregate_type": "order."}"#, "aggregate_type_is_words_with_dots"),
+        (r#"{"event_type": "stock_*"}"#, "event_type_is_words_with_dots"),
+        (r#"{"event_type": "creat\u2003ed"}"#, "event_type_is_words_with_dots"),
+        (r#"{"event_type": ""}"#, "event_type_is_words_with_dots"),
+        (r#"{"payload": null}"#, "either_payload_or_body"),
+        (r#"{"attempts": -1}"#, "attempts_is_not_negative"),
+        (r#"{"target_queue": ""}"#, "target_queue_has_1_to_255_bytes"),
+        (r#"{"occurred_at": "infinity"}"#, "times of the years 1 to 9999"),
+        (r#"{"created_at": "2999-01-01Z"}"#, "set available_at to publish an event later"),
+        (r#"{"status": "new"}"#, "no relay knows the status new"),
+    ] {
+        let (code, told) = insert(given).await.expect_err(given);
+        assert!(code == "23514" && told.contains(rule), "{given}: {told}");
+    }
+    for column in ["id", "aggregate_type", "event_type", "available_at", "attempts", "created_at"] {
+        let (code, told) = insert(&format!(r#"{{"{column}": null}}"#)).await.expect_err(column);
+        assert!(code == "23502" && told.contains(column), "{column}: {told}");
+    }
+    // Several words in the last column are a type that relays can publish.
+    insert(r#"{"event_type": "line.added", "correlation_id": null}"#).await.unwrap();
+    let adopted = postgres.outbox("loose").unwrap();
+    let a = relay("a");
+    adopted.lease(&a, LEASE).await.unwrap();
+    let rows = claim(&adopted, &a).await;
+    assert_eq!(rows[0].envelope.event_type.as_str(), "order.line.added");
+}
+
+#[tokio::test]
+async fn what_only_looks_like_a_table_is_refused_before_anything_is_changed() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    execute(&postgres, "CREATE VIEW public.seen AS SELECT * FROM public.event_outbox").await.unwrap();
+    let parted = "CREATE TABLE public.parted (LIKE public.event_outbox) PARTITION BY RANGE (created_at)";
+    execute(&postgres, parted).await.unwrap();
+    for (table, told) in [("seen", "public.seen is a view"), ("parted", "public.parted is partitioned")] {
+        for error in [
+            postgres.would_adopt_outbox(table).await.unwrap_err(),
+            postgres.adopt_outbox(table).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind, StoreErrorKind::Schema);
+            assert!(error.message.contains(told) && error.message.contains("nothing was changed"), "{error}");
+        }
+    }
+    let made = "SELECT count(*) FROM pg_class WHERE relname ~ '^(seen|parted)_'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(made).fetch_one(postgres.pool()).await.unwrap(), 0);
+}
+
+/// As in the configuration, an outbox is named without its schema, where that is enough.
+#[tokio::test]
+async fn one_select_finds_an_outbox_by_its_table() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, "CREATE SCHEMA fis").await.unwrap();
+    for outbox in ["fis_outbox", "fis.other_outbox"] {
+        postgres.create_outbox(outbox).await.unwrap();
+    }
+    let publish = async |outbox: &str| {
+        let publish = "SELECT postrider.publish('shop.order.placed', '{}', outbox => $1)";
+        let done = sqlx::query(publish).bind(outbox).execute(postgres.pool()).await;
+        done.map(|_| ()).map_err(|error| error.to_string())
+    };
+    for outbox in ["fis_outbox", "public.fis_outbox", "other_outbox", "fis.other_outbox", "event_outbox"] {
+        publish(outbox).await.unwrap();
+    }
+    assert_eq!(postgres.outbox("fis_outbox").unwrap().backlog().await.unwrap().due, 2);
+    assert_eq!(postgres.outbox("fis.other_outbox").unwrap().backlog().await.unwrap().due, 2);
+    assert_eq!(postgres.backlog().await.unwrap().due, 1);
+    postgres.create_outbox("fis.fis_outbox").await.unwrap();
+    publish("public.fis_outbox").await.unwrap();
+    for wrong in ["fis_outbox", "nosuch"] {
+        let told = publish(wrong).await.unwrap_err();
+        let all = "there are fis.fis_outbox, fis.other_outbox, postrider.event_outbox, public.fis_outbox";
+        assert!(told.contains(wrong) && told.contains(all), "{told}");
+    }
+}
+
 #[tokio::test]
 async fn a_table_of_another_shape_is_refused_and_left_alone() {
     let (postgres, _database) = store().await;

@@ -94,6 +94,16 @@ pub(super) async fn the_flow_of_the_fis_seed<S: Effects>(mut stage: Stage<S>) {
     deliver(&stage, &paid(&stage, "evt_2", "2.00")).await;
     until_key(&stage, &redis, "evt_2", "COMPLETED").await;
     assert_eq!(stage.effects().await, 2);
+
+    // So may a replay of it, which is for the store alone; what became of it is noted.
+    deliver(&stage, &paid(&stage, "evt_3", "")).await;
+    stage.dead_letters(3).await;
+    until_key(&stage, &redis, "evt_3", "FAILED").await;
+    let mut again = wire::encode(&paid(&stage, "evt_3", "3.00"), WireFormat::Envelope, 0);
+    again.headers.insert("x-replay-id".to_owned(), "by hand".into());
+    stage.deliver(again).await;
+    until_key(&stage, &redis, "evt_3", "COMPLETED").await;
+    assert_eq!(stage.effects().await, 3);
 }
 
 /// PROCESSING of somebody who died, COMPLETED of another database, garbage, a key of another type: all ask the store.

@@ -280,7 +280,7 @@ struct NewState {
 pub(super) struct PeriodShown {
     #[serde(flatten)]
     period: Period,
-    /// The entry that seals it, where this closed it.
+    /// The entry that records it; absent where the period had that state already.
     sealed: Option<Receipt>,
 }
 

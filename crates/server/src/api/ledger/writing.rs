@@ -40,7 +40,7 @@ pub(super) async fn add<B: Books>(
     }
 }
 
-/// History as it was exported: JSON lines or CSV. What cannot be posted is named in the answer, the rest is posted.
+/// History as it was exported: JSON lines or CSV. What cannot be posted is named in the answer, which is 207 then, and the rest is posted.
 pub(super) async fn import<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
@@ -54,7 +54,9 @@ pub(super) async fn import<B: Books>(
     for (line, entry) in entries {
         import.take(line, entry).await?;
     }
-    Ok((StatusCode::CREATED, Json(import.finish().await?)))
+    let imported = import.finish().await?;
+    let status = if imported.refused.is_empty() { StatusCode::CREATED } else { StatusCode::MULTI_STATUS };
+    Ok((status, Json(imported)))
 }
 
 /// An entry that was wrong, and what it should have been.

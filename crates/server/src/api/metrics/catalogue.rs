@@ -81,7 +81,7 @@ pub(crate) const METRICS: [Metric; 65] = [
     metric("postrider_dedup_failures_total", Counter, &[], "Calls to Redis that failed or took too long."),
     metric("postrider_dedup_lost_notes_total", Counter, &[], "Notes for Redis that were given up; their duplicates ask the database."),
     metric("postrider_dedup_refused_notes_total", Counter, &[], "Notes that Redis refused, full or read-only."),
-    metric("postrider_push_attempts_total", Counter, &["consumer", "status"], "Calls to an endpoint, by HTTP status (the usual ones; others by their class, such as 4xx) or by why there was none."),
+    metric("postrider_push_attempts_total", Counter, &["consumer", "status"], "Calls to an endpoint, by HTTP status (the usual ones; others by their class, such as 4xx) or by why there was none that counts, such as timeout or too_long."),
     metric("postrider_push_seconds", Histogram, &["consumer"], "How long calls to an endpoint took."),
     metric("postrider_dead_letters_open", Gauge, &["queue"], "Dead letters that nobody has replayed or discarded, by the queue they came from."),
     metric("postrider_dead_letters_collected_total", Counter, &[], "Dead letters that were taken into the table."),

@@ -17,6 +17,7 @@ use super::reading::Reading;
 use crate::commands::Context;
 use crate::event_input::EventInput;
 use crate::exit::Exit;
+use crate::output::Output;
 
 /// Events in one transaction.
 const BATCH: usize = 500;
@@ -26,7 +27,7 @@ const BATCH: usize = 500;
 #[command(
     after_help = "A line is {\"type\": …, \"id\": …, \"tenant\": …, \"data\": {…}}, with occurred_at where it matters.\n\
     Events that are refused are printed with their reasons, and the rest is posted: exit code 6. Mend the cause and run it\n\
-    again: what is posted already is not posted twice."
+    again: what is posted already is not posted twice. In json: posted, duplicates, and refused with a row each."
 )]
 pub(crate) struct IngestArgs {
     /// A file of events; - for stdin
@@ -36,7 +37,17 @@ pub(crate) struct IngestArgs {
     dry_run: bool,
 }
 
-/// What became of the events that were not posted.
+/// What became of a file, or would.
+#[derive(Debug, Default, Serialize)]
+struct Ingested {
+    /// Events that are in the books now.
+    posted: usize,
+    /// Events that were in the books before.
+    duplicates: usize,
+    /// Events that are not in the books.
+    refused: Vec<Refused>,
+}
+
 #[derive(Debug, Serialize)]
 struct Refused {
     line: usize,
@@ -45,15 +56,8 @@ struct Refused {
     why: String,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Count {
-    posted: usize,
-    duplicates: usize,
-    refused: usize,
-}
-
 pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let (mut count, mut refused) = (Count::default(), Vec::new());
+    let mut ingested = Ingested::default();
     let mut waiting: BTreeMap<TenantId, Vec<(usize, Arrival)>> = BTreeMap::new();
     let (mut reading, input) = Reading::open(&args.file, desk.context)?;
     for line in lines(input) {
@@ -66,40 +70,49 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
         });
         match read {
             Err(why) => {
-                refused.push(Refused { line: number, id: id(&line), code: "malformed".to_owned(), why });
+                let (id, code) = (id(&line), "malformed".to_owned());
+                ingested.refused.push(Refused { line: number, id, code, why });
             }
             Ok((tenant, envelope)) => {
                 let batch = waiting.entry(tenant.clone()).or_default();
                 batch.push((number, Arrival::event(envelope)));
                 if batch.len() >= BATCH {
                     let batch = std::mem::take(batch);
-                    post(&tenant, batch, args.dry_run, desk, &mut count, &mut refused).await?;
+                    post(&tenant, batch, args.dry_run, desk, &mut ingested).await?;
                 }
             }
         }
-        reading.tell(number, count.posted);
+        reading.tell(number, ingested.posted);
     }
     for (tenant, batch) in waiting {
-        post(&tenant, batch, args.dry_run, desk, &mut count, &mut refused).await?;
+        post(&tenant, batch, args.dry_run, desk, &mut ingested).await?;
     }
     reading.end();
-    count.refused = refused.len();
-    refused.sort_by_key(|refused| refused.line);
-    if !refused.is_empty() || !desk.context.output.is_for_people() {
-        desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], &refused, |row| {
+    ingested.refused.sort_by_key(|refused| refused.line);
+    tell(&ingested, args.dry_run, desk.context.output)?;
+    Ok(if ingested.refused.is_empty() { Exit::Ok } else { Exit::Partly })
+}
+
+/// What became of the file: for people the refusals and the counts, in JSON one document with both.
+fn tell(ingested: &Ingested, dry_run: bool, output: Output) -> anyhow::Result<()> {
+    let Ingested { posted, duplicates, refused } = ingested;
+    if !output.is_for_people() {
+        output.one(ingested, "")?;
+    } else if !refused.is_empty() {
+        output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], refused, |row| {
             vec![row.line.to_string(), row.id.clone(), row.code.clone(), row.why.clone()]
         })?;
     }
-    let Count { posted, duplicates, refused } = count;
-    let told = if args.dry_run {
+    let refused = refused.len();
+    let told = if dry_run {
         format!(
             "{posted} would be posted, {duplicates} were posted before, {refused} would be refused; nothing was posted"
         )
     } else {
         format!("{posted} posted, {duplicates} were posted before, {refused} refused")
     };
-    desk.context.output.note(&told);
-    Ok(if refused == 0 { Exit::Ok } else { Exit::Partly })
+    output.note(&told);
+    Ok(())
 }
 
 async fn post<B: Books>(
@@ -107,8 +120,7 @@ async fn post<B: Books>(
     batch: Vec<(usize, Arrival)>,
     dry_run: bool,
     desk: &Desk<'_, B>,
-    count: &mut Count,
-    refused: &mut Vec<Refused>,
+    ingested: &mut Ingested,
 ) -> anyhow::Result<()> {
     let (numbers, arrivals): (Vec<usize>, Vec<Arrival>) = batch.into_iter().unzip();
     let answers = if dry_run {
@@ -118,11 +130,11 @@ async fn post<B: Books>(
     };
     for ((line, arrival), answer) in numbers.into_iter().zip(&arrivals).zip(answers) {
         match answer {
-            Answer::Posted(_) => count.posted += 1,
-            Answer::Duplicate(_) => count.duplicates += 1,
+            Answer::Posted(_) => ingested.posted += 1,
+            Answer::Duplicate(_) => ingested.duplicates += 1,
             Answer::Refused(refusal) => {
                 let (id, code) = (arrival.id().0.to_string(), refusal.code().to_owned());
-                refused.push(Refused { line, id, code, why: refusal.to_string() });
+                ingested.refused.push(Refused { line, id, code, why: refusal.to_string() });
             }
         }
     }

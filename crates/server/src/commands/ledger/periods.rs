@@ -11,7 +11,8 @@ use crate::exit::{Exit, usage};
 /// What to do with periods.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A name is a month (2026-03), a quarter (2026-Q1) or a year (2026). Days that no period covers are open."
+    after_help = "A name is a month (2026-03), a quarter (2026-Q1) or a year (2026). Days that no period covers are open.\n\
+    Every change of a period is recorded in the chain, so that `ledger verify` names a period that is something else."
 )]
 pub(crate) struct PeriodsArgs {
     #[command(subcommand)]
@@ -83,7 +84,8 @@ pub(super) async fn run<B: Books>(args: PeriodsArgs, desk: &Desk<'_, B>) -> anyh
     let sealed = desk.ledger.set_period(&tenant, &period).await?;
     desk.context.output.note(&format!("{} of {tenant} is {}", period.name, state.as_str()));
     if let Some(receipt) = sealed {
-        desk.context.output.one(&receipt, &format!("sealed by entry {}", receipt.entry))?;
+        let done = if state == PeriodState::Closed { "sealed" } else { "recorded" };
+        desk.context.output.one(&receipt, &format!("{done} by entry {}", receipt.entry))?;
     }
     Ok(Exit::Ok)
 }

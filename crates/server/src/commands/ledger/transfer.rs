@@ -43,7 +43,8 @@ enum Program {
 #[derive(Debug, Args)]
 #[command(
     after_help = "History is JSON lines or CSV as `ledger export` writes them. Every entry keeps its source event, so a repeat posts nothing\n\
-    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. docs/ledger.md has the columns.\n\n\
+    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. In json: posted, duplicates,\n\
+    seals_left_out, and refused with a row each. docs/ledger.md has the columns.\n\n\
     With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one\n\
     entry, so debits and credits must be equal in each currency; the same file again is the same entry."
 )]
@@ -104,16 +105,19 @@ async fn history<B: Books>(args: &ImportArgs, desk: &Desk<'_, B>) -> anyhow::Res
         import.take(line, entry).await?;
         reading.tell(line, import.so_far.posted);
     }
-    let Imported { posted, duplicates, seals_left_out, refused } = import.finish().await?;
+    let imported = import.finish().await?;
     reading.end();
-    if !refused.is_empty() || !desk.context.output.is_for_people() {
-        desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], &refused, |row| {
+    let Imported { posted, duplicates, seals_left_out, refused } = &imported;
+    if !desk.context.output.is_for_people() {
+        desk.context.output.one(&imported, "")?;
+    } else if !refused.is_empty() {
+        desk.context.output.rows(&["LINE", "EVENT", "REFUSED", "WHY"], refused, |row| {
             vec![row.line.to_string(), row.event.clone(), row.code.to_owned(), row.why.clone()]
         })?;
     }
     let (posted_or_not, end) =
         if args.dry_run { ("would be posted", "; nothing was posted") } else { ("posted", "") };
-    let seals = if seals_left_out == 0 {
+    let seals = if *seals_left_out == 0 {
         String::new()
     } else {
         format!(", {seals_left_out} seals of periods left out")

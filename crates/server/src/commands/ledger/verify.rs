@@ -3,7 +3,7 @@
 use clap::Args;
 use postrider_ledger::books::Books;
 use postrider_ledger::checkpoint::PublicKey;
-use postrider_ledger::verify::{Scope, Verification};
+use postrider_ledger::verify::{NOT_COVERED, Scope, Verification};
 
 use super::Desk;
 use crate::exit::{Exit, usage};
@@ -14,10 +14,13 @@ use crate::exit::{Exit, usage};
     after_help = "Without --tenant the books of all tenants are verified. Exit code 3 and the problems where they do not hold.\n\
     Checkpoints are signed with a key that stands in the same database: name the key that you know from elsewhere (--key, or\n\
     ledger.trusted_keys), so that nobody can sign other entries with another one.\n\
+    The chain covers entries, lines, balances, totals by day, periods, and the types, sides and currencies of accounts that had entries\n\
+    when a period was last changed. It does not cover exchange rates, rules, the settings of the books, the names of accounts and\n\
+    whether they take entries: the audit log has who changed those.\n\
     docs/ledger-verify.py checks the same chain without this program."
 )]
 pub(crate) struct VerifyArgs {
-    /// Only entries after this number; balances are not compared then
+    /// Only entries after this number; balances, periods and accounts are not compared then
     #[arg(long, default_value_t = 0)]
     after: u64,
     /// Runs of entries checked side by side, of one tenant or of several
@@ -76,10 +79,13 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
         }
         if args.after == 0 && !verification.balances_compared {
             desk.context.output.note(&format!(
-                "{}: balances were not compared, because entries were posted all the time",
+                "{}: balances, periods and accounts were not compared, because entries were posted all the time",
                 verification.tenant
             ));
         }
+    }
+    if !found.is_empty() {
+        desk.context.output.note(&format!("the chain does not cover {}", NOT_COVERED.join(", ")));
     }
     Ok(if found.iter().all(Verification::holds) { Exit::Ok } else { Exit::Unhealthy })
 }

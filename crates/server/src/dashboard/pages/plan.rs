@@ -95,7 +95,7 @@ pub(super) fn letters(plan: &Plan, kind: AskedKind) -> Markup {
 fn trial_of(trial: &Trial) -> Markup {
     let unfit = trial.unfit.len();
     html! {
-        p { "Tried on the newest " (trial.tried) ": it fits " (trial.tried - unfit) "." }
+        p { "Tried on the first " (trial.tried) ": it fits " (trial.tried - unfit) "." }
         @for unfit in trial.unfit.iter().take(3) {
             p class="note warn" { "Dead letter " (unfit.letter) " would stay open: " (unfit.why) "." }
         }

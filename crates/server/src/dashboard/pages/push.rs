@@ -22,10 +22,10 @@ pub(in crate::dashboard) async fn list(State(dashboard): Here, Extension(visit):
     let row = |row: &Row| {
         html! { tr {
             td { a href={ "/dashboard/push/" (segment(&row.name)) } { (row.name) } }
-            td { code { (row.url) } }
-            td { code { (row.queue) } @for key in &row.keys { div class="quiet" { (key) } } }
+            td class="id" title=(row.url) { code { (short(&row.url, 120)) } }
+            td class="breaks" { code { (row.queue) } @for key in &row.keys { div class="quiet" { (key) } } }
             td { (state(row.state)) }
-            td class="short" { (short(row.last.as_deref().unwrap_or("not tried yet"), 60)) }
+            td class="breaks" { (short(row.last.as_deref().unwrap_or("not tried yet"), 60)) }
             td { (row.made_by) }
         } }
     };
@@ -111,7 +111,7 @@ fn table_of(attempts: &[Attempt], visit: &Visit) -> Markup {
     let row = |attempt: &Attempt| {
         html! { tr {
             td { (ago(attempt.at, visit.now)) }
-            td { a href=(super::event::address(attempt.event_id.as_str())) { code { (attempt.event_id) } } }
+            td class="id" { a href=(super::event::address(attempt.event_id.as_str())) { code { (attempt.event_id) } } }
             td class="n" { (attempt.attempt) }
             td { @match (attempt.status, &attempt.error) {
                 (Some(status), None) => (pill("good", &status.to_string())),

@@ -63,7 +63,7 @@ fn tell_trial(trial: &Trial, text: &mut String) {
     let fit = trial.tried - trial.unfit.len();
     let _ = write!(
         text,
-        "\ntried on the newest {}: {fit} fit, {} do not and would stay open",
+        "\ntried on the first {}: {fit} fit, {} do not and would stay open",
         trial.tried,
         trial.unfit.len()
     );

@@ -134,7 +134,9 @@ pub async fn a_closed_period_is_sealed_and_refuses_events<F: BooksFixture>(fixtu
     let hash = postrider::Payload::new("text/plain", text).hash();
     assert_eq!(seal.source.payload_hash, hash);
 
-    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Open)).await.unwrap();
+    let opened = desk.ledger.set_period(&desk.tenant, &march(PeriodState::Open)).await.unwrap().unwrap();
+    let record = desk.ledger.books().entries(&desk.tenant, opened.entry - 1, 1).await.unwrap().pop().unwrap();
+    assert!(record.kind == EntryKind::Seal && record.metadata.contains(r#""state":"open""#), "{record:?}");
     other.posted(order("o-2", "10.00", "EUR")).await;
     desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
     desk.ledger.set_period(&desk.tenant, &march(PeriodState::Locked)).await.unwrap();
@@ -212,6 +214,9 @@ pub async fn a_quota_is_kept<F: BooksFixture>(fixture: &F) {
     desk.ledger.set_book(&book).await.unwrap();
     desk.posted(order("o-1", "10.00", "EUR")).await;
     assert_eq!(desk.refused(order("o-2", "10.00", "EUR")).await, "quota_exceeded");
+    // The records of periods are the ledger's own.
+    let closed = desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    assert_eq!(closed.unwrap().entry, 2);
     book.base_currency = super::currency("USD");
     assert!(desk.ledger.set_book(&book).await.is_err());
 }
