@@ -331,6 +331,7 @@ mod tests {
             include_str!("conformance/books/changing.rs"),
             include_str!("conformance/books/correcting.rs"),
             include_str!("conformance/books/posting.rs"),
+            include_str!("conformance/books/sealing.rs"),
             include_str!("conformance/books/verifying.rs"),
             include_str!("conformance/broker/carrying.rs"),
             include_str!("conformance/broker/crashing.rs"),

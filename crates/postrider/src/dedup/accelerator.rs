@@ -22,6 +22,8 @@ use crate::envelope::{PayloadHash, TenantId};
 const WAITING: usize = 10_000;
 /// Notes written at once.
 const BATCH: usize = 500;
+/// One note alone costs two processes a round trip. Nobody waits for it: a duplicate that comes sooner asks the store.
+const MOMENT: Duration = Duration::from_millis(5);
 
 /// How long to wait for a cache, and when to leave it alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -251,11 +253,15 @@ async fn look_for_it(shared: Weak<Shared>, clock: Clock) {
     }
 }
 
-/// Writes whatever is ready in one go, until nobody can send any more.
+/// Writes whatever gathers in a moment in one go, until nobody can send any more.
 async fn write_in_batches(shared: Weak<Shared>, mut notes: mpsc::Receiver<Entry>) {
     let mut batch = Vec::new();
     while notes.recv_many(&mut batch, BATCH).await > 0 {
         let Some(shared) = shared.upgrade() else { return };
+        if batch.len() < BATCH {
+            shared.clock.sleep(MOMENT).await;
+            batch.extend(std::iter::from_fn(|| notes.try_recv().ok()).take(BATCH - batch.len()));
+        }
         if !shared.outage().is_open() {
             shared.limited(shared.config.connect_limit, shared.cache.replace(&batch)).await;
         }

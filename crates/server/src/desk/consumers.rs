@@ -209,10 +209,7 @@ impl Queues {
     async fn look(broker: &Arc<dyn Broker>, consumer: &Registration) -> Result<Self, BrokerError> {
         let name = consumer.service.name();
         let ready = if_there(broker.depth(name).await)?;
-        let attended = match ready {
-            Some(_) => if_there(broker.is_attended(name).await)?.unwrap_or(Some(false)),
-            None => Some(false),
-        };
+        let attended = if_there(broker.is_attended(name).await)?.unwrap_or(Some(false));
         let mut waiting = Some(0);
         for wait in &consumer.service.wait_queues {
             let depth = if_there(broker.depth(&wait.name).await)?;

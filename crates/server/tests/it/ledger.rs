@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::process::{Folder, PYTHON, Ran};
 
-const EVENTS: &str = r#"
+pub(super) const EVENTS: &str = r#"
 {"type": "ecommerce.order.completed", "id": "o-1", "tenant": "acme", "data": {"orderId": "o-1", "customerId": "alice", "total": "119.00", "tax": 19, "currency": "EUR", "completedAt": "2026-03-01"}}
 {"type": "ecommerce.order.completed", "id": "o-2", "tenant": "acme", "data": {"orderId": "o-2", "customerId": "bob", "total": 10.05, "tax": 1, "currency": "USD", "completedAt": "2026-03-01"}}
 {"type": "billing.invoice.paid", "id": "i-1", "tenant": "acme", "data": {"invoiceId": "i \"1\"; é", "customerId": "alice", "amount": "119.00", "fee": 1.19, "currency": "EUR", "paidAt": "2026-03-31"}}
@@ -46,7 +46,7 @@ fn program(folder: &Folder, name: &str, args: &[&str]) -> String {
 }
 
 /// Changes the file past the ledger.
-fn change(folder: &Folder, statement: &str) {
+pub(super) fn change(folder: &Folder, statement: &str) {
     let change = format!(
         "import sqlite3; db = sqlite3.connect('.postrider/postrider.db'); db.execute(\"{statement}\"); db.commit()"
     );
@@ -106,54 +106,6 @@ fn rules_are_checked_and_tried_before_they_count() {
     folder.write("broken.toml", &rules.replace("'rest'", "'payload.map(x, x)'"));
     ledger(&folder, &["rules", "check", "broken.toml"]).assert(2, "no loops");
     ledger(&folder, &["rules", "set", "rules.toml"]).assert(0, "version 2");
-}
-
-#[test]
-fn a_reversal_a_period_and_a_year() {
-    let folder = books();
-    ledger(&folder, &["reverse", "1", "--key", "k-1"]).assert(0, "");
-    ledger(&folder, &["reverse", "1", "--key", "k-2"]).assert(1, "reversed before");
-    let shown = ledger(&folder, &["entries", "show", "5", "--json"]).json();
-    assert_eq!((&shown["kind"], &shown["refersTo"]), (&"reversal".into(), &"1".into()));
-    ledger(&folder, &["periods", "close", "2026-Q1"]).assert(0, "2026-Q1 of acme is closed");
-    ledger(&folder, &["reverse", "2"]).assert(1, "which is closed");
-    ledger(&folder, &["periods", "close", "spring"]).assert(2, "write a month");
-    ledger(&folder, &["close", "2026"]).assert(2, "add --yes");
-    ledger(&folder, &["close", "2026", "--yes"]).assert(0, "");
-    let income = ledger(&folder, &["income-statement", "--to", "2026-12-31", "--json"]).json();
-    assert_ne!(income["sums"]["result"], "0.00", "before closing: {income}");
-    assert_eq!(income["sums"]["carried"], income["sums"]["result"]);
-    ledger(&folder, &["close", "2026", "--dry-run"]).assert(0, "would carry 0.00 EUR");
-    ledger(&folder, &["verify"]).assert(0, "");
-}
-
-#[test]
-fn a_locked_period_says_what_to_do_and_stays_locked() {
-    let folder = books();
-    let periods = |what: &str| ledger(&folder, &["periods", what, "2026-03", "--yes"]);
-    periods("close").assert(0, "sealed by entry 5");
-    periods("open").assert(0, "recorded by entry 6");
-    periods("close").assert(0, "sealed by entry 7");
-    periods("lock").assert(0, "recorded by entry 8");
-    periods("open").assert(2, "is locked and cannot become open");
-    folder.write("late.jsonl", &EVENTS.replace("\"o-1\"", "\"o-9\""));
-    let late = folder.run(&["ledger", "ingest", "late.jsonl", "--json"]).assert(6, "").json();
-    let why = late["refused"][0]["why"].as_str().unwrap();
-    assert!(why.contains("cannot be opened again") && why.contains("--back-dated next_open"), "{why}");
-    let verified = ledger(&folder, &["verify", "--json"]).assert(0, "the chain does not cover").json();
-    assert_eq!(verified[0]["accounts_sealed_by"], "8", "{verified}");
-    assert!(verified[0]["not_covered"].as_array().unwrap().contains(&"ledger_rate".into()), "{verified}");
-    for (statement, found) in [
-        ("UPDATE ledger_period SET state = 'open'", "period_changed: the period 2026-03 is open"),
-        ("UPDATE ledger_period SET state = 'closed'", "by its seal in entry 8 it is locked"),
-    ] {
-        change(&folder, statement);
-        let told = ledger(&folder, &["verify", "--quiet"]).assert(3, "").out;
-        assert!(told.contains(found), "{told}");
-    }
-    change(&folder, "UPDATE ledger_period SET state = 'locked'");
-    change(&folder, "UPDATE ledger_account SET type = 'asset' WHERE code = 'sales'");
-    ledger(&folder, &["verify"]).assert(3, "accounts_changed: the type, the normal side or the currency");
 }
 
 #[test]

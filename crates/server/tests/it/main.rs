@@ -23,6 +23,7 @@ mod ledger_care;
 mod ledger_consumer;
 mod ledger_dated;
 mod ledger_http;
+mod ledger_periods;
 mod ledger_proof;
 mod ledger_serve;
 mod migration;

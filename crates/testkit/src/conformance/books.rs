@@ -4,12 +4,14 @@ mod changing;
 mod correcting;
 mod posting;
 mod refusing;
+mod sealing;
 mod verifying;
 
 pub use changing::*;
 pub use correcting::*;
 pub use posting::*;
 pub use refusing::*;
+pub use sealing::*;
 pub use verifying::*;
 
 use std::future::Future;

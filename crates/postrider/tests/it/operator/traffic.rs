@@ -155,12 +155,20 @@ impl Taken {
     }
 }
 
-/// Takes and acks everything in a queue until it has been quiet for a moment; what came, in order.
+/// Takes and acks everything in a queue until it is empty and has been quiet for a moment; what came, in order. A busy broker may be quiet for
+/// longer than that in the middle.
 pub(super) async fn drain(broker: &RabbitMq, name: &str) -> Vec<Taken> {
     let mut subscription = broker.subscribe(&queue(name), 500).await.unwrap();
     let settler = subscription.settler();
     let mut all = Vec::new();
-    while let Ok(deliveries) = tokio::time::timeout(Duration::from_secs(2), subscription.next(500)).await {
+    loop {
+        let Ok(deliveries) = tokio::time::timeout(Duration::from_secs(2), subscription.next(500)).await
+        else {
+            match broker.depth(&queue(name)).await.unwrap() {
+                0 => return all,
+                _ => continue,
+            }
+        };
         let mut acks = Vec::new();
         for delivery in deliveries.unwrap() {
             acks.push((delivery.receipt, Verdict::Ack));
@@ -169,7 +177,6 @@ pub(super) async fn drain(broker: &RabbitMq, name: &str) -> Vec<Taken> {
         }
         settler.settle(acks).await.unwrap();
     }
-    all
 }
 
 /// The ids of what is in a queue.

@@ -1,0 +1,116 @@
+//! What the seals of periods tell of, changed behind the ledger's back and by people who may.
+
+use postrider_ledger::account::AccountType;
+use postrider_ledger::period::{Period, PeriodState};
+use postrider_ledger::verify::Scope;
+
+use super::{BooksFixture, Desk, chart, code, order};
+
+/// Somebody opens a locked period behind the ledger's back, posts into it, and locks it again.
+pub async fn nothing_slips_into_a_closed_period<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let period = |state| Period::named("2026-03", state).unwrap();
+    for state in [PeriodState::Closed, PeriodState::Open, PeriodState::Closed] {
+        desk.ledger.set_period(&desk.tenant, &period(state)).await.unwrap();
+        if state == PeriodState::Open {
+            desk.posted(order("o-2", "10.00", "EUR")).await;
+        }
+    }
+    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Locked)).await.unwrap();
+    desk.holds().await;
+    // As if it had never been closed, also to who has its chart in mind.
+    fixture.tamper("UPDATE {}ledger_period SET state = 'open'").await;
+    fixture.tamper("UPDATE {}ledger_book SET version = version + 1").await;
+    desk.posted(order("o-3", "10.00", "EUR")).await;
+    let found = async || {
+        let problems = desk.verified().await.problems;
+        problems.iter().map(|problem| (problem.code, problem.entry)).collect::<Vec<_>>()
+    };
+    assert_eq!(found().await, [("period_changed", Some(6))], "its last seal says that it is locked");
+    fixture.tamper("UPDATE {}ledger_period SET state = 'locked'").await;
+    assert_eq!(found().await, [("sealed_period_changed", Some(7))]);
+}
+
+/// Changes of a period that is locked and of accounts that had entries by then, how to take each back, and the problem.
+const SEALED: [(&str, &str, &str); 9] = [
+    ("ledger_period SET state = 'open'", "ledger_period SET state = 'locked'", "period_changed"),
+    ("ledger_period SET state = 'closed'", "ledger_period SET state = 'locked'", "period_changed"),
+    ("ledger_period SET ends_on = ends_on - 1", "ledger_period SET ends_on = ends_on + 1", "period_changed"),
+    (
+        "ledger_period SET starts_on = starts_on + 1",
+        "ledger_period SET starts_on = starts_on - 1",
+        "period_changed",
+    ),
+    ("ledger_period SET name = '2026-04'", "ledger_period SET name = '2026-03'", "period_changed"),
+    (
+        "ledger_account SET type = 'liability' WHERE code = 'sales'",
+        "ledger_account SET type = 'income' WHERE code = 'sales'",
+        "accounts_changed",
+    ),
+    (
+        "ledger_account SET normal_side = 1 WHERE code = 'sales'",
+        "ledger_account SET normal_side = NULL WHERE code = 'sales'",
+        "accounts_changed",
+    ),
+    (
+        "ledger_account SET currency = 'USD' WHERE code = 'receivable:alice'",
+        "ledger_account SET currency = NULL WHERE code = 'receivable:alice'",
+        "accounts_changed",
+    ),
+    (
+        "ledger_account SET code = 'sold' WHERE code = 'sales'",
+        "ledger_account SET code = 'sales' WHERE code = 'sold'",
+        "accounts_changed",
+    ),
+];
+
+/// Beside the chain, seals tell of periods and of what accounts are.
+pub async fn what_a_seal_tells_of_is_not_changed_in_silence<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let period = |state| Period::named("2026-03", state).unwrap();
+    for state in [PeriodState::Closing, PeriodState::Closed, PeriodState::Locked] {
+        desk.ledger.set_period(&desk.tenant, &period(state)).await.unwrap();
+    }
+    desk.holds().await;
+    for (change, back, code) in SEALED {
+        fixture.tamper(&format!("UPDATE {{}}{change}")).await;
+        let found = desk.verified().await.problems;
+        assert!(!found.is_empty() && found.iter().all(|problem| problem.code == code), "{change}: {found:?}");
+        fixture.tamper(&format!("UPDATE {{}}{back}")).await;
+    }
+    let found = desk.verified().await;
+    assert_eq!((found.holds(), found.accounts_sealed_by), (true, Some(4)), "{found:?}");
+    fixture.tamper("DELETE FROM {}ledger_period").await;
+    let found: Vec<_> =
+        desk.verified().await.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
+    assert_eq!(found, [("period_changed", Some(4))]);
+}
+
+/// What people may change raises no alarm: names, whether an account takes entries, new accounts, a period that is opened again.
+pub async fn what_people_change_after_a_seal_is_no_problem<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    assert_eq!(desk.verified().await.accounts_sealed_by, None, "no seal tells of accounts yet");
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let period = |state| Period::named("2026-03", state).unwrap();
+    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Closed)).await.unwrap();
+    let mut sales = chart().into_iter().find(|account| account.code == code("sales")).unwrap();
+    let mut other = sales.clone();
+    (other.code, other.kind) = (code("other"), AccountType::Asset);
+    "Sold".clone_into(&mut sales.name);
+    sales.active = false;
+    desk.ledger.set_accounts(&desk.tenant, &[sales.clone(), other]).await.unwrap();
+    desk.holds().await;
+    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Open)).await.unwrap();
+    desk.holds().await;
+    sales.active = true;
+    desk.ledger.set_accounts(&desk.tenant, &[sales]).await.unwrap();
+    desk.posted(order("o-2", "10.00", "EUR")).await;
+    // In any runs, the newest seal counts.
+    for run in [1, 2, 100] {
+        let scope = Scope { run, ..Scope::default() };
+        let found = desk.ledger.verify(&desk.tenant, scope).await.unwrap().unwrap();
+        assert_eq!((found.holds(), found.accounts_sealed_by), (true, Some(3)), "{found:?}");
+    }
+}
