@@ -29,12 +29,24 @@ pub(super) fn failed(doing: &str, place: &str, cause: sqlx::Error) -> StoreError
             );
             StoreError::new(StoreErrorKind::Unavailable, message).because(cause)
         }
+        _ if hung_up(&cause) => {
+            let message = format!(
+                "PostgreSQL at {place} was not available while {doing} (whoever listens there hangs up at once); try again"
+            );
+            StoreError::new(StoreErrorKind::Unavailable, message).because(cause)
+        }
         _ => StoreError::new(
             StoreErrorKind::Other,
             format!("{doing} on PostgreSQL at {place} failed: {cause}"),
         )
         .because(cause),
     }
+}
+
+/// Somebody took the connection and closed it, as a proxy does that has no server behind it. The driver takes the nothing that it read for
+/// an answer.
+fn hung_up(cause: &sqlx::Error) -> bool {
+    matches!(cause, sqlx::Error::Protocol(text) if text.contains("SSLRequest: 0x00"))
 }
 
 pub(super) const TLS_ADVICE: &str = "check sslmode, sslrootcert and that the server's certificate names this host; nothing was sent without TLS";
@@ -64,6 +76,10 @@ pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
         }
         sqlx::Error::Tls(_) => (StoreErrorKind::Denied, TLS_ADVICE),
         sqlx::Error::Configuration(_) => (StoreErrorKind::Invalid, "correct the URL"),
+        _ if hung_up(&cause) => (
+            StoreErrorKind::Unavailable,
+            "whoever listens there hangs up at once: check that the server behind it runs; then try again",
+        ),
         _ => (StoreErrorKind::Other, "see the server's log"),
     };
     StoreError::new(kind, format!("cannot connect to PostgreSQL at {place}: {cause}; {advice}"))
@@ -189,6 +205,20 @@ mod tests {
             ("XX000", StoreErrorKind::Other),
         ] {
             assert_eq!(kind_of(code), kind, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_proxy_without_a_server_behind_it_is_not_available() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://me@{}/nobody", listener.local_addr().unwrap());
+        tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+        let error = || async {
+            use sqlx::Connection as _;
+            sqlx::PgConnection::connect(&url).await.unwrap_err()
+        };
+        for told in [failed("reading", "there", error().await), not_connected("there", error().await)] {
+            assert_eq!(told.kind, StoreErrorKind::Unavailable, "{told}");
         }
     }
 }
