@@ -4,20 +4,23 @@ use postrider_ledger::account::AccountType;
 use postrider_ledger::period::{Period, PeriodState};
 use postrider_ledger::verify::Scope;
 
-use super::{BooksFixture, Desk, chart, code, order};
+use super::{BooksFixture, Desk, PENDING, chart, code, event, order};
+
+fn march(state: PeriodState) -> Period {
+    Period::named("2026-03", state).unwrap()
+}
 
 /// Somebody opens a locked period behind the ledger's back, posts into it, and locks it again.
 pub async fn nothing_slips_into_a_closed_period<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.posted(order("o-1", "10.00", "EUR")).await;
-    let period = |state| Period::named("2026-03", state).unwrap();
     for state in [PeriodState::Closed, PeriodState::Open, PeriodState::Closed] {
-        desk.ledger.set_period(&desk.tenant, &period(state)).await.unwrap();
+        desk.ledger.set_period(&desk.tenant, &march(state)).await.unwrap();
         if state == PeriodState::Open {
             desk.posted(order("o-2", "10.00", "EUR")).await;
         }
     }
-    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Locked)).await.unwrap();
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Locked)).await.unwrap();
     desk.holds().await;
     // As if it had never been closed, also to who has its chart in mind.
     fixture.tamper("UPDATE {}ledger_period SET state = 'open'").await;
@@ -69,9 +72,8 @@ const SEALED: [(&str, &str, &str); 9] = [
 pub async fn what_a_seal_tells_of_is_not_changed_in_silence<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.posted(order("o-1", "10.00", "EUR")).await;
-    let period = |state| Period::named("2026-03", state).unwrap();
     for state in [PeriodState::Closing, PeriodState::Closed, PeriodState::Locked] {
-        desk.ledger.set_period(&desk.tenant, &period(state)).await.unwrap();
+        desk.ledger.set_period(&desk.tenant, &march(state)).await.unwrap();
     }
     desk.holds().await;
     for (change, back, code) in SEALED {
@@ -93,8 +95,7 @@ pub async fn what_people_change_after_a_seal_is_no_problem<F: BooksFixture>(fixt
     let desk = Desk::open(fixture).await;
     assert_eq!(desk.verified().await.accounts_sealed_by, None, "no seal tells of accounts yet");
     desk.posted(order("o-1", "10.00", "EUR")).await;
-    let period = |state| Period::named("2026-03", state).unwrap();
-    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Closed)).await.unwrap();
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
     let mut sales = chart().into_iter().find(|account| account.code == code("sales")).unwrap();
     let mut other = sales.clone();
     (other.code, other.kind) = (code("other"), AccountType::Asset);
@@ -102,7 +103,7 @@ pub async fn what_people_change_after_a_seal_is_no_problem<F: BooksFixture>(fixt
     sales.active = false;
     desk.ledger.set_accounts(&desk.tenant, &[sales.clone(), other]).await.unwrap();
     desk.holds().await;
-    desk.ledger.set_period(&desk.tenant, &period(PeriodState::Open)).await.unwrap();
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Open)).await.unwrap();
     desk.holds().await;
     sales.active = true;
     desk.ledger.set_accounts(&desk.tenant, &[sales]).await.unwrap();
@@ -113,4 +114,9 @@ pub async fn what_people_change_after_a_seal_is_no_problem<F: BooksFixture>(fixt
         let found = desk.ledger.verify(&desk.tenant, scope).await.unwrap().unwrap();
         assert_eq!((found.holds(), found.accounts_sealed_by), (true, Some(3)), "{found:?}");
     }
+    // An account with nothing but a promise has no entries yet, for a seal and for who verifies it.
+    desk.ledger.set_rules(&desk.tenant, PENDING).await.unwrap();
+    desk.posted(event("hold.placed", "p-1", r#"{"total": "5.00"}"#)).await;
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    desk.holds().await;
 }
