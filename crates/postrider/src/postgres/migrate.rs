@@ -126,6 +126,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "dated_ahead",
         sql: include_str!("../../../../migrations/postgres/0035_dated_ahead.sql"),
     },
+    Migration {
+        version: 37,
+        name: "marks_by_aggregate",
+        sql: include_str!("../../../../migrations/postgres/0037_marks_by_aggregate.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by
