@@ -21,6 +21,8 @@ pub mod chain;
 pub mod chart;
 pub mod checkpoint;
 pub mod closing;
+#[doc(hidden)]
+pub mod compiled;
 pub mod correcting;
 pub mod dated;
 pub mod decimal;

@@ -188,7 +188,10 @@ pub enum Published {
     Refused(String),
     /// No broker of this kind can carry it as it is, however often somebody tries: it has more headers than fit. A failure of it.
     Unfit(String),
-    /// The broker could not take it, or the connection was lost: the outcome is unknown and no fault of the message.
+    /// The broker is there and did not take it: one of the queues that it goes to is full, or has no leader for a moment. Other queues may
+    /// have it. No fault of the message, nor of others that go elsewhere.
+    Declined(String),
+    /// The broker cannot be asked, or the connection was lost: the outcome is unknown and no fault of the message.
     Unknown(String),
 }
 

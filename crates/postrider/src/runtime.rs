@@ -1,6 +1,8 @@
 //! A relay, consumers and collectors together: what a service, the binary, the demo and the test harness all start.
 
 mod birth;
+#[doc(hidden)]
+pub mod compiled;
 mod operations;
 mod running;
 mod supervise;

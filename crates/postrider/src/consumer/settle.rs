@@ -185,7 +185,12 @@ impl<S: ConsumerStore> Consumer<S> {
             let why = match answer {
                 Some(Published::Confirmed) => return Some(Ok(())),
                 Some(Published::Unfit(why)) => return Some(Err(why)),
-                Some(Published::Returned(why) | Published::Refused(why) | Published::Unknown(why)) => why,
+                Some(
+                    Published::Returned(why)
+                    | Published::Refused(why)
+                    | Published::Declined(why)
+                    | Published::Unknown(why),
+                ) => why,
                 None => "the broker gave no answer".to_owned(),
             };
             if tried == TRIES {

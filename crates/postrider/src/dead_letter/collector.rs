@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::story;
@@ -17,8 +19,10 @@ use crate::topology::ServiceQueue;
 /// Dead letters taken at a time.
 const BATCH: usize = 500;
 
+/// Batches that the store has in hand at the same time: while it writes one, the next is read and written out for it.
+const AT_ONCE: usize = 2;
+
 /// Dead letters, and the right to settle each.
-#[derive(Default)]
 struct Batch {
     receipts: Vec<Receipt>,
     letters: Vec<DeadLetter>,
@@ -42,16 +46,18 @@ impl<S: DeadLetters> Collector<S> {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let Some(mut subscription) = self.subscribe(&stop).await? else { return Ok(()) };
         let settler = subscription.settler();
-        let mut batch = Batch::default();
-        loop {
-            // While the store has one batch in hand, the next is received and read.
-            let collecting = self.collect(batch, settler.as_ref(), &stop);
-            let (collected, next) = tokio::join!(collecting, self.receive(subscription.as_mut(), &stop));
-            match (collected?, next?) {
-                (true, Some(next)) => batch = next,
-                _ => return Ok(()),
+        let mut collecting = FuturesUnordered::new();
+        let mut goes_on = true;
+        while goes_on || !collecting.is_empty() {
+            tokio::select! {
+                Some(collected) = collecting.next(), if !collecting.is_empty() => goes_on &= collected?,
+                next = self.receive(subscription.as_mut(), &stop), if goes_on && collecting.len() < AT_ONCE => match next? {
+                    Some(batch) => collecting.push(self.collect(batch, settler.as_ref(), &stop)),
+                    None => goes_on = false,
+                },
             }
         }
+        Ok(())
     }
 
     /// The next batch; nothing when told to stop.
@@ -73,7 +79,7 @@ impl<S: DeadLetters> Collector<S> {
         &self,
         stop: &CancellationToken,
     ) -> Result<Option<Box<dyn Subscription>>, BrokerError> {
-        let prefetch = u16::try_from(2 * BATCH).unwrap_or(u16::MAX);
+        let prefetch = u16::try_from((AT_ONCE + 1) * BATCH).unwrap_or(u16::MAX);
         loop {
             match self.broker.subscribe(&self.service.dead_letter_queue, prefetch).await {
                 Err(error) if error.is_transient() => tokio::select! {

@@ -194,6 +194,7 @@ async fn send(broker: &Arc<dyn Broker>, clock: &Clock, letter: &DeadLetter, way:
             Published::Returned(why)
             | Published::Refused(why)
             | Published::Unfit(why)
+            | Published::Declined(why)
             | Published::Unknown(why),
         ) => {
             tracing::warn!(%queue, %why, "a dead letter could not be sent again; it stays in its queue");

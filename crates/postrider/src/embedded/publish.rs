@@ -67,7 +67,7 @@ fn route(
     let content = Arc::new(Content { message, exchange, routing_key });
     let (queues, full) = with_room(state, on_their_way, queues, &content);
     let answer = match full {
-        Some(why) => Published::Unknown(why),
+        Some(why) => Published::Declined(why),
         None => Published::Confirmed,
     };
     (answer, (!queues.is_empty()).then_some(Routed { content, queues }))

@@ -101,6 +101,7 @@ impl<S: DualPublishing> Copier<S> {
         for (row, answer) in sent.iter().zip(answers) {
             let result = match answer {
                 Published::Confirmed => CopyResult::Confirmed,
+                Published::Declined(_) => CopyResult::Unknown(AGAIN),
                 Published::Unknown(_) => {
                     away = true;
                     CopyResult::Unknown(AGAIN)

@@ -44,6 +44,7 @@ impl Announcer for BrokerAnnouncer {
                 Published::Returned(why)
                 | Published::Refused(why)
                 | Published::Unfit(why)
+                | Published::Declined(why)
                 | Published::Unknown(why),
             ) => why,
             None => "the broker did not answer".to_owned(),

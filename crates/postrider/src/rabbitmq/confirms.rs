@@ -36,9 +36,7 @@ impl Confirms {
                 Some(returned) => Published::Returned(reason(returned)),
                 None => Published::Confirmed,
             }),
-            Heard::Nack => Some(Published::Unknown(
-                "RabbitMQ could not take the message (nack); publish it again".to_owned(),
-            )),
+            Heard::Nack => Some(Published::Declined(declined(&batch[index]))),
             Heard::Nothing => None,
         };
         sent.iter().zip(&self.heard).map(|(index, heard)| (*index, answer(*index, *heard))).collect()
@@ -55,6 +53,18 @@ fn identity(outgoing: &Outgoing) -> Identity<'_> {
 
 fn identity_of_return(returned: &Returned) -> Identity<'_> {
     (&returned.exchange, &returned.routing_key, returned.message_id.as_deref())
+}
+
+fn declined(outgoing: &Outgoing) -> String {
+    let (exchange, key) = (outgoing.exchange.as_str(), outgoing.routing_key.as_str());
+    let target = if exchange.is_empty() {
+        format!("the queue {key:?} is full, or has")
+    } else {
+        format!("a queue that exchange {exchange:?} leads to for the key {key:?} is full, or has")
+    };
+    format!(
+        "RabbitMQ did not take the message (nack): {target} no leader for a moment; it is published again"
+    )
 }
 
 fn reason(returned: &Returned) -> String {
@@ -111,7 +121,7 @@ mod tests {
         let confirms = Confirms { heard, returned: vec![returned("a", "bad")] };
         let answers = confirms.judge(&batch, &[0, 1, 2]);
         assert_eq!(answers[0].1, None);
-        assert!(matches!(answers[1].1, Some(Published::Unknown(_))));
+        assert!(matches!(answers[1].1, Some(Published::Declined(_))));
         assert_eq!(answers[2].1, Some(Published::Confirmed));
         assert!(!confirms.channel_is_sound());
     }

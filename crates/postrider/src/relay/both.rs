@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RelayConfig;
-use super::outgoing;
+use super::outgoing::{self, Untold};
 use crate::broker::{Broker, Outgoing, Published};
 use crate::clock::Clock;
 use crate::migration::{Definition, Delivered, DeliveryResult, Halves};
@@ -112,15 +112,15 @@ impl Plan {
     }
 }
 
-/// What the answers mean for the row, and for both deliveries where it has two; an error, with the halves that have arrived, when
-/// they say nothing about the message itself.
+/// What the answers mean for the row, and for both deliveries where it has two; otherwise why they say nothing about the message itself, and
+/// which halves have arrived.
 pub(super) fn judge(
     row: &OutboxRow,
     answer: Answer,
     blocks: bool,
     config: &RelayConfig,
     clock: &Clock,
-) -> Result<(PublishResult, Option<Delivered>), (String, Halves)> {
+) -> Result<(PublishResult, Option<Delivered>), (Untold, Halves)> {
     let Some(legacy) = answer.legacy else {
         let result = outgoing::judge(row, answer.new, config, clock);
         return result.map(|result| (result, None)).map_err(|why| (why, Halves::default()));
@@ -148,7 +148,7 @@ fn delivery(answer: &Published) -> DeliveryResult {
         Published::Returned(why) | Published::Refused(why) | Published::Unfit(why) => {
             DeliveryResult::Failed(why.clone())
         }
-        Published::Unknown(_) => DeliveryResult::Pending,
+        Published::Declined(_) | Published::Unknown(_) => DeliveryResult::Pending,
     }
 }
 

@@ -14,6 +14,9 @@ use crate::topology::{RoutingKey, routing_key};
 /// Failures until the replay of a dead letter is given up.
 const REPLAY_ATTEMPTS: u32 = 3;
 
+/// A queue that was full is tried again after this long at the latest: every try is another copy for the queues that are not.
+const LONGEST_DECLINED: Duration = Duration::from_mins(1);
+
 /// The message of a row, and where it goes.
 pub(super) fn outgoing(row: &OutboxRow, config: &RelayConfig) -> Outgoing {
     let exchange = row.exchange.as_ref().unwrap_or(&config.exchange);
@@ -60,21 +63,31 @@ pub(super) fn trace(
         Published::Confirmed => None,
         Published::Returned(_) => Some("returned"),
         Published::Refused(_) | Published::Unfit(_) => Some("refused"),
+        Published::Declined(_) => Some("declined"),
         Published::Unknown(_) => Some("unconfirmed"),
     };
     span.end(Operation::Send, to, row.envelope.id.as_str(), error, clock);
 }
 
-/// What the answer means for the row; an error when it says nothing about the message itself.
+/// An answer that says nothing about the message itself.
+pub(super) enum Untold {
+    /// Nobody can be asked: everything waits.
+    Away(String),
+    /// A queue did not take it; what goes elsewhere need not wait.
+    Declined(String),
+}
+
+/// What the answer means for the row, if it says anything about the message itself.
 pub(super) fn judge(
     row: &OutboxRow,
     answer: Published,
     config: &RelayConfig,
     clock: &Clock,
-) -> Result<PublishResult, String> {
+) -> Result<PublishResult, Untold> {
     let error = match answer {
         Published::Confirmed => return Ok(PublishResult::Published),
-        Published::Unknown(why) => return Err(why),
+        Published::Declined(why) => return Err(Untold::Declined(why)),
+        Published::Unknown(why) => return Err(Untold::Away(why)),
         Published::Returned(why) | Published::Refused(why) | Published::Unfit(why) => why,
     };
     let attempts = row.attempts + 1;
@@ -87,6 +100,18 @@ pub(super) fn judge(
     let dead = retry_after.is_none();
     tracing::warn!(event_id = %row.envelope.id, attempts, dead, %error, "publishing an event failed");
     Ok(PublishResult::Failed { error, retry_after })
+}
+
+/// A queue went on declining a row: it waits in the store, with those of its key behind it. However long that lasts, it does not die of it.
+pub(super) fn postponed(
+    row: &OutboxRow,
+    error: String,
+    config: &RelayConfig,
+    clock: &Clock,
+) -> PublishResult {
+    let delay = config.backoff.delay(row.attempts + 1, clock.random()).min(LONGEST_DECLINED);
+    tracing::warn!(event_id = %row.envelope.id, %error, "a queue does not take an event; others are published meanwhile");
+    PublishResult::Failed { error, retry_after: Some(delay) }
 }
 
 /// How attempts to publish ended, counted a batch at a time.

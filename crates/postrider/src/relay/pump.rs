@@ -5,6 +5,7 @@
 //! All decisions are taken here, one after the other; what waits is spawned and answers with a [`Step`].
 
 mod course;
+mod declining;
 mod lease;
 mod marks;
 mod publishing;
@@ -21,6 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use self::course::Obeyed;
+use self::declining::Declined;
 use self::streaming::{News, Streaming};
 use super::Relay;
 use super::both::Sent;
@@ -46,6 +48,8 @@ enum Step {
     Claimed(Result<Vec<OutboxRow>, StoreError>),
     Seen(Result<Horizon, StoreError>),
     Published(Sent),
+    /// Rows that a queue declined have waited long enough to go out again.
+    Again(Vec<OutboxRow>),
     Settled {
         done: Vec<Done>,
         recorded: Result<usize, StoreError>,
@@ -118,6 +122,7 @@ pub(super) struct Pump<S> {
     news: bool,
     horizon_at: Option<Duration>,
     pause: Pause,
+    declined: Declined,
     streaming: Streaming,
     obeyed: Obeyed,
     stopping: bool,
@@ -147,6 +152,7 @@ impl<S: Outbox> Pump<S> {
             news: true,
             horizon_at: None,
             pause: Pause::default(),
+            declined: Declined::default(),
             streaming: Streaming::default(),
             obeyed: Obeyed::default(),
             stopping: false,
@@ -193,6 +199,7 @@ impl<S: Outbox> Pump<S> {
                 }
             }
             Step::Published(sent) => self.published(sent),
+            Step::Again(rows) => self.again(rows),
             Step::Course(course) => self.told(course),
             Step::Settled { done, recorded } => self.settled(done, recorded),
             Step::MarkedAgain { done, recorded, times } => self.marked_again(done, recorded, times),
@@ -219,6 +226,7 @@ impl<S: Outbox> Pump<S> {
         (self.publishing, self.marking_again) = (0, 0);
         self.gathering_since = None;
         self.pause = Pause::default();
+        self.declined = Declined::default();
         self.streaming = Streaming::default();
         self.obeyed.begin_again();
         self.relay.status.set_streaming(false);

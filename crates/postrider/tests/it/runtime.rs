@@ -5,6 +5,7 @@ mod batches;
 mod controls;
 mod corrections;
 mod full_frames;
+mod full_queue;
 mod given_up;
 mod idempotency;
 mod keys;
@@ -92,6 +93,7 @@ scenarios!(
         what_leaves_no_room_is_a_dead_letter_with_all_of_its_headers,
         what_leaves_little_room_is_tried_as_often_as_any_other,
     ]
+    full_queue: [a_full_queue_holds_up_nothing_but_what_goes_there]
     given_up: [what_the_broker_itself_gave_up_is_collected]
     ordering: [
         events_of_a_key_keep_their_order_across_retries,

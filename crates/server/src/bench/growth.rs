@@ -28,9 +28,12 @@ impl Desk<'_, Postgres> {
         let mut figures = Vec::new();
         let (mut there, mut letters, mut first) = (0, 0, None);
         for &rows in rows {
-            add_published(self.store, rows.saturating_sub(there), HISTORY_BYTES, self.queue).await?;
-            add_applied(self.store, rows.saturating_sub(there), self.queue).await?;
-            add_letters(self.store, rows.saturating_sub(there), HISTORY_BYTES, self.queue).await?;
+            let (store, more) = (self.store, rows.saturating_sub(there));
+            tokio::try_join!(
+                add_published(store, more, HISTORY_BYTES, self.queue),
+                add_applied(store, more, self.queue),
+                add_letters(store, more, HISTORY_BYTES, self.queue),
+            )?;
             there = rows;
             settle(self.store).await?;
             if first.is_none() {

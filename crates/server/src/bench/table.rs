@@ -3,7 +3,11 @@
 use postrider::postgres::Postgres;
 use postrider::store::Store as _;
 use postrider::topology::QueueName;
-use sqlx::{Postgres as Driver, Transaction};
+use sqlx::{AssertSqlSafe, Postgres as Driver, Transaction};
+
+/// Ids in the order of time, as those of events are: a number behind one of them for each row. Random ones fill their index much more slowly.
+const IDS: &str = "(SELECT n, first || '-' || lpad(n::text, 6, '0') AS id
+    FROM (SELECT postrider.new_id() AS first OFFSET 0) AS made, generate_series(1, $1) n) AS numbered";
 
 /// Adds so many rows that are published already.
 pub(super) async fn add_published(
@@ -12,12 +16,14 @@ pub(super) async fn add_published(
     bytes: usize,
     queue: &QueueName,
 ) -> anyhow::Result<()> {
-    let insert = "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, body, status,
-                      published_at, target_queue)
-                  SELECT gen_random_uuid()::text, 'bench.item', 'item-' || n % 5000, 'made',
-                      convert_to(repeat('x', $2), 'UTF8'), 'published', now(), $3 FROM generate_series(1, $1) n";
+    let insert = format!(
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, body, status,
+             published_at, target_queue)
+         SELECT id, 'bench.item', 'item-' || n % 5000, 'made', convert_to(repeat('x', $2), 'UTF8'), 'published', now(), $3
+         FROM {IDS}"
+    );
     for step in steps(rows) {
-        sqlx::query(insert)
+        sqlx::query(AssertSqlSafe(insert.as_str()))
             .bind(step)
             .bind(i32::try_from(bytes)?)
             .bind(queue.as_str())
@@ -86,10 +92,16 @@ pub(super) async fn forget_others(store: &Postgres, queue: &QueueName) -> anyhow
 
 /// Adds so many events that a consumer of the benchmark has applied.
 pub(super) async fn add_applied(store: &Postgres, rows: usize, queue: &QueueName) -> anyhow::Result<()> {
-    let insert = "INSERT INTO postrider.event_inbox (consumer_name, event_id, payload_hash)
-                  SELECT $2 || '.before', gen_random_uuid()::text, sha256('x') FROM generate_series(1, $1)";
+    let insert = format!(
+        "INSERT INTO postrider.event_inbox (consumer_name, event_id, payload_hash)
+         SELECT $2 || '.before', id, sha256('x') FROM {IDS}"
+    );
     for step in steps(rows) {
-        sqlx::query(insert).bind(step).bind(queue.as_str()).execute(store.pool()).await?;
+        sqlx::query(AssertSqlSafe(insert.as_str()))
+            .bind(step)
+            .bind(queue.as_str())
+            .execute(store.pool())
+            .await?;
     }
     Ok(())
 }
@@ -101,14 +113,19 @@ pub(super) async fn add_letters(
     bytes: usize,
     queue: &QueueName,
 ) -> anyhow::Result<()> {
-    let insert = "INSERT INTO postrider.dead_letter (key, event_id, event_type, queue, exchange, routing_key, reason, error, error_class,
-                      fingerprint, attempts, first_failed_at, dead_at, properties, headers, body)
-                  SELECT id, id, 'bench.item.made', $3, 'bench', 'bench.item.made', 'retries_exhausted', 'connection refused',
-                      'class-' || n % 200, $3 || '/before-' || n % 200, 11, now(), now() - n * interval '1 second', '{}', '{}',
-                      convert_to(repeat('x', $2), 'UTF8')
-                  FROM (SELECT n, gen_random_uuid()::text AS id FROM generate_series(1, $1) n) AS made";
+    let insert = format!(
+        "INSERT INTO postrider.dead_letter (key, event_id, event_type, queue, exchange, routing_key, reason, error, error_class,
+             fingerprint, attempts, first_failed_at, dead_at, properties, headers, body)
+         SELECT id, id, 'bench.item.made', $3, 'bench', 'bench.item.made', 'retries_exhausted', 'connection refused',
+             'class-' || n % 200, $3 || '/before-' || n % 200, 11, now(), now() - n * interval '1 second', '{{}}', '{{}}',
+             convert_to(repeat('x', $2), 'UTF8')
+         FROM {IDS}"
+    );
     for step in steps(rows) {
-        let added = sqlx::query(insert).bind(step).bind(i32::try_from(bytes)?).bind(queue.as_str());
+        let added = sqlx::query(AssertSqlSafe(insert.as_str()))
+            .bind(step)
+            .bind(i32::try_from(bytes)?)
+            .bind(queue.as_str());
         added.execute(store.pool()).await?;
     }
     Ok(())

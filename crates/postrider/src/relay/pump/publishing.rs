@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::super::both::{self, Sent};
-use super::super::outgoing::{Attempts, trace};
+use super::super::outgoing::{Attempts, Untold, trace};
 use super::{Done, Pump, Step};
-use crate::store::{Outbox, PublishResult, SLOTS};
+use crate::migration::Delivered;
+use crate::store::{Outbox, OutboxRow, PublishResult, SLOTS};
 
 impl<S: Outbox> Pump<S> {
     pub(super) fn publish(&mut self) {
@@ -39,6 +40,7 @@ impl<S: Outbox> Pump<S> {
             self.relay.status.latencies.note(took, copies_took);
         }
         let (mut unknown, mut outage, mut attempts) = (Vec::new(), None, Attempts::default());
+        let mut declined = Vec::new();
         for (row, answer) in rows {
             trace(&row, answer.of_new(), &self.relay.config, took, &self.relay.clock);
             let judged =
@@ -47,13 +49,19 @@ impl<S: Outbox> Pump<S> {
                 Ok(judged) => judged,
                 Err((why, halves)) => {
                     attempts.unknown += 1;
-                    outage.get_or_insert(why);
                     self.obeyed.remember(row.row.position, halves);
-                    unknown.push(row);
+                    match why {
+                        Untold::Away(why) => {
+                            outage.get_or_insert(why);
+                            unknown.push(row);
+                        }
+                        Untold::Declined(why) => declined.push((row, why)),
+                    }
                     continue;
                 }
             };
             self.obeyed.forget(row.row.position);
+            self.declined.forget(row.row.position);
             if result == PublishResult::Published {
                 attempts.confirmed += 1;
                 if let Some(after) = self.flow.confirmed(&row) {
@@ -63,30 +71,44 @@ impl<S: Outbox> Pump<S> {
                     self.flow.recovered(&row);
                 }
             } else {
-                self.flow.failed(&row);
-                self.park(&row);
-                self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
                 attempts.failed += 1;
-                metrics::counter!("postrider_relay_failed_total").increment(1);
+                self.fails(&row);
             }
-            let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
-            let replay = row.dead_letter.is_some();
-            self.done.push(Done { row: row.row, key, retried, replay, result, delivered });
+            self.is_done(row, result, delivered);
         }
         attempts.count();
-        // A row of a slot that was lost is its heir's to publish.
+        self.go_out_again(unknown);
+        self.decline(declined);
+        match outage {
+            Some(why) => self.outage(&format!("the broker could not take messages: {why}")),
+            None => self.works(),
+        }
+    }
+
+    /// What waits behind it waits for the store's next word on it.
+    pub(super) fn fails(&mut self, row: &OutboxRow) {
+        self.flow.failed(row);
+        self.park(row);
+        self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("postrider_relay_failed_total").increment(1);
+    }
+
+    pub(super) fn is_done(&mut self, row: OutboxRow, result: PublishResult, delivered: Option<Delivered>) {
+        let (key, retried) = (row.envelope.ordering_key, row.attempts > 0);
+        let replay = row.dead_letter.is_some();
+        self.done.push(Done { row: row.row, key, retried, replay, result, delivered });
+    }
+
+    /// Rows of which nobody knows what became. A row of a slot that was lost is its heir's to publish.
+    pub(super) fn go_out_again(&mut self, rows: Vec<OutboxRow>) {
         let held: HashSet<_> = self.held.iter().map(|lease| lease.slot).collect();
         let all = held.len() == SLOTS;
         let (ours, lost): (Vec<_>, Vec<_>) =
-            unknown.into_iter().partition(|row| row.slot.map_or(all, |slot| held.contains(&slot)));
+            rows.into_iter().partition(|row| row.slot.map_or(all, |slot| held.contains(&slot)));
         self.flow.unknown(ours);
         if lost.iter().any(|row| row.slot.is_none()) {
             self.reading.start_over();
         }
         self.flow.drop_flying(lost, self.claims);
-        match outage {
-            Some(why) => self.outage(&format!("the broker could not take messages: {why}")),
-            None => self.works(),
-        }
     }
 }

@@ -19,7 +19,7 @@ use super::{
 async fn insist(broker: &dyn Broker, outgoing: postrider::broker::Outgoing) {
     until("a confirm", async || match broker.publish(vec![outgoing.clone()]).await.remove(0) {
         Published::Confirmed => Some(()),
-        Published::Unknown(_) => None,
+        Published::Declined(_) | Published::Unknown(_) => None,
         answer => panic!("after the crash: {answer:?}"),
     })
     .await;

@@ -258,7 +258,7 @@ async fn refuses_what_is_new(fixture: &impl BrokerFixture, two: (&'static str, i
     for name in names(10) {
         match broker.publish(vec![to_queue("mail", message(&name))]).await.remove(0) {
             Published::Confirmed => taken.push(name),
-            Published::Unknown(_) => refused += 1,
+            Published::Declined(_) => refused += 1,
             other => panic!("{name}: {other:?}"),
         }
     }

@@ -99,7 +99,7 @@ async fn answer_all(broker: &dyn Broker, batch: Vec<Outgoing>) -> Vec<Published>
         let given = broker.publish(open.iter().map(|n| batch[*n].clone()).collect()).await;
         assert_eq!(given.len(), open.len());
         for (n, answer) in open.into_iter().zip(given) {
-            if !matches!(answer, Published::Unknown(_)) {
+            if !matches!(answer, Published::Declined(_) | Published::Unknown(_)) {
                 answers[n] = Some(answer);
             }
         }

@@ -159,7 +159,7 @@ fn assert_answers(answers: &[Published], confirmed: &[bool]) {
     let fits = |(answer, confirmed): (&Published, &bool)| match answer {
         Published::Confirmed => *confirmed,
         Published::Returned(_) => !*confirmed,
-        Published::Refused(_) | Published::Unfit(_) | Published::Unknown(_) => false,
+        Published::Refused(_) | Published::Unfit(_) | Published::Declined(_) | Published::Unknown(_) => false,
     };
     assert!(answers.len() == confirmed.len() && answers.iter().zip(confirmed).all(fits), "{answers:?}");
 }

@@ -1,0 +1,100 @@
+//! Rows that a queue did not take, though the broker is there: it is full, or has no leader for a moment.
+//!
+//! They go out again a few times from here, because an election is soon over and leaves no trace then. After that they wait in the store
+//! like rows that failed, so that a queue that stays full holds up nothing but what goes there.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::super::outgoing::postponed;
+use super::{Pump, Step};
+use crate::store::{Outbox, OutboxRow};
+
+/// So often a row goes out again from here,
+const TIMES: u32 = 3;
+/// after this long, doubled each time.
+const PAUSE: Duration = Duration::from_millis(500);
+/// So many rows are remembered; beyond that, the oldest count as declined for the first time again.
+const REMEMBERED: usize = 100_000;
+
+/// How often each row was declined, and how many wait here to go out again.
+#[derive(Default)]
+pub(super) struct Declined {
+    times: HashMap<i64, u32>,
+    waiting: usize,
+}
+
+impl Declined {
+    /// The row was confirmed, or has another fate.
+    pub(super) fn forget(&mut self, position: i64) {
+        if !self.times.is_empty() {
+            self.times.remove(&position);
+        }
+    }
+
+    /// Whether the row waits here: not too often, and not with so many others that there is no room for those that flow.
+    fn waits_here(&mut self, position: i64, room: usize) -> Option<u32> {
+        if self.times.len() >= REMEMBERED {
+            self.times.clear();
+        }
+        let times = self.times.entry(position).or_default();
+        *times += 1;
+        if *times > TIMES || self.waiting >= room {
+            return None;
+        }
+        self.waiting += 1;
+        Some(*times)
+    }
+}
+
+impl<S: Outbox> Pump<S> {
+    pub(super) fn decline(&mut self, rows: Vec<(OutboxRow, String)>) {
+        let room = self.relay.config.batch_size.max(1);
+        let (mut waiting, mut most) = (Vec::new(), 0);
+        for (row, why) in rows {
+            if let Some(times) = self.declined.waits_here(row.row.position, room) {
+                most = most.max(times);
+                waiting.push(row);
+            } else {
+                let result = postponed(&row, why, &self.relay.config, &self.relay.clock);
+                self.fails(&row);
+                self.is_done(row, result, None);
+            }
+        }
+        if !waiting.is_empty() {
+            let (clock, pause) = (self.relay.clock.clone(), PAUSE * 2_u32.pow(most - 1));
+            self.start_here(async move {
+                clock.sleep(pause).await;
+                Step::Again(waiting)
+            });
+        }
+    }
+
+    pub(super) fn again(&mut self, rows: Vec<OutboxRow>) {
+        self.declined.waiting = self.declined.waiting.saturating_sub(rows.len());
+        self.go_out_again(rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_waits_here_a_few_times_and_then_in_the_store() {
+        let mut declined = Declined::default();
+        for times in 1..=TIMES {
+            assert_eq!(declined.waits_here(7, 10), Some(times));
+        }
+        assert_eq!(declined.waits_here(7, 10), None);
+        declined.forget(7);
+        assert_eq!(declined.waits_here(7, 10), Some(1));
+    }
+
+    #[test]
+    fn those_that_wait_leave_room_for_others() {
+        let mut declined = Declined::default();
+        let here: Vec<_> = (0..5).map(|position| declined.waits_here(position, 3).is_some()).collect();
+        assert_eq!(here, [true, true, true, false, false]);
+    }
+}
