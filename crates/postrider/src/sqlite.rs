@@ -184,6 +184,8 @@ fn writable(config: &SqliteConfig) -> SqliteConnectOptions {
         .pragma("journal_size_limit", "67108864")
         // Pages of log until it is written back to the file: what changes often is written back once, and the disk waited for less.
         .pragma("wal_autocheckpoint", "4000")
+        // What a savepoint would roll back to is kept in memory, and not written to a file that nobody reads.
+        .pragma("temp_store", "memory")
 }
 
 fn readable(config: &SqliteConfig) -> SqliteConnectOptions {
@@ -196,6 +198,8 @@ fn options(config: &SqliteConfig) -> SqliteConnectOptions {
         .busy_timeout(config.busy_timeout)
         .foreign_keys(true)
         .statement_cache_capacity(200)
+        // Rows that SQLite's thread may be ahead of us: with few it is woken again and again in the middle of a claim.
+        .row_buffer_size(1024)
         .disable_statement_logging()
 }
 

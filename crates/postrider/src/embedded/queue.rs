@@ -17,7 +17,7 @@ use crate::broker::{Message, Verdict};
 use crate::topology::{DeliveryLimit, ExchangeName, Queue, QueueKind, RoutingKey};
 
 /// The window holds at most so many messages,
-const WINDOW_LEN: usize = 1024;
+const WINDOW_LEN: usize = 4096;
 /// and no more once it holds so many bytes.
 const WINDOW_BYTES: usize = 8 << 20;
 /// With fewer left, more are read.

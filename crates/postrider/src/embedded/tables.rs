@@ -175,8 +175,8 @@ pub(super) async fn read_after(
     queue: QueueId,
     after: i64,
 ) -> Result<ReadRows, StoreError> {
-    let sql = AssertSqlSafe(format!("{READ} e.seq > ? ORDER BY e.seq LIMIT ?"));
-    let query = sqlx::query(sql).bind(queue.0).bind(after).bind(READ_LEN);
+    let sql = AssertSqlSafe(format!("{READ} e.seq > ? ORDER BY e.seq LIMIT {READ_LEN}"));
+    let query = sqlx::query(sql).bind(queue.0).bind(after);
     let mut read = ReadRows { rows: Vec::new(), more: false };
     let mut bytes = 0;
     let mut rows = query.fetch(readers);

@@ -166,7 +166,8 @@ pub(super) const COLUMNS: &str = r#"position, created_at, id, group_id, subsidia
        payload, body, content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange,
        routing_key, target_queue, attempts, verbatim, dead_letter_id, headers"#;
 
-/// Due rows: new ones (?3 = 0), those with a time of their own (1), or both (2).
+/// Due rows: new ones (?3 = 0), those with a time of their own (1), or both (2). The limit is a sum because SQLite prepares a
+/// statement anew for every number that it is limited by.
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
@@ -182,7 +183,7 @@ WHERE status IN ('pending', 'failed')
         SELECT 1 FROM event_outbox AS head
         WHERE head."key" = due."key" AND head.position < due.position AND head.status IN ('failed', 'dead'))
 ORDER BY position
-LIMIT ?4
+LIMIT ?4 + 0
 "#;
 
 async fn mark_published(
