@@ -26,7 +26,8 @@ pub(super) struct Batch {
     pub(super) started: Duration,
     /// Whose work is done.
     pub(super) members: u32,
-    /// The number of the newest savepoint. Numbers are not used again within a batch, so that a savepoint whose opening was
+    /// The number of the newest savepoint; 0 for the first member, which needs none: without it there is no batch, and to keep what
+    /// a page was before costs a copy. Numbers are not used again within a batch, so that a savepoint whose opening was
     /// cancelled cannot be mistaken for another one.
     savepoint: u32,
     pub(super) state: Savepoint,
@@ -62,7 +63,7 @@ impl File {
     pub(super) async fn open(&mut self, now: Duration, signals: &Signals) -> Result<(), StoreError> {
         self.mend(signals).await;
         if let Some(batch) = &mut self.batch {
-            let release = if batch.state == Savepoint::Done {
+            let release = if batch.state == Savepoint::Done && batch.savepoint > 0 {
                 format!("RELEASE member{}; ", batch.savepoint)
             } else {
                 String::new()
@@ -77,14 +78,13 @@ impl File {
             number: self.batches,
             started: now,
             members: 0,
-            savepoint: 1,
+            savepoint: 0,
             state: Savepoint::InUse,
             closing: false,
             outcome: watch::Sender::new(None),
         });
         signals.rolled_back.store(false, Ordering::SeqCst);
-        let begin = "BEGIN IMMEDIATE; SAVEPOINT member1";
-        let opened = sqlx::query(begin).execute(&mut self.connection).await;
+        let opened = sqlx::query("BEGIN IMMEDIATE").execute(&mut self.connection).await;
         if opened.is_err() {
             self.forget().await;
             self.batch = None;
