@@ -169,8 +169,10 @@ impl LedgerBench<'_> {
         let took = plain.post(ids, Arc::new(transfers.collect()), self.clock).await?;
         let limit = per_second(fewer, took);
         let name = Shape::ALL[shape as usize].1;
+        let before = self.processes.spent();
         let rate = per_second(self.load.events, self.post(ledger, shape, name, round).await?);
-        eprintln!("round {round}, {name}: plain SQL {limit:.0}/s, ledger {rate:.0}/s");
+        let told = (self.processes.spent() - before).told(self.load.events);
+        eprintln!("round {round}, {name}: plain SQL {limit:.0}/s, ledger {rate:.0}/s, {told}");
         Ok((rate, limit))
     }
 
