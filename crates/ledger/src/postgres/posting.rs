@@ -5,7 +5,9 @@ use postrider::EventId;
 use postrider::envelope::{PayloadHash, TenantId};
 use postrider::postgres::Postgres;
 use postrider::store::{StoreError, StoreErrorKind};
-use sqlx::{PgConnection, Row as _};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{Arguments as _, PgConnection, Row as _};
 
 use crate::account::Account;
 use crate::books::{Balance, Head, Known, Page, Receipt};
@@ -22,56 +24,59 @@ const KNOWN: &str = "SELECT event.id, entry.payload_hash, entry.number, entry.ha
      CROSS JOIN LATERAL (SELECT tenant, payload_hash, number, hash FROM postrider.ledger_entry \
      WHERE source_event = event.id OFFSET 0) AS entry WHERE entry.tenant = $1";
 
-/// UNNEST stands among the columns, here and below: as a table PostgreSQL would store each array and read it back, row by row. An array
-/// of one is for all rows ([`once`]).
-const ENTRIES: &str = "INSERT INTO postrider.ledger_entry (tenant, number, kind, effective_on, posted_at, source_event, \
+/// All of a batch, in one round trip. The head is the statement proper, so that its count says whether the chain was where we read it: only
+/// the one who has the lock moves it, and only by what it wrote. The rest runs to its end whatever the count is; who sees another than one
+/// takes everything back.
+///
+/// UNNEST stands among the columns: as a table PostgreSQL would store each array and read it back, row by row. An array of one is for all
+/// rows ([`once`]). Rows come in the order of the arrays, and those of balances and days are sorted: locks are always taken in one order.
+const WRITE: &str = "WITH entries AS (INSERT INTO postrider.ledger_entry (tenant, number, kind, effective_on, posted_at, source_event, \
      payload_hash, rule, description, metadata, refers_to, hash) \
-     SELECT $1, number, CASE cardinality($3) WHEN 1 THEN ($3)[1] ELSE kind END, \
-     date '1970-01-01' + CASE cardinality($4) WHEN 1 THEN ($4)[1] ELSE day END, \
-     CASE cardinality($5) WHEN 1 THEN ($5)[1] ELSE posted_at END, source_event, payload_hash, \
-     CASE cardinality($8) WHEN 1 THEN ($8)[1] ELSE rule END, CASE cardinality($9) WHEN 1 THEN ($9)[1] ELSE description END, \
-     CASE cardinality($10) WHEN 1 THEN ($10)[1] ELSE metadata END, \
-     CASE cardinality($11) WHEN 1 THEN ($11)[1] ELSE refers_to END, hash \
-     FROM (SELECT UNNEST($2::bigint[]) AS number, UNNEST($3::smallint[]) AS kind, UNNEST($4::int[]) AS day, \
-     UNNEST($5::timestamptz[]) AS posted_at, UNNEST($6::text[]) AS source_event, UNNEST($7::bytea[]) AS payload_hash, \
-     UNNEST($8::text[]) AS rule, UNNEST($9::text[]) AS description, UNNEST($10::text[]) AS metadata, \
-     UNNEST($11::bigint[]) AS refers_to, UNNEST($12::bytea[]) AS hash) AS entry";
-
-const LINES: &str = "INSERT INTO postrider.ledger_line (tenant, entry, line, account, side, amount, currency, base_amount, \
+     SELECT $1, number, CASE cardinality($6) WHEN 1 THEN ($6)[1] ELSE kind END, \
+     date '1970-01-01' + CASE cardinality($7) WHEN 1 THEN ($7)[1] ELSE day END, \
+     CASE cardinality($8) WHEN 1 THEN ($8)[1] ELSE posted_at END, source_event, payload_hash, \
+     CASE cardinality($11) WHEN 1 THEN ($11)[1] ELSE rule END, CASE cardinality($12) WHEN 1 THEN ($12)[1] ELSE description END, \
+     CASE cardinality($13) WHEN 1 THEN ($13)[1] ELSE metadata END, \
+     CASE cardinality($14) WHEN 1 THEN ($14)[1] ELSE refers_to END, hash \
+     FROM (SELECT UNNEST($5::bigint[]) AS number, UNNEST($6::smallint[]) AS kind, UNNEST($7::int[]) AS day, \
+     UNNEST($8::timestamptz[]) AS posted_at, UNNEST($9::text[]) AS source_event, UNNEST($10::bytea[]) AS payload_hash, \
+     UNNEST($11::text[]) AS rule, UNNEST($12::text[]) AS description, UNNEST($13::text[]) AS metadata, \
+     UNNEST($14::bigint[]) AS refers_to, UNNEST($15::bytea[]) AS hash) AS entry \
+     ), lines AS (INSERT INTO postrider.ledger_line (tenant, entry, line, account, side, amount, currency, base_amount, \
      rate, rate_source) SELECT $1, entry, line, account, side, amount, \
-     CASE cardinality($7) WHEN 1 THEN ($7)[1] ELSE currency END, base_amount, \
-     CASE cardinality($9) WHEN 1 THEN ($9)[1] ELSE rate END, CASE cardinality($10) WHEN 1 THEN ($10)[1] ELSE rate_source END \
-     FROM (SELECT UNNEST($2::bigint[]) AS entry, UNNEST($3::smallint[]) AS line, UNNEST($4::text[]) AS account, \
-     UNNEST($5::smallint[]) AS side, UNNEST($6::bigint[]) AS amount, UNNEST($7::text[]) AS currency, \
-     UNNEST($8::bigint[]) AS base_amount, UNNEST($9::text[]) AS rate, UNNEST($10::text[]) AS rate_source) AS line";
-
-/// Rows come in the order of the arrays, which are sorted: locks are always taken in one order.
-const BALANCES: &str = "INSERT INTO postrider.ledger_balance AS balance (tenant, account, currency, debits, credits, \
+     CASE cardinality($21) WHEN 1 THEN ($21)[1] ELSE currency END, base_amount, \
+     CASE cardinality($23) WHEN 1 THEN ($23)[1] ELSE rate END, CASE cardinality($24) WHEN 1 THEN ($24)[1] ELSE rate_source END \
+     FROM (SELECT UNNEST($16::bigint[]) AS entry, UNNEST($17::smallint[]) AS line, UNNEST($18::text[]) AS account, \
+     UNNEST($19::smallint[]) AS side, UNNEST($20::bigint[]) AS amount, UNNEST($21::text[]) AS currency, \
+     UNNEST($22::bigint[]) AS base_amount, UNNEST($23::text[]) AS rate, UNNEST($24::text[]) AS rate_source) AS line \
+     ), balances AS (INSERT INTO postrider.ledger_balance AS balance (tenant, account, currency, debits, credits, \
      base_debits, base_credits, pending_debits, pending_credits) \
-     SELECT $1, account, CASE cardinality($3) WHEN 1 THEN ($3)[1] ELSE currency END, debits, credits, base_debits, base_credits, \
-     CASE cardinality($8) WHEN 1 THEN ($8)[1] ELSE pending_debits END, \
-     CASE cardinality($9) WHEN 1 THEN ($9)[1] ELSE pending_credits END \
-     FROM (SELECT UNNEST($2::text[]) AS account, UNNEST($3::text[]) AS currency, UNNEST($4::bigint[]) AS debits, \
-     UNNEST($5::bigint[]) AS credits, UNNEST($6::bigint[]) AS base_debits, UNNEST($7::bigint[]) AS base_credits, \
-     UNNEST($8::bigint[]) AS pending_debits, UNNEST($9::bigint[]) AS pending_credits) AS change \
+     SELECT $1, account, CASE cardinality($26) WHEN 1 THEN ($26)[1] ELSE currency END, debits, credits, base_debits, base_credits, \
+     CASE cardinality($31) WHEN 1 THEN ($31)[1] ELSE pending_debits END, \
+     CASE cardinality($32) WHEN 1 THEN ($32)[1] ELSE pending_credits END \
+     FROM (SELECT UNNEST($25::text[]) AS account, UNNEST($26::text[]) AS currency, UNNEST($27::bigint[]) AS debits, \
+     UNNEST($28::bigint[]) AS credits, UNNEST($29::bigint[]) AS base_debits, UNNEST($30::bigint[]) AS base_credits, \
+     UNNEST($31::bigint[]) AS pending_debits, UNNEST($32::bigint[]) AS pending_credits) AS change \
      ON CONFLICT (tenant, account, currency) DO UPDATE SET debits = balance.debits + EXCLUDED.debits, \
      credits = balance.credits + EXCLUDED.credits, base_debits = balance.base_debits + EXCLUDED.base_debits, \
      base_credits = balance.base_credits + EXCLUDED.base_credits, \
      pending_debits = balance.pending_debits + EXCLUDED.pending_debits, \
-     pending_credits = balance.pending_credits + EXCLUDED.pending_credits";
-
-const DAYS: &str = "INSERT INTO postrider.ledger_day AS total (tenant, account, currency, day, debits, credits, base_debits, \
-     base_credits) SELECT $1, account, CASE cardinality($3) WHEN 1 THEN ($3)[1] ELSE currency END, \
-     date '1970-01-01' + CASE cardinality($4) WHEN 1 THEN ($4)[1] ELSE day END, debits, credits, base_debits, base_credits \
-     FROM (SELECT UNNEST($2::text[]) AS account, UNNEST($3::text[]) AS currency, UNNEST($4::int[]) AS day, \
-     UNNEST($5::bigint[]) AS debits, UNNEST($6::bigint[]) AS credits, UNNEST($7::bigint[]) AS base_debits, \
-     UNNEST($8::bigint[]) AS base_credits) AS change \
+     pending_credits = balance.pending_credits + EXCLUDED.pending_credits \
+     ), days AS (INSERT INTO postrider.ledger_day AS total (tenant, account, currency, day, debits, credits, base_debits, \
+     base_credits) SELECT $1, account, CASE cardinality($34) WHEN 1 THEN ($34)[1] ELSE currency END, \
+     date '1970-01-01' + CASE cardinality($35) WHEN 1 THEN ($35)[1] ELSE day END, debits, credits, base_debits, base_credits \
+     FROM (SELECT UNNEST($33::text[]) AS account, UNNEST($34::text[]) AS currency, UNNEST($35::int[]) AS day, \
+     UNNEST($36::bigint[]) AS debits, UNNEST($37::bigint[]) AS credits, UNNEST($38::bigint[]) AS base_debits, \
+     UNNEST($39::bigint[]) AS base_credits) AS change \
      ON CONFLICT (tenant, account, currency, day) DO UPDATE SET debits = total.debits + EXCLUDED.debits, \
      credits = total.credits + EXCLUDED.credits, base_debits = total.base_debits + EXCLUDED.base_debits, \
-     base_credits = total.base_credits + EXCLUDED.base_credits";
+     base_credits = total.base_credits + EXCLUDED.base_credits \
+     ) UPDATE postrider.ledger_book SET head_number = $2, head_hash = $3 WHERE tenant = $1 AND head_number = $4";
 
-/// Only the one who has the lock moves the head, and only by what it wrote.
-const HEAD: &str = "UPDATE postrider.ledger_book SET head_number = $2, head_hash = $3 WHERE tenant = $1 AND head_number = $4";
+/// About as many bytes as an entry takes, with two lines and what they change.
+const ENTRY_BYTES: usize = 512;
+
+type Write<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
 pub(super) async fn lock(
     store: &Postgres,
@@ -118,13 +123,16 @@ pub(super) async fn write(
     let writing = async {
         super::changing::insert_accounts(connection, tenant, &page.opened, super::changing::IF_ABSENT)
             .await?;
-        insert_entries(connection, tenant, &page.entries).await?;
-        insert_lines(connection, tenant, &page.entries).await?;
-        add_balances(connection, tenant, &page.changes).await?;
-        add_days(connection, tenant, page).await?;
-        let head =
-            sqlx::query(HEAD).bind(tenant.as_str()).bind(signed(last.number)).bind(last.hash.0.as_slice());
-        head.bind(signed(first.number) - 1).execute(connection).await
+        // Once, instead of growing to it by doubling.
+        let mut arguments = PgArguments::default();
+        arguments.reserve(39, page.entries.len() * ENTRY_BYTES);
+        let write = sqlx::query_with(WRITE, arguments)
+            .bind(tenant.as_str())
+            .bind(signed(last.number))
+            .bind(last.hash.0.as_slice())
+            .bind(signed(first.number) - 1);
+        let write = with_lines(with_entries(write, &page.entries), &page.entries);
+        with_days(with_balances(write, &page.changes), page).execute(connection).await
     };
     let moved = writing.await.map_err(|cause| store.error("posting", cause))?;
     if moved.rows_affected() == 1 {
@@ -134,14 +142,9 @@ pub(super) async fn write(
     Err(StoreError::new(StoreErrorKind::Contended, text))
 }
 
-async fn insert_entries(
-    connection: &mut PgConnection,
-    tenant: &TenantId,
-    entries: &[Sealed],
-) -> Result<(), sqlx::Error> {
+fn with_entries<'q>(write: Write<'q>, entries: &'q [Sealed]) -> Write<'q> {
     let text = |of: fn(&Sealed) -> &str| entries.iter().map(of);
-    sqlx::query(ENTRIES)
-        .bind(tenant.as_str())
+    write
         .bind(entries.iter().map(|entry| signed(entry.number)).collect::<Vec<_>>())
         .bind(once(entries.iter().map(|entry| i16::from(entry.kind.number()))))
         .bind(once(entries.iter().map(|entry| days(entry.effective_on))))
@@ -153,22 +156,14 @@ async fn insert_entries(
         .bind(once(text(|entry| &entry.metadata)))
         .bind(once(entries.iter().map(|entry| entry.refers_to.map(signed))))
         .bind(entries.iter().map(|entry| entry.hash.0.as_slice()).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
-async fn insert_lines(
-    connection: &mut PgConnection,
-    tenant: &TenantId,
-    entries: &[Sealed],
-) -> Result<(), sqlx::Error> {
+fn with_lines<'q>(write: Write<'q>, entries: &'q [Sealed]) -> Write<'q> {
     let numbered = |entry: &Sealed| std::iter::repeat_n(signed(entry.number), entry.lines.len());
     let lines: Vec<&Line> = entries.iter().flat_map(|entry| &entry.lines).collect();
     let places = entries.iter().flat_map(|entry| (1_i16..).take(entry.lines.len()));
     let rates = |of: fn(&Rate) -> &str| once(lines.iter().map(|line| line.rate.as_ref().map(of)));
-    sqlx::query(LINES)
-        .bind(tenant.as_str())
+    write
         .bind(entries.iter().flat_map(numbered).collect::<Vec<_>>())
         .bind(places.collect::<Vec<_>>())
         .bind(lines.iter().map(|line| line.account.as_str()).collect::<Vec<_>>())
@@ -178,19 +173,11 @@ async fn insert_lines(
         .bind(lines.iter().map(|line| line.base_amount).collect::<Vec<_>>())
         .bind(rates(|rate| &rate.rate))
         .bind(rates(|rate| &rate.source))
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
-async fn add_balances(
-    connection: &mut PgConnection,
-    tenant: &TenantId,
-    changes: &[Balance],
-) -> Result<(), sqlx::Error> {
+fn with_balances<'q>(write: Write<'q>, changes: &'q [Balance]) -> Write<'q> {
     let sums = |of: fn(&Balance) -> i64| changes.iter().map(of).collect::<Vec<_>>();
-    sqlx::query(BALANCES)
-        .bind(tenant.as_str())
+    write
         .bind(changes.iter().map(|change| change.account.as_str()).collect::<Vec<_>>())
         .bind(once(changes.iter().map(|change| change.currency.code())))
         .bind(sums(|change| change.sums.debits))
@@ -199,15 +186,11 @@ async fn add_balances(
         .bind(sums(|change| change.sums.base_credits))
         .bind(once(changes.iter().map(|change| change.sums.pending_debits)))
         .bind(once(changes.iter().map(|change| change.sums.pending_credits)))
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
-async fn add_days(connection: &mut PgConnection, tenant: &TenantId, page: &Page) -> Result<(), sqlx::Error> {
+fn with_days<'q>(write: Write<'q>, page: &'q Page) -> Write<'q> {
     let sums = |of: fn(&Balance) -> i64| page.days.iter().map(|(_, change)| of(change)).collect::<Vec<_>>();
-    sqlx::query(DAYS)
-        .bind(tenant.as_str())
+    write
         .bind(page.days.iter().map(|(_, change)| change.account.as_str()).collect::<Vec<_>>())
         .bind(once(page.days.iter().map(|(_, change)| change.currency.code())))
         .bind(once(page.days.iter().map(|(day, _)| days(*day))))
@@ -215,9 +198,6 @@ async fn add_days(connection: &mut PgConnection, tenant: &TenantId, page: &Page)
         .bind(sums(|change| change.sums.credits))
         .bind(sums(|change| change.sums.base_debits))
         .bind(sums(|change| change.sums.base_credits))
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
 /// A column, as an array of one where all rows have the same: what PostgreSQL spends on the elements of arrays is a good part of a
