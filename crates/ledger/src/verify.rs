@@ -2,12 +2,13 @@
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
 //! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
-//! entry; every period is what its newest seal says, and no entry lies behind the seal of a closed one; the accounts that had entries by
+//! entry, and nothing is stored beyond it; lines are numbered from 1 on; every period is what its newest seal says, and no entry lies behind the seal of a closed one; the accounts that had entries by
 //! the newest seal are of the types, sides and currencies they had then; every checkpoint is signed, by one of the keys that were named,
 //! and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several, because each needs of the
 //! ones before only the stored hash. What is wrong is named. What the chain does not vouch for ([`NOT_COVERED`]) is said, too.
 
 mod anchors;
+mod bounds;
 mod run;
 mod seals;
 mod sums;
@@ -178,6 +179,9 @@ async fn in_turn<B: Books>(
         accounts_sealed_by = total.seals.check_accounts(&chart.accounts, &total.tally, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);
+    if let Some(stored) = books.bounds(tenant).await? {
+        bounds::check(&stored, &mut total.problems);
+    }
     let anchors = anchors::check(books, tenant, scope, &head, &mut total.problems).await?;
     total.problems.sort_by_key(|problem| problem.entry.unwrap_or(u64::MAX));
     Ok(Some(Verification {

@@ -20,7 +20,7 @@ use crate::stored::{EntryRow, LineRow, count, join, signed, unreadable};
 
 const ENTRY: &str = "number, kind, effective_on, posted_at, source_event, payload_hash, rule, description, \
      metadata, refers_to, hash";
-const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source";
+const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source, line";
 
 pub(super) async fn tenants(store: &Sqlite) -> Result<Vec<TenantId>, StoreError> {
     let all = sqlx::query_scalar::<_, String>("SELECT tenant FROM ledger_book ORDER BY tenant");
@@ -226,6 +226,7 @@ fn read_entry(tenant: &TenantId, row: &SqliteRow) -> Result<Sealed, StoreError> 
 fn read_line(tenant: &TenantId, row: &SqliteRow) -> Result<(i64, Line), StoreError> {
     let entry: i64 = row.get(0);
     let line = LineRow {
+        line: row.get(8),
         account: row.get(1),
         side: row.get(2),
         amount: row.get(3),
