@@ -106,7 +106,7 @@ impl<B: Books> Ledger<B> {
         prepared: &mut [Option<Prepared>],
     ) -> Result<Vec<Answer>, StoreError> {
         match self.post_together(tenant, arrivals, prepared).await {
-            Err(error) if error.kind == StoreErrorKind::Invalid && arrivals.len() > 1 => {
+            Err(error) if error.kind == StoreErrorKind::OutOfRange && arrivals.len() > 1 => {
                 tracing::warn!(%tenant, %error, "a batch was refused by the database; posting its events one by one");
                 let mut answers = Vec::with_capacity(arrivals.len());
                 for arrival in arrivals {
@@ -114,18 +114,14 @@ impl<B: Books> Ledger<B> {
                 }
                 Ok(answers)
             }
-            Err(error) if error.kind == StoreErrorKind::Invalid => {
-                Ok(vec![Answer::Refused(refused_by_store(&error))])
-            }
+            Err(error) if error.kind == StoreErrorKind::OutOfRange => Ok(vec![overflowed(&error)]),
             answers => answers,
         }
     }
 
     async fn post_alone(&self, tenant: &TenantId, arrival: &Arrival) -> Result<Vec<Answer>, StoreError> {
         match self.post_together(tenant, std::slice::from_ref(arrival), &mut []).await {
-            Err(error) if error.kind == StoreErrorKind::Invalid => {
-                Ok(vec![Answer::Refused(refused_by_store(&error))])
-            }
+            Err(error) if error.kind == StoreErrorKind::OutOfRange => Ok(vec![overflowed(&error)]),
             answers => answers,
         }
     }
@@ -206,7 +202,10 @@ impl<B: Books> Ledger<B> {
                 // Elsewhere, because meanwhile the database has the entries to write.
                 tokio::spawn(async move { journal_event::of_page(&page, base, &exchange) })
             });
-            self.books.write(tx, tenant, &outcome.page).await?;
+            self.books
+                .write(tx, tenant, &outcome.page)
+                .await
+                .map_err(|error| not_the_input(tenant, error))?;
             if let Some(events) = events {
                 let events = events.await.map_err(|error| {
                     StoreError::new(StoreErrorKind::Other, format!("the entries cannot be told of: {error}"))
@@ -268,8 +267,21 @@ fn references(arrivals: &[Arrival]) -> Vec<u64> {
     numbers
 }
 
-/// All else was checked before: what the database still refuses is a sum that leaves its range.
-fn refused_by_store(error: &StoreError) -> Refusal {
+/// An entry with which a sum would leave its range: the one thing that only the database can tell.
+fn overflowed(error: &StoreError) -> Answer {
     tracing::warn!(%error, "the database refused an entry");
-    Refusal::BalanceOverflow
+    Answer::Refused(Refusal::BalanceOverflow)
+}
+
+/// Entries were checked before they are written: a rule that they break is broken by what somebody else wrote, such as an entry beyond the
+/// head of the chain. No event is to blame, so none is refused for it.
+fn not_the_input(tenant: &TenantId, error: StoreError) -> StoreError {
+    if error.kind != StoreErrorKind::Invalid {
+        return error;
+    }
+    let text = format!(
+        "the tables of {tenant}'s books refuse an entry that is right ({error}): something else than the ledger wrote to them. Nothing \
+         was posted; see `postrider ledger verify`"
+    );
+    StoreError { kind: StoreErrorKind::Other, message: text, source: error.source }
 }
