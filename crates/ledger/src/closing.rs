@@ -117,6 +117,7 @@ impl<B: Books> Ledger<B> {
             ("state", period.state.as_str().to_owned()),
             ("trial_balance", hash.to_string()),
             ("accounts", hash_of(&accounts_text(accounts)).to_string()),
+            ("base_currency", chart.book.base_currency.to_string()),
         ];
         Ok(Draft {
             source: Source { event, payload_hash: hash, rule: String::new() },

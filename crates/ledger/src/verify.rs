@@ -3,11 +3,12 @@
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
 //! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
 //! entry, and nothing is stored beyond it; lines are numbered from 1 on; every period is what its newest seal says, and no entry lies
-//! behind the seal of a closed one; the accounts that had entries by the newest seal are of the types, sides and currencies they had
+//! behind the seal of a closed one; the base currency is the one by which entries were made; the accounts that had entries by the newest seal are of the types, sides and currencies they had
 //! then; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several, because each needs of the
 //! ones before only the stored hash. What is wrong is named. What the chain does not vouch for ([`NOT_COVERED`]) is said, too.
 
 mod anchors;
+mod base;
 mod bounds;
 mod run;
 mod seals;
@@ -176,6 +177,7 @@ async fn in_turn<B: Books>(
         let differing = sums::compare(&total.tally, &balances, &days);
         total.problems.extend(differing);
         total.seals.check(&chart.periods, &mut total.problems);
+        base::check(chart.book.base_currency.code(), total.seals.base(), &total.tally, &mut total.problems);
         accounts_sealed_by = total.seals.check_accounts(&chart.accounts, &total.tally, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);

@@ -158,6 +158,16 @@ impl Run<'_> {
         };
         for line in lines {
             let held = self.result.tally.of(line.account, line.currency);
+            // What the pipeline converts. Closings, openings and reversals bring base amounts of their own.
+            if matches!(kind, EntryKind::Posted | EntryKind::Pending | EntryKind::Settlement)
+                && line.amount > 0
+            {
+                match line.rate {
+                    None if line.amount == line.base_amount => held.plain += 1,
+                    Some(_) if line.amount != line.base_amount => held.converted += 1,
+                    _ => {}
+                }
+            }
             match (kind.effect(), sums(line, kind.effect())) {
                 (Effect::Post, Some(sums)) => {
                     held.first.get_or_insert(number);

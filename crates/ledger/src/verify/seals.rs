@@ -27,6 +27,8 @@ pub(super) struct Seals {
     closed: HashMap<String, u64>,
     /// The newest one that tells of accounts, and what it tells.
     accounts: Option<(u64, String)>,
+    /// The newest one that names the base currency, and which.
+    base: Option<(u64, String)>,
     /// The newest entry of each day.
     of_day: HashMap<i32, u64>,
 }
@@ -37,7 +39,7 @@ struct Seal {
     says: Says,
 }
 
-/// The metadata of a seal. At first only closing wrote one, and it said neither the state nor what the accounts are.
+/// The metadata of a seal. At first only closing wrote one, and it said neither the state nor what the accounts and the base currency are.
 #[derive(Deserialize)]
 struct Says {
     period: String,
@@ -47,6 +49,7 @@ struct Says {
     ends_on: String,
     state: Option<String>,
     accounts: Option<String>,
+    base_currency: Option<String>,
 }
 
 impl Seals {
@@ -59,12 +62,20 @@ impl Seals {
         if let Some(accounts) = says.accounts.take() {
             self.accounts = Some((number, accounts));
         }
+        if let Some(base) = says.base_currency.take() {
+            self.base = Some((number, base));
+        }
         self.newest.insert(says.period.clone(), Seal { number, says });
     }
 
     /// Takes any other entry in.
     pub(super) fn entry(&mut self, number: u64, entry: &EntryRow<'_>) {
         self.of_day.insert(entry.effective_on, number);
+    }
+
+    /// The newest seal that names the base currency, and which.
+    pub(super) fn base(&self) -> Option<(u64, &str)> {
+        self.base.as_ref().map(|(number, base)| (*number, base.as_str()))
     }
 
     /// Takes in what another run saw.
@@ -79,6 +90,7 @@ impl Seals {
             *newest = number.max(*newest);
         }
         self.accounts = self.accounts.take().max(other.accounts);
+        self.base = self.base.take().max(other.base);
         for (day, number) in other.of_day {
             let newest = self.of_day.entry(day).or_default();
             *newest = number.max(*newest);

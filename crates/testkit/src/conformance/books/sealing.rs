@@ -4,7 +4,7 @@ use postrider_ledger::account::AccountType;
 use postrider_ledger::period::{Period, PeriodState};
 use postrider_ledger::verify::Scope;
 
-use super::{BooksFixture, Desk, PENDING, chart, code, event, order};
+use super::{BooksFixture, Desk, PENDING, chart, code, event, order, rate};
 
 fn march(state: PeriodState) -> Period {
     Period::named("2026-03", state).unwrap()
@@ -88,6 +88,26 @@ pub async fn what_a_seal_tells_of_is_not_changed_in_silence<F: BooksFixture>(fix
     let found: Vec<_> =
         desk.verified().await.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
     assert_eq!(found, [("period_changed", Some(4))]);
+}
+
+/// The base currency is fixed when books are opened: lines contradict another one, and so does a seal.
+pub async fn the_base_currency_is_not_changed_in_silence<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rates(&desk.tenant, &[rate("USD", "2026-03-01", "0.9")]).await.unwrap();
+    desk.post(&[order("o-1", "10.00", "EUR"), order("o-2", "10.00", "USD")]).await;
+    desk.holds().await;
+    let found = async |base: &str| {
+        fixture.tamper(&format!("UPDATE {{}}ledger_book SET base_currency = '{base}'")).await;
+        let problems = desk.verified().await.problems;
+        fixture.tamper("UPDATE {}ledger_book SET base_currency = 'EUR'").await;
+        problems.iter().map(|problem| (problem.code, problem.entry)).collect::<Vec<_>>()
+    };
+    for base in ["USD", "GBP"] {
+        assert_eq!(found(base).await, [("base_currency_changed", None)], "{base}");
+    }
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    assert_eq!(found("GBP").await, [("base_currency_changed", Some(3))], "the seal names it");
+    desk.holds().await;
 }
 
 /// What people may change raises no alarm: names, whether an account takes entries, new accounts, a period that is opened again.
