@@ -108,6 +108,8 @@ impl<B: Books> Ledger<B> {
         let posted = self.books.movements_in(tx, tenant, None, None).await?;
         let accounts: BTreeSet<&AccountCode> = posted.iter().map(|balance| &balance.account).collect();
         let accounts = accounts.into_iter().filter_map(|code| chart.accounts.get(code));
+        // The chain remembers that there were checkpoints: whoever deletes the newest one cannot take this back.
+        let signed_to = self.books.checkpoints(tenant).await?.last().map_or(0, |newest| newest.last);
         let id = format!("seal:{}:{number}", period.name);
         let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let metadata = [
@@ -118,6 +120,7 @@ impl<B: Books> Ledger<B> {
             ("trial_balance", hash.to_string()),
             ("accounts", hash_of(&accounts_text(accounts)).to_string()),
             ("base_currency", chart.book.base_currency.to_string()),
+            ("signed_to", signed_to.to_string()),
         ];
         Ok(Draft {
             source: Source { event, payload_hash: hash, rule: String::new() },

@@ -88,6 +88,12 @@ pub struct Verification {
     pub signed_by: Vec<PublicKey>,
     /// Whether those keys were compared with keys from outside of the database.
     pub key_pinned: bool,
+    /// Entries at the end that no checkpoint stands for: those since the newest one, or more where somebody deleted it.
+    #[serde(serialize_with = "crate::books::as_text")]
+    pub unsigned_entries: u64,
+    /// The first of them.
+    #[serde(serialize_with = "crate::books::as_maybe_text")]
+    pub unsigned_from: Option<u64>,
     /// Whether balances were compared: not when a run began after the first entry, nor when posting never paused.
     pub balances_compared: bool,
     /// The seal that tells of the accounts that had entries by then; absent where none does, or where they were not compared.
@@ -184,7 +190,9 @@ async fn in_turn<B: Books>(
     if let Some(stored) = books.bounds(tenant).await? {
         bounds::check(&stored, &mut total.problems);
     }
-    let anchors = anchors::check(books, tenant, scope, &head, &mut total.problems).await?;
+    let anchors =
+        anchors::check(books, tenant, scope, (&head, total.seals.signed()), &mut total.problems).await?;
+    let unsigned_entries = (head.number + 1).saturating_sub(anchors.unsigned_from);
     total.problems.sort_by_key(|problem| problem.entry.unwrap_or(u64::MAX));
     Ok(Some(Verification {
         tenant: tenant.clone(),
@@ -193,6 +201,8 @@ async fn in_turn<B: Books>(
         checkpoints: anchors.checked,
         signed_by: anchors.signed_by.into_iter().collect(),
         key_pinned: !scope.keys.is_empty(),
+        unsigned_entries,
+        unsigned_from: (unsigned_entries > 0).then_some(anchors.unsigned_from),
         balances_compared,
         accounts_sealed_by,
         not_covered: NOT_COVERED,

@@ -29,6 +29,8 @@ pub(super) struct Seals {
     accounts: Option<(u64, String)>,
     /// The newest one that names the base currency, and which.
     base: Option<(u64, String)>,
+    /// Up to which entry there were checkpoints when the newest one was made.
+    signed: u64,
     /// The newest entry of each day.
     of_day: HashMap<i32, u64>,
 }
@@ -50,6 +52,7 @@ struct Says {
     state: Option<String>,
     accounts: Option<String>,
     base_currency: Option<String>,
+    signed_to: Option<String>,
 }
 
 impl Seals {
@@ -62,6 +65,8 @@ impl Seals {
         if let Some(accounts) = says.accounts.take() {
             self.accounts = Some((number, accounts));
         }
+        let signed = says.signed_to.as_deref().and_then(|number| number.parse().ok());
+        self.signed = self.signed.max(signed.unwrap_or(0));
         if let Some(base) = says.base_currency.take() {
             self.base = Some((number, base));
         }
@@ -78,6 +83,11 @@ impl Seals {
         self.base.as_ref().map(|(number, base)| (*number, base.as_str()))
     }
 
+    /// Up to which entry there were checkpoints when the newest seal was made; 0 where none says so.
+    pub(super) fn signed(&self) -> u64 {
+        self.signed
+    }
+
     /// Takes in what another run saw.
     pub(super) fn add(&mut self, other: Self) {
         for (period, seal) in other.newest {
@@ -91,6 +101,7 @@ impl Seals {
         }
         self.accounts = self.accounts.take().max(other.accounts);
         self.base = self.base.take().max(other.base);
+        self.signed = self.signed.max(other.signed);
         for (day, number) in other.of_day {
             let newest = self.of_day.entry(day).or_default();
             *newest = number.max(*newest);

@@ -72,6 +72,14 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
                 keys.join(" and ")
             ));
         }
+        if let Some(from) =
+            verification.unsigned_from.filter(|_| verification.checkpoints > 0 || verification.key_pinned)
+        {
+            desk.context.output.note(&format!(
+                "{}: {} entries, from {from} on, are not signed yet: no checkpoint stands for them",
+                verification.tenant, verification.unsigned_entries
+            ));
+        }
         for problem in &verification.problems {
             // What was found is data, also where messages are left out. In JSON it is in the document.
             let text = format!("{}: {}: {}", verification.tenant, problem.code, problem.text);

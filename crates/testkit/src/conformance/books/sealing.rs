@@ -1,6 +1,7 @@
 //! What the seals of periods tell of, changed behind the ledger's back and by people who may.
 
 use postrider_ledger::account::AccountType;
+use postrider_ledger::checkpoint::Key;
 use postrider_ledger::period::{Period, PeriodState};
 use postrider_ledger::verify::Scope;
 
@@ -108,6 +109,24 @@ pub async fn the_base_currency_is_not_changed_in_silence<F: BooksFixture>(fixtur
     desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
     assert_eq!(found("GBP").await, [("base_currency_changed", Some(3))], "the seal names it");
     desk.holds().await;
+}
+
+/// A seal remembers up to where checkpoints were: the newest one cannot be deleted in silence any more.
+pub async fn a_seal_remembers_the_checkpoints<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let key = Key::from_seed([7; 32]);
+    for n in 1..=2 {
+        desk.posted(order(&format!("o-{n}"), "10.00", "EUR")).await;
+        desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().unwrap();
+    }
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    let found = desk.verified().await;
+    assert_eq!((found.holds(), found.unsigned_entries, found.unsigned_from), (true, 1, Some(3)), "{found:?}");
+    fixture.tamper("DELETE FROM {}ledger_checkpoint WHERE last_number = 2").await;
+    let found = desk.verified().await;
+    let codes: Vec<_> = found.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
+    assert_eq!(codes, [("checkpoint_gap", Some(2))]);
+    assert_eq!((found.unsigned_entries, found.unsigned_from), (2, Some(2)));
 }
 
 /// What people may change raises no alarm: names, whether an account takes entries, new accounts, a period that is opened again.

@@ -274,7 +274,11 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
         let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
         assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
     }
+    let found = desk.verified().await;
+    assert_eq!((found.unsigned_entries, found.unsigned_from), (0, None));
     desk.posted(order("o-9", "10.00", "EUR")).await;
+    let found = desk.verified().await;
+    assert_eq!((found.unsigned_entries, found.unsigned_from), (1, Some(9)));
     assert!(desk.ledger.prove(&desk.tenant, 9).await.unwrap().is_none());
     desk.holds().await;
     let pinned = async |key: &Key| {
