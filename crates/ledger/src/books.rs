@@ -104,6 +104,10 @@ pub trait Books: Outbox {
     /// Who keeps books here.
     fn tenants(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;
 
+    /// Who keeps books here, and who has something left of them: for who verifies them all. On PostgreSQL a role that row-level security
+    /// holds back sees no more than [`Books::tenants`].
+    fn traces(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;
+
     /// Where a tenant's chain stands.
     fn head(&self, tenant: &TenantId) -> impl Future<Output = Result<Option<Head>, StoreError>> + Send;
 

@@ -15,7 +15,7 @@ use crate::checkpoint::PublicKey;
 use crate::journal_event;
 use crate::pipeline::{self, Answer, Arrival, Outcome, Prepared, Standing};
 use crate::refusal::Refusal;
-use crate::verify::{Scope, Verification, verify, verify_all};
+use crate::verify::{Scope, Verification, verify, verify_all, verify_everybody};
 
 /// A ledger on a database. Cheap to clone.
 pub struct Ledger<B> {
@@ -81,6 +81,12 @@ impl<B: Books> Ledger<B> {
     ) -> Result<Vec<Option<Verification>>, StoreError> {
         scope.keys.extend(self.trusted.iter());
         verify_all(&self.books, tenants, &scope).await
+    }
+
+    /// The same of everybody who keeps books here, or has something left of them.
+    pub async fn verify_everybody(&self, mut scope: Scope) -> Result<Vec<Verification>, StoreError> {
+        scope.keys.extend(self.trusted.iter());
+        verify_everybody(&self.books, &scope).await
     }
 
     /// Posts a tenant's batch, and says of each arrival what became of it, in their order.

@@ -111,6 +111,10 @@ impl Books for Postgres {
         reading::tenants(self).await
     }
 
+    async fn traces(&self) -> Result<Vec<TenantId>, StoreError> {
+        reading::traces(self).await
+    }
+
     async fn head(&self, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
         let mut tx = reading(self, tenant).await?;
         reading::head(self, tx.connection(), tenant).await

@@ -90,6 +90,10 @@ impl Books for Sqlite {
         reading::tenants(self).await
     }
 
+    async fn traces(&self) -> Result<Vec<TenantId>, StoreError> {
+        reading::traces(self).await
+    }
+
     async fn head(&self, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
         reading::head(self, &mut *reader(self).await?, tenant).await
     }

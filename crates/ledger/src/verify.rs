@@ -124,6 +124,25 @@ impl Problem {
 }
 
 impl Verification {
+    /// Of somebody who has something left of books, and not the row that all else hangs on.
+    fn without_books(tenant: TenantId, scope: &Scope) -> Self {
+        let text = format!("{tenant} has accounts, or is listed as who keeps books, and has none");
+        Self {
+            tenant,
+            entries: 0,
+            head: Hash::ZERO,
+            checkpoints: 0,
+            signed_by: Vec::new(),
+            key_pinned: !scope.keys.is_empty(),
+            unsigned_entries: 0,
+            unsigned_from: None,
+            balances_compared: false,
+            accounts_sealed_by: None,
+            not_covered: NOT_COVERED,
+            problems: vec![Problem::new("book_missing", None, text)],
+        }
+    }
+
     /// Whether nothing is wrong.
     pub fn holds(&self) -> bool {
         self.problems.is_empty()
@@ -150,6 +169,24 @@ pub async fn verify_all<B: Books>(
     // A list of futures, because a stream would have to hold for any lifetime of what they borrow.
     let all: Vec<_> = tenants.iter().map(|tenant| in_turn(books, tenant, scope, &turns)).collect();
     futures_util::stream::iter(all).buffered(scope.side_by_side.max(1)).try_collect().await
+}
+
+/// Verifies the books of everybody who keeps some here, or has something left of them: who is not listed any more is named.
+pub async fn verify_everybody<B: Books>(books: &B, scope: &Scope) -> Result<Vec<Verification>, StoreError> {
+    let traces = books.traces().await?;
+    let listed = books.tenants().await?;
+    let mut found = Vec::with_capacity(traces.len());
+    for (verified, tenant) in verify_all(books, &traces, scope).await?.into_iter().zip(traces) {
+        let is_listed = listed.contains(&tenant);
+        let mut verified = verified.unwrap_or_else(|| Verification::without_books(tenant, scope));
+        // Books that were opened since the list was read are on the next one.
+        if !is_listed && verified.holds() && !books.tenants().await?.contains(&verified.tenant) {
+            let text = format!("{} keeps books and is not among those who do", verified.tenant);
+            verified.problems.push(Problem::new("tenant_missing", None, text));
+        }
+        found.push(verified);
+    }
+    Ok(found)
 }
 
 async fn in_turn<B: Books>(

@@ -22,7 +22,17 @@ const ENTRY: &str = "number, kind, effective_on - date '1970-01-01', posted_at, 
 const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source, line";
 
 pub(super) async fn tenants(store: &Postgres) -> Result<Vec<TenantId>, StoreError> {
-    let all = sqlx::query_scalar::<_, String>("SELECT tenant FROM postrider.ledger_tenant ORDER BY tenant");
+    listed(store, "SELECT tenant FROM postrider.ledger_tenant ORDER BY tenant").await
+}
+
+/// Row-level security shows no books to who names no tenant, unless the role may bypass it.
+pub(super) async fn traces(store: &Postgres) -> Result<Vec<TenantId>, StoreError> {
+    let select = "SELECT tenant FROM postrider.ledger_tenant UNION SELECT tenant FROM postrider.ledger_book ORDER BY tenant";
+    listed(store, select).await
+}
+
+async fn listed(store: &Postgres, select: &'static str) -> Result<Vec<TenantId>, StoreError> {
+    let all = sqlx::query_scalar::<_, String>(select);
     let all = all.fetch_all(store.pool()).await.map_err(|cause| store.error("listing tenants", cause))?;
     Ok(all.iter().filter_map(|tenant| TenantId::new(tenant).ok()).collect())
 }

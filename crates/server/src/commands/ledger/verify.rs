@@ -32,17 +32,15 @@ pub(crate) struct VerifyArgs {
 }
 
 pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let tenants = match &desk.tenant {
-        Some(tenant) => vec![tenant.clone()],
-        None => desk.ledger.books().tenants().await?,
-    };
     let (after, side_by_side, keys) = (args.after, args.jobs, args.keys.clone());
     let scope = Scope { after, side_by_side, keys, ..Scope::default() };
-    let verified = desk.ledger.verify_all(&tenants, scope).await?.into_iter().zip(&tenants);
-    let kept = |(found, tenant): (Option<Verification>, _)| {
-        found.ok_or_else(|| usage(format!("{tenant} keeps no books here")))
+    let found = match &desk.tenant {
+        None => desk.ledger.verify_everybody(scope).await?,
+        Some(tenant) => {
+            let found = desk.ledger.verify(tenant, scope).await?;
+            vec![found.ok_or_else(|| usage(format!("{tenant} keeps no books here")))?]
+        }
     };
-    let found = verified.map(kept).collect::<anyhow::Result<Vec<Verification>>>()?;
     desk.context.output.rows(
         &["TENANT", "ENTRIES", "CHECKPOINTS", "KEY", "HEAD", "BOOKS"],
         &found,

@@ -3,7 +3,7 @@
 use postrider_ledger::account::AccountType;
 use postrider_ledger::checkpoint::Key;
 use postrider_ledger::period::{Period, PeriodState};
-use postrider_ledger::verify::Scope;
+use postrider_ledger::verify::{Scope, Verification};
 
 use super::{BooksFixture, Desk, PENDING, chart, code, event, order, rate};
 
@@ -127,6 +127,39 @@ pub async fn a_seal_remembers_the_checkpoints<F: BooksFixture>(fixture: &F) {
     let codes: Vec<_> = found.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
     assert_eq!(codes, [("checkpoint_gap", Some(2))]);
     assert_eq!((found.unsigned_entries, found.unsigned_from), (2, Some(2)));
+}
+
+/// Nobody is passed over because the row that all else hangs on is gone.
+pub async fn books_that_are_gone_are_named<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    Desk::open_for(fixture, "globex").await;
+    let found = async || {
+        let all = desk.ledger.verify_everybody(Scope::default()).await.unwrap();
+        let codes = |one: &Verification| one.problems.iter().map(|problem| problem.code).collect::<Vec<_>>();
+        all.iter().map(|one| (one.tenant.to_string(), codes(one))).collect::<Vec<_>>()
+    };
+    let none = Vec::<&str>::new();
+    let (acme, globex) = (("acme".to_owned(), none.clone()), ("globex".to_owned(), none));
+    assert_eq!(found().await, [acme.clone(), globex]);
+    fixture.tamper("DELETE FROM {}ledger_book WHERE tenant = 'globex'").await;
+    assert_eq!(found().await, [acme, ("globex".to_owned(), vec!["book_missing"])]);
+}
+
+/// A period that is not open and has no seal was not made so by the ledger.
+pub async fn a_period_without_a_seal_is_named<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    for state in ["closing", "closed", "locked"] {
+        let insert = format!(
+            "INSERT INTO {{}}ledger_period SELECT tenant, '2026-04', ends_on + 1, ends_on + 30, '{state}' FROM {{}}ledger_period"
+        );
+        fixture.tamper(&insert).await;
+        let found = desk.verified().await.problems;
+        let found: Vec<_> = found.iter().map(|problem| (problem.code, problem.entry)).collect();
+        assert_eq!(found, [("period_changed", None)], "{state}");
+        fixture.tamper("DELETE FROM {}ledger_period WHERE name = '2026-04'").await;
+    }
+    desk.holds().await;
 }
 
 /// What people may change raises no alarm: names, whether an account takes entries, new accounts, a period that is opened again.
