@@ -17,7 +17,7 @@ use crate::correcting::{hash_of, receipt};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
-use crate::money::{Amount, Currency, MAX_AMOUNT};
+use crate::money::{Amount, Currency};
 use crate::period::{Period, PeriodState};
 use crate::pipeline::{Answer, Arrival};
 use crate::refusal::Refusal;
@@ -206,10 +206,9 @@ fn put(
     let mut push = |net: i128, base_net: i128| {
         let side = if net + base_net > 0 { Side::Debit } else { Side::Credit };
         let fits = |amount: i128| {
-            let amount = i64::try_from(amount.abs()).ok().filter(|amount| *amount <= MAX_AMOUNT);
-            amount.ok_or_else(|| Refusal::AmountTooLarge { amount: currency.show(net) })
+            i64::try_from(amount.abs()).map_err(|_| Refusal::AmountTooLarge { amount: currency.show(net) })
         };
-        let amount = Amount::new(fits(net)?).unwrap_or(Amount::NONE);
+        let amount = Amount::held(fits(net)?).unwrap_or(Amount::NONE);
         let base = Some((fits(base_net)?, None));
         lines.push(DraftLine { account: account.clone(), side, amount, currency, base });
         Ok(())

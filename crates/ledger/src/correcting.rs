@@ -140,7 +140,7 @@ fn repeated(line: &Line) -> DraftLine {
     DraftLine {
         account: line.account.clone(),
         side: line.side,
-        amount: Amount::new(line.amount).unwrap_or(Amount::NONE),
+        amount: Amount::held(line.amount).unwrap_or(Amount::NONE),
         currency: line.currency,
         base: Some((line.base_amount, line.rate.clone())),
     }

@@ -153,7 +153,7 @@ async fn opening<B: Books>(args: &ImportArgs, on: Date, desk: &Desk<'_, B>) -> a
         lines.push(DraftLine {
             account: AccountCode::new(account).map_err(|error| bad(&error.to_string()))?,
             side,
-            amount: currency.minor(amount).map_err(|refusal| bad(&refusal.to_string()))?,
+            amount: currency.minor_held(amount).map_err(|refusal| bad(&refusal.to_string()))?,
             currency,
             base: None,
         });

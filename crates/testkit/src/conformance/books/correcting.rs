@@ -102,6 +102,22 @@ pub async fn promises_are_settled_or_voided_once<F: BooksFixture>(fixture: &F) {
     desk.holds().await;
 }
 
+/// A year may earn more than one event may bring, and its closing can be undone.
+pub async fn a_year_of_more_than_an_event_brings_is_closed<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    for id in ["o-1", "o-2"] {
+        desk.posted(order(id, "9000000000000.00", "EUR")).await;
+    }
+    let earned = 1_799_999_999_999_800;
+    assert_eq!(desk.held("sales", "EUR").await, -earned);
+    assert_eq!(desk.ledger.close_year(&desk.tenant, date(2026, 12, 31)).await.unwrap().len(), 1);
+    assert_eq!((desk.held("sales", "EUR").await, desk.held("retained-earnings", "EUR").await), (0, -earned));
+    desk.holds().await;
+    desk.ledger.reverse(&desk.tenant, 3, &Remark::default()).await.unwrap();
+    assert_eq!((desk.held("sales", "EUR").await, desk.held("retained-earnings", "EUR").await), (-earned, 0));
+    desk.holds().await;
+}
+
 /// At the end of a year the result goes to retained earnings, and a second time nothing is left to go.
 pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
