@@ -16,6 +16,7 @@ use crate::chart::Chart;
 use crate::correcting::{hash_of, receipt};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
 use crate::error::LedgerError;
+use crate::keeping::takes_results;
 use crate::ledger::Ledger;
 use crate::money::{Amount, Currency};
 use crate::period::{Period, PeriodState};
@@ -138,6 +139,7 @@ impl<B: Books> Ledger<B> {
         let (mut tx, head, chart) = self.locked(tenant).await?;
         let none = || LedgerError::Invalid("the books name no account for retained earnings".to_owned());
         let retained = chart.book.retained_account.clone().ok_or_else(none)?;
+        takes_results(&chart, &retained)?;
         let is_result = |account: &AccountCode| {
             let kind = chart.accounts.get(account).map(|account| account.kind);
             matches!(kind, Some(AccountType::Income | AccountType::Expense))

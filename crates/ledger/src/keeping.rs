@@ -4,7 +4,7 @@
 
 use postrider::envelope::TenantId;
 
-use crate::account::Account;
+use crate::account::{Account, AccountCode, AccountType};
 use crate::books::{Books, Change, Head};
 use crate::chart::{Book, Chart, DayRate};
 use crate::error::LedgerError;
@@ -22,6 +22,10 @@ impl<B: Books> Ledger<B> {
     ) -> Result<bool, LedgerError> {
         Rules::parse(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let (now, tenant) = (self.clock.now(), &book.tenant);
+        let retained = accounts.iter().find(|account| Some(&account.code) == book.retained_account.as_ref());
+        if let Some(retained) = retained {
+            is_equity(retained)?;
+        }
         let mut tx = self.books.begin().await?;
         if !self.books.open(&mut tx, book, now).await? {
             return Ok(false);
@@ -55,6 +59,12 @@ impl<B: Books> Ledger<B> {
         }
         for account in [&book.rounding_account, &book.retained_account].into_iter().flatten() {
             chart.account(account)?;
+        }
+        // Books that have another one from before can still change all else.
+        if let Some(retained) = &book.retained_account
+            && chart.book.retained_account.as_ref() != Some(retained)
+        {
+            takes_results(&chart, retained)?;
         }
         self.books.change(&mut tx, tenant, &Change::Settings(book.clone())).await?;
         self.books.commit(tx).await?;
@@ -115,4 +125,19 @@ impl<B: Books> Ledger<B> {
         let chart = self.books.chart(&mut tx, tenant).await?;
         Ok((tx, head, chart))
     }
+}
+
+/// Refuses an account for retained earnings that cannot be it.
+pub(crate) fn takes_results(chart: &Chart, retained: &AccountCode) -> Result<(), LedgerError> {
+    is_equity(&chart.account(retained)?.account(retained))
+}
+
+/// The result of a year is the owners': on an account of another type it would be a result again, or something that is owed or had.
+fn is_equity(retained: &Account) -> Result<(), LedgerError> {
+    if retained.kind == AccountType::Equity {
+        return Ok(());
+    }
+    let (code, kind) = (&retained.code, retained.kind.as_str());
+    let text = format!("retained earnings are kept on an equity account, and {code} is of the type {kind}");
+    Err(LedgerError::Invalid(text))
 }

@@ -243,7 +243,7 @@ macro_rules! books_conformance {
             // correcting
             a_reversal_undoes_an_entry_once, a_key_makes_a_reversal_once, a_correction_is_both_or_neither,
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings,
-            a_year_of_more_than_an_event_brings_is_closed,
+            a_year_of_more_than_an_event_brings_is_closed, retained_earnings_are_equity,
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,
             the_base_currency_is_not_changed_in_silence, a_seal_remembers_the_checkpoints,
