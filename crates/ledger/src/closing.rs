@@ -93,7 +93,7 @@ impl<B: Books> Ledger<B> {
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let sealed = receipt(answers.pop())?;
         self.books.change(&mut tx, tenant, &Change::Period(period.clone())).await?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(Some(sealed))
     }
 
@@ -174,7 +174,7 @@ impl<B: Books> Ledger<B> {
         let receipts =
             answers.into_iter().map(|answer: Answer| receipt(Some(answer))).collect::<Result<_, _>>()?;
         if !arrivals.is_empty() {
-            self.books.commit(tx).await?;
+            self.end(tx).await?;
         }
         Ok(receipts)
     }

@@ -84,7 +84,7 @@ impl<B: Books> Ledger<B> {
         let arrivals = [Arrival::Draft(Box::new(reversal)), Arrival::Draft(Box::new(right))];
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let (posted, reversed) = (receipt(answers.pop())?, receipt(answers.pop())?);
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok((reversed, posted))
     }
 
@@ -102,7 +102,7 @@ impl<B: Books> Ledger<B> {
         let draft = self.about(&there, kind, remark, lines(&there.lines));
         let outcome = self.post_locked(&mut tx, tenant, head, &[Arrival::Draft(Box::new(draft))]).await?;
         let posted = receipt(outcome.answers.into_iter().next())?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(posted)
     }
 

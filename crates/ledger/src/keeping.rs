@@ -35,7 +35,7 @@ impl<B: Books> Ledger<B> {
             let change = Change::Rules { version: 1, document: rules.to_owned(), at: now };
             self.books.change(&mut tx, tenant, &change).await?;
         }
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(true)
     }
 
@@ -67,7 +67,7 @@ impl<B: Books> Ledger<B> {
             takes_results(&chart, retained)?;
         }
         self.books.change(&mut tx, tenant, &Change::Settings(book.clone())).await?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(book)
     }
 
@@ -87,7 +87,7 @@ impl<B: Books> Ledger<B> {
             }
         }
         self.books.change(&mut tx, tenant, &Change::Accounts(accounts.to_vec())).await?;
-        Ok(self.books.commit(tx).await?)
+        Ok(self.end(tx).await?)
     }
 
     /// Makes these the rules from now on, and returns their version. The same document again is the same version.
@@ -97,7 +97,7 @@ impl<B: Books> Ledger<B> {
         Rules::parse(version, document).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let change = Change::Rules { version, document: document.to_owned(), at: self.clock.now() };
         self.books.change(&mut tx, tenant, &change).await?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(version)
     }
 
@@ -114,7 +114,7 @@ impl<B: Books> Ledger<B> {
             return Err(LedgerError::Invalid(text));
         }
         self.books.change(&mut tx, tenant, &Change::Rates(rates.to_vec())).await?;
-        Ok(self.books.commit(tx).await?)
+        Ok(self.end(tx).await?)
     }
 
     /// A transaction that has the books locked, and what entries are made by.

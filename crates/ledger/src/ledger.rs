@@ -26,6 +26,8 @@ pub struct Ledger<B> {
     /// Whose checkpoints count; anybody's when empty.
     trusted: Arc<[PublicKey]>,
     charts: Arc<Mutex<HashMap<TenantId, Cached>>>,
+    /// Everything is done, and nothing is kept of it.
+    rehearsing: bool,
 }
 
 /// A chart as of a version of the books. Good as long as the locked books have the same version.
@@ -40,7 +42,14 @@ struct Cached {
 impl<B: Books> Ledger<B> {
     /// A ledger that tells nobody of its entries.
     pub fn new(books: B, clock: Clock) -> Self {
-        Self { books, clock, announce: None, trusted: Arc::default(), charts: Arc::default() }
+        Self {
+            books,
+            clock,
+            announce: None,
+            trusted: Arc::default(),
+            charts: Arc::default(),
+            rehearsing: false,
+        }
     }
 
     /// Takes checkpoints for good that are signed with one of these keys, and no others.
@@ -56,6 +65,19 @@ impl<B: Books> Ledger<B> {
     pub fn announcing(mut self, exchange: ExchangeName) -> Self {
         self.announce = Some(exchange);
         self
+    }
+
+    /// The same ledger, which does everything and then takes it back: whatever would be refused is refused, with the same words, and what
+    /// would be written is told. Checkpoints alone are made for good.
+    #[must_use]
+    pub fn rehearsing(&self) -> Self {
+        // Charts of its own, because accounts that it opens are none.
+        Self { charts: Arc::default(), rehearsing: true, ..self.clone() }
+    }
+
+    /// Commits a transaction, unless all is a rehearsal.
+    pub(crate) async fn end(&self, tx: B::Tx) -> Result<(), StoreError> {
+        if self.rehearsing { self.books.rollback(tx).await } else { self.books.commit(tx).await }
     }
 
     /// The books.
@@ -152,7 +174,7 @@ impl<B: Books> Ledger<B> {
         if outcome.page.entries.is_empty() {
             self.books.rollback(tx).await?;
         } else {
-            self.books.commit(tx).await?;
+            self.end(tx).await?;
         }
         self.remember(tenant, head.version, opened);
         Ok(outcome.answers)
@@ -256,6 +278,7 @@ impl<B: Clone> Clone for Ledger<B> {
             announce: self.announce.clone(),
             trusted: self.trusted.clone(),
             charts: self.charts.clone(),
+            rehearsing: self.rehearsing,
         }
     }
 }
