@@ -88,6 +88,14 @@ impl<B: Books> Ledger<B> {
         Ok((reversed, posted))
     }
 
+    /// By which entry an entry was reversed, settled or voided; nothing where it stands.
+    pub async fn ended_by(&self, tenant: &TenantId, entry: u64) -> Result<Option<u64>, LedgerError> {
+        let (mut tx, ..) = self.locked(tenant).await?;
+        let there = self.books.referred(&mut tx, tenant, &[entry]).await?.pop();
+        self.books.rollback(tx).await?;
+        Ok(there.and_then(|there| there.by))
+    }
+
     async fn post_about(
         &self,
         tenant: &TenantId,
