@@ -12,6 +12,9 @@ use crate::ledger::Ledger;
 use crate::refusal::Refusal;
 use crate::rules::Rules;
 
+/// The most digits of a rate after the point: more than anybody publishes, and few enough for any amount to be multiplied with exactly.
+const RATE_DIGITS: u32 = 18;
+
 impl<B: Books> Ledger<B> {
     /// Opens the books of a tenant with these accounts and rules. False if it has some already; they are left as they are.
     pub async fn open_books(
@@ -105,6 +108,15 @@ impl<B: Books> Ledger<B> {
     pub async fn set_rates(&self, tenant: &TenantId, rates: &[DayRate]) -> Result<(), LedgerError> {
         if let Some(bad) = rates.iter().find(|rate| rate.rate.is_zero() || rate.rate.is_negative()) {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
+            return Err(LedgerError::Invalid(text));
+        }
+        if let Some(odd) = rates.iter().find(|rate| rate.rate.scale() > RATE_DIGITS) {
+            let text = format!(
+                "the rate of {} on {} has {} digits after the point, and may have {RATE_DIGITS}",
+                odd.quote,
+                odd.day,
+                odd.rate.scale()
+            );
             return Err(LedgerError::Invalid(text));
         }
         let (mut tx, _, chart) = self.locked(tenant).await?;

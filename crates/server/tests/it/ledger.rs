@@ -103,6 +103,10 @@ fn rules_are_checked_and_tried_before_they_count() {
     let tried = ledger(&folder, &["rules", "check", "rules.toml", "--events", "events.jsonl", "--json"]);
     let tried = tried.assert(3, "1 of 4 events would be posted; nothing was").json();
     assert_eq!((&tried[0]["refused"], &tried[3]["lines"][1]["account"]), (&"no_rule".into(), &"bank".into()));
+    folder.write("stray.toml", &rules.replace("'bank'", "'till'"));
+    ledger(&folder, &["rules", "check", "stray.toml"]).assert(0, "there is no account till");
+    ledger(&folder, &["rates", "add", "USD", "1e-30", "--on", "2026-03-01"])
+        .assert(2, "digits after the point");
     folder.write("broken.toml", &rules.replace("'rest'", "'payload.map(x, x)'"));
     ledger(&folder, &["rules", "check", "broken.toml"]).assert(2, "no loops");
     ledger(&folder, &["rules", "set", "rules.toml"]).assert(0, "version 2");
