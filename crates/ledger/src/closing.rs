@@ -68,6 +68,9 @@ impl<B: Books> Ledger<B> {
         tenant: &TenantId,
         period: &Period,
     ) -> Result<Option<Receipt>, LedgerError> {
+        // The chain remembers that there were checkpoints: whoever deletes the newest one cannot take this back. Read before the lock, so that
+        // nobody waits for a second connection with the books in hand; one that is signed meanwhile is for the next seal.
+        let signed_to = self.books.checkpoints(tenant).await?.last().map_or(0, |newest| newest.last);
         let (mut tx, head, chart) = self.locked(tenant).await?;
         let there = chart.periods.iter().find(|there| there.name == period.name);
         // Its days are those that it was made with.
@@ -88,7 +91,7 @@ impl<B: Books> Ledger<B> {
             return Err(LedgerError::Invalid(text));
         }
         // The seal first: it is posted by the chart of before, which the version still names.
-        let seal = self.seal(&mut tx, tenant, period, (head.number + 1, &chart)).await?;
+        let seal = self.seal(&mut tx, tenant, period, (head.number + 1, signed_to, &chart)).await?;
         let arrivals = [Arrival::Draft(Box::new(seal))];
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let sealed = receipt(answers.pop())?;
@@ -102,15 +105,13 @@ impl<B: Books> Ledger<B> {
         tx: &mut B::Tx,
         tenant: &TenantId,
         period: &Period,
-        (number, chart): (u64, &Chart),
+        (number, signed_to, chart): (u64, u64, &Chart),
     ) -> Result<Draft, LedgerError> {
         let balances = self.books.movements_in(tx, tenant, None, Some(period.ends_on)).await?;
         let hash = hash_of(&trial_balance_text(&balances));
         let posted = self.books.movements_in(tx, tenant, None, None).await?;
         let accounts: BTreeSet<&AccountCode> = posted.iter().map(|balance| &balance.account).collect();
         let accounts = accounts.into_iter().filter_map(|code| chart.accounts.get(code));
-        // The chain remembers that there were checkpoints: whoever deletes the newest one cannot take this back.
-        let signed_to = self.books.checkpoints(tenant).await?.last().map_or(0, |newest| newest.last);
         let id = format!("seal:{}:{number}", period.name);
         let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let metadata = [

@@ -1,11 +1,13 @@
 //! Verification: whether the books are what the ledger wrote.
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
-//! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
-//! entry, and nothing is stored beyond it; lines are numbered from 1 on; every period is what its newest seal says, and no entry lies
-//! behind the seal of a closed one; the base currency is the one by which entries were made; the accounts that had entries by the newest seal are of the types, sides and currencies they had
-//! then; every checkpoint is signed, by one of the keys that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several, because each needs of the
-//! ones before only the stored hash. What is wrong is named. What the chain does not vouch for ([`NOT_COVERED`]) is said, too.
+//! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the
+//! last entry, and nothing is stored beyond it; lines are numbered from 1 on; every period is what its newest seal says, and no
+//! entry lies behind the seal of a closed one; the base currency is the one by which entries were made; the accounts that had
+//! entries by the newest seal are of the types, sides and currencies they had then; every checkpoint is signed, by one of the keys
+//! that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several,
+//! because each needs of the ones before only the stored hash. What is wrong is named. What the chain does not vouch for
+//! ([`NOT_COVERED`]) is said, too.
 
 mod anchors;
 mod base;

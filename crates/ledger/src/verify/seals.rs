@@ -65,7 +65,7 @@ impl Seals {
         if let Some(accounts) = says.accounts.take() {
             self.accounts = Some((number, accounts));
         }
-        let signed = says.signed_to.as_deref().and_then(|number| number.parse().ok());
+        let signed = says.signed_to.as_deref().and_then(|number| number.parse::<u64>().ok());
         self.signed = self.signed.max(signed.unwrap_or(0));
         if let Some(base) = says.base_currency.take() {
             self.base = Some((number, base));
