@@ -23,14 +23,11 @@ use crate::chain::Hash;
 use crate::chart::{Book, Chart, DayRate};
 use crate::checkpoint::Checkpoint;
 use crate::dated::Span;
-use crate::entry::{Line, Sealed};
+use crate::entry::Sealed;
 use crate::money::Currency;
 use crate::period::Period;
 use crate::statement::Place;
 use crate::stored::{EntryRow, LineRow};
-
-/// Entries read at a time where they are scanned.
-const SCANNED: usize = 2_000;
 
 /// The books of all tenants in one database.
 pub trait Books: Outbox {
@@ -107,6 +104,10 @@ pub trait Books: Outbox {
     /// Who keeps books here.
     fn tenants(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;
 
+    /// Who keeps books here, and who has something left of them: for who verifies them all. On PostgreSQL a role that row-level security
+    /// holds back sees no more than [`Books::tenants`].
+    fn traces(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;
+
     /// Where a tenant's chain stands.
     fn head(&self, tenant: &TenantId) -> impl Future<Output = Result<Option<Head>, StoreError>> + Send;
 
@@ -129,22 +130,11 @@ pub trait Books: Outbox {
         tenant: &TenantId,
         after: u64,
         last: u64,
-        mut show: impl FnMut(&EntryRow<'_>, &[LineRow<'_>]) + Send,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        async move {
-            let mut at = after;
-            while at < last {
-                let entries = self.entries(tenant, at, SCANNED).await?;
-                let Some(newest) = entries.last() else { break };
-                at = newest.number;
-                for entry in entries.iter().take_while(|entry| entry.number <= last) {
-                    let lines: Vec<LineRow<'_>> = entry.lines.iter().map(Line::row).collect();
-                    show(&entry.row(), &lines);
-                }
-            }
-            Ok(())
-        }
-    }
+        show: impl FnMut(&EntryRow<'_>, &[LineRow<'_>]) + Send,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Where a tenant's chain ends, and the numbers that entries and lines are stored under, all in the same moment.
+    fn bounds(&self, tenant: &TenantId) -> impl Future<Output = Result<Option<Bounds>, StoreError>> + Send;
 
     /// The stored hashes of a run of entries, in order.
     fn hashes(
@@ -278,6 +268,17 @@ pub struct Head {
     pub hash: Hash,
     /// The version of what entries are made by.
     pub version: u64,
+}
+
+/// The numbers that entries and lines are stored under, whatever the chain says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The newest entry by the head of the chain.
+    pub head: i64,
+    /// The lowest and the highest number of an entry; nothing where there is none.
+    pub entries: Option<(i64, i64)>,
+    /// The same of the entries that lines name.
+    pub lines: Option<(i64, i64)>,
 }
 
 /// An event that is in the books.

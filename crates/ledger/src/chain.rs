@@ -35,7 +35,7 @@ use std::fmt;
 use jiff::civil::{Date, date};
 use sha2::{Digest as _, Sha256};
 
-use crate::entry::{Line, Sealed};
+use crate::entry::Sealed;
 use crate::stored::{EntryRow, LineRow};
 
 /// The layout above.
@@ -87,7 +87,7 @@ impl serde::Serialize for Hash {
 
 /// The hash of an entry that follows `before`. The entry's own `hash` is not read.
 pub fn hash(before: &Hash, entry: &Sealed) -> Hash {
-    let lines: Vec<LineRow<'_>> = entry.lines.iter().map(Line::row).collect();
+    let lines: Vec<LineRow<'_>> = (1..).zip(&entry.lines).map(|(place, line)| line.row(place)).collect();
     let mut bytes = Vec::with_capacity(256 + 96 * lines.len());
     hash_columns(&mut bytes, before, entry.tenant.as_str(), &entry.row(), &lines)
 }

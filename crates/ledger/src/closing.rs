@@ -16,8 +16,9 @@ use crate::chart::Chart;
 use crate::correcting::{hash_of, receipt};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
 use crate::error::LedgerError;
+use crate::keeping::takes_results;
 use crate::ledger::Ledger;
-use crate::money::{Amount, Currency, MAX_AMOUNT};
+use crate::money::{Amount, Currency};
 use crate::period::{Period, PeriodState};
 use crate::pipeline::{Answer, Arrival};
 use crate::refusal::Refusal;
@@ -67,6 +68,9 @@ impl<B: Books> Ledger<B> {
         tenant: &TenantId,
         period: &Period,
     ) -> Result<Option<Receipt>, LedgerError> {
+        // The chain remembers that there were checkpoints: whoever deletes the newest one cannot take this back. Read before the lock, so that
+        // nobody waits for a second connection with the books in hand; one that is signed meanwhile is for the next seal.
+        let signed_to = self.books.checkpoints(tenant).await?.last().map_or(0, |newest| newest.last);
         let (mut tx, head, chart) = self.locked(tenant).await?;
         let there = chart.periods.iter().find(|there| there.name == period.name);
         // Its days are those that it was made with.
@@ -87,12 +91,12 @@ impl<B: Books> Ledger<B> {
             return Err(LedgerError::Invalid(text));
         }
         // The seal first: it is posted by the chart of before, which the version still names.
-        let seal = self.seal(&mut tx, tenant, period, (head.number + 1, &chart)).await?;
+        let seal = self.seal(&mut tx, tenant, period, (head.number + 1, signed_to, &chart)).await?;
         let arrivals = [Arrival::Draft(Box::new(seal))];
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let sealed = receipt(answers.pop())?;
         self.books.change(&mut tx, tenant, &Change::Period(period.clone())).await?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(Some(sealed))
     }
 
@@ -101,7 +105,7 @@ impl<B: Books> Ledger<B> {
         tx: &mut B::Tx,
         tenant: &TenantId,
         period: &Period,
-        (number, chart): (u64, &Chart),
+        (number, signed_to, chart): (u64, u64, &Chart),
     ) -> Result<Draft, LedgerError> {
         let balances = self.books.movements_in(tx, tenant, None, Some(period.ends_on)).await?;
         let hash = hash_of(&trial_balance_text(&balances));
@@ -117,6 +121,8 @@ impl<B: Books> Ledger<B> {
             ("state", period.state.as_str().to_owned()),
             ("trial_balance", hash.to_string()),
             ("accounts", hash_of(&accounts_text(accounts)).to_string()),
+            ("base_currency", chart.book.base_currency.to_string()),
+            ("signed_to", signed_to.to_string()),
         ];
         Ok(Draft {
             source: Source { event, payload_hash: hash, rule: String::new() },
@@ -134,6 +140,7 @@ impl<B: Books> Ledger<B> {
         let (mut tx, head, chart) = self.locked(tenant).await?;
         let none = || LedgerError::Invalid("the books name no account for retained earnings".to_owned());
         let retained = chart.book.retained_account.clone().ok_or_else(none)?;
+        takes_results(&chart, &retained)?;
         let is_result = |account: &AccountCode| {
             let kind = chart.accounts.get(account).map(|account| account.kind);
             matches!(kind, Some(AccountType::Income | AccountType::Expense))
@@ -168,7 +175,7 @@ impl<B: Books> Ledger<B> {
         let receipts =
             answers.into_iter().map(|answer: Answer| receipt(Some(answer))).collect::<Result<_, _>>()?;
         if !arrivals.is_empty() {
-            self.books.commit(tx).await?;
+            self.end(tx).await?;
         }
         Ok(receipts)
     }
@@ -202,10 +209,9 @@ fn put(
     let mut push = |net: i128, base_net: i128| {
         let side = if net + base_net > 0 { Side::Debit } else { Side::Credit };
         let fits = |amount: i128| {
-            let amount = i64::try_from(amount.abs()).ok().filter(|amount| *amount <= MAX_AMOUNT);
-            amount.ok_or_else(|| Refusal::AmountTooLarge { amount: currency.show(net) })
+            i64::try_from(amount.abs()).map_err(|_| Refusal::AmountTooLarge { amount: currency.show(net) })
         };
-        let amount = Amount::new(fits(net)?).unwrap_or(Amount::NONE);
+        let amount = Amount::held(fits(net)?).unwrap_or(Amount::NONE);
         let base = Some((fits(base_net)?, None));
         lines.push(DraftLine { account: account.clone(), side, amount, currency, base });
         Ok(())

@@ -84,8 +84,16 @@ impl<B: Books> Ledger<B> {
         let arrivals = [Arrival::Draft(Box::new(reversal)), Arrival::Draft(Box::new(right))];
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let (posted, reversed) = (receipt(answers.pop())?, receipt(answers.pop())?);
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok((reversed, posted))
+    }
+
+    /// By which entry an entry was reversed, settled or voided; nothing where it stands.
+    pub async fn ended_by(&self, tenant: &TenantId, entry: u64) -> Result<Option<u64>, LedgerError> {
+        let (mut tx, ..) = self.locked(tenant).await?;
+        let there = self.books.referred(&mut tx, tenant, &[entry]).await?.pop();
+        self.books.rollback(tx).await?;
+        Ok(there.and_then(|there| there.by))
     }
 
     async fn post_about(
@@ -102,7 +110,7 @@ impl<B: Books> Ledger<B> {
         let draft = self.about(&there, kind, remark, lines(&there.lines));
         let outcome = self.post_locked(&mut tx, tenant, head, &[Arrival::Draft(Box::new(draft))]).await?;
         let posted = receipt(outcome.answers.into_iter().next())?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(posted)
     }
 
@@ -140,7 +148,7 @@ fn repeated(line: &Line) -> DraftLine {
     DraftLine {
         account: line.account.clone(),
         side: line.side,
-        amount: Amount::new(line.amount).unwrap_or(Amount::NONE),
+        amount: Amount::held(line.amount).unwrap_or(Amount::NONE),
         currency: line.currency,
         base: Some((line.base_amount, line.rate.clone())),
     }

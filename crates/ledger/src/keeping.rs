@@ -4,13 +4,16 @@
 
 use postrider::envelope::TenantId;
 
-use crate::account::Account;
+use crate::account::{Account, AccountCode, AccountType};
 use crate::books::{Books, Change, Head};
 use crate::chart::{Book, Chart, DayRate};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::refusal::Refusal;
 use crate::rules::Rules;
+
+/// The most digits of a rate after the point: more than anybody publishes, and few enough for any amount to be multiplied with exactly.
+const RATE_DIGITS: u32 = 18;
 
 impl<B: Books> Ledger<B> {
     /// Opens the books of a tenant with these accounts and rules. False if it has some already; they are left as they are.
@@ -22,6 +25,10 @@ impl<B: Books> Ledger<B> {
     ) -> Result<bool, LedgerError> {
         Rules::parse(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let (now, tenant) = (self.clock.now(), &book.tenant);
+        let retained = accounts.iter().find(|account| Some(&account.code) == book.retained_account.as_ref());
+        if let Some(retained) = retained {
+            is_equity(retained)?;
+        }
         let mut tx = self.books.begin().await?;
         if !self.books.open(&mut tx, book, now).await? {
             return Ok(false);
@@ -31,7 +38,7 @@ impl<B: Books> Ledger<B> {
             let change = Change::Rules { version: 1, document: rules.to_owned(), at: now };
             self.books.change(&mut tx, tenant, &change).await?;
         }
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(true)
     }
 
@@ -56,8 +63,14 @@ impl<B: Books> Ledger<B> {
         for account in [&book.rounding_account, &book.retained_account].into_iter().flatten() {
             chart.account(account)?;
         }
+        // Books that have another one from before can still change all else.
+        if let Some(retained) = &book.retained_account
+            && chart.book.retained_account.as_ref() != Some(retained)
+        {
+            takes_results(&chart, retained)?;
+        }
         self.books.change(&mut tx, tenant, &Change::Settings(book.clone())).await?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(book)
     }
 
@@ -77,7 +90,7 @@ impl<B: Books> Ledger<B> {
             }
         }
         self.books.change(&mut tx, tenant, &Change::Accounts(accounts.to_vec())).await?;
-        Ok(self.books.commit(tx).await?)
+        Ok(self.end(tx).await?)
     }
 
     /// Makes these the rules from now on, and returns their version. The same document again is the same version.
@@ -87,7 +100,7 @@ impl<B: Books> Ledger<B> {
         Rules::parse(version, document).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let change = Change::Rules { version, document: document.to_owned(), at: self.clock.now() };
         self.books.change(&mut tx, tenant, &change).await?;
-        self.books.commit(tx).await?;
+        self.end(tx).await?;
         Ok(version)
     }
 
@@ -97,6 +110,15 @@ impl<B: Books> Ledger<B> {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
             return Err(LedgerError::Invalid(text));
         }
+        if let Some(odd) = rates.iter().find(|rate| rate.rate.scale() > RATE_DIGITS) {
+            let text = format!(
+                "the rate of {} on {} has {} digits after the point, and may have {RATE_DIGITS}",
+                odd.quote,
+                odd.day,
+                odd.rate.scale()
+            );
+            return Err(LedgerError::Invalid(text));
+        }
         let (mut tx, _, chart) = self.locked(tenant).await?;
         let base = chart.book.base_currency;
         if rates.iter().any(|rate| rate.quote == base) {
@@ -104,7 +126,7 @@ impl<B: Books> Ledger<B> {
             return Err(LedgerError::Invalid(text));
         }
         self.books.change(&mut tx, tenant, &Change::Rates(rates.to_vec())).await?;
-        Ok(self.books.commit(tx).await?)
+        Ok(self.end(tx).await?)
     }
 
     /// A transaction that has the books locked, and what entries are made by.
@@ -115,4 +137,19 @@ impl<B: Books> Ledger<B> {
         let chart = self.books.chart(&mut tx, tenant).await?;
         Ok((tx, head, chart))
     }
+}
+
+/// Refuses an account for retained earnings that cannot be it.
+pub(crate) fn takes_results(chart: &Chart, retained: &AccountCode) -> Result<(), LedgerError> {
+    is_equity(&chart.account(retained)?.account(retained))
+}
+
+/// The result of a year is the owners': on an account of another type it would be a result again, or something that is owed or had.
+fn is_equity(retained: &Account) -> Result<(), LedgerError> {
+    if retained.kind == AccountType::Equity {
+        return Ok(());
+    }
+    let (code, kind) = (&retained.code, retained.kind.as_str());
+    let text = format!("retained earnings are kept on an equity account, and {code} is of the type {kind}");
+    Err(LedgerError::Invalid(text))
 }

@@ -15,7 +15,7 @@ use crate::checkpoint::PublicKey;
 use crate::journal_event;
 use crate::pipeline::{self, Answer, Arrival, Outcome, Prepared, Standing};
 use crate::refusal::Refusal;
-use crate::verify::{Scope, Verification, verify, verify_all};
+use crate::verify::{Scope, Verification, verify, verify_all, verify_everybody};
 
 /// A ledger on a database. Cheap to clone.
 pub struct Ledger<B> {
@@ -26,6 +26,8 @@ pub struct Ledger<B> {
     /// Whose checkpoints count; anybody's when empty.
     trusted: Arc<[PublicKey]>,
     charts: Arc<Mutex<HashMap<TenantId, Cached>>>,
+    /// Everything is done, and nothing is kept of it.
+    rehearsing: bool,
 }
 
 /// A chart as of a version of the books. Good as long as the locked books have the same version.
@@ -40,7 +42,14 @@ struct Cached {
 impl<B: Books> Ledger<B> {
     /// A ledger that tells nobody of its entries.
     pub fn new(books: B, clock: Clock) -> Self {
-        Self { books, clock, announce: None, trusted: Arc::default(), charts: Arc::default() }
+        Self {
+            books,
+            clock,
+            announce: None,
+            trusted: Arc::default(),
+            charts: Arc::default(),
+            rehearsing: false,
+        }
     }
 
     /// Takes checkpoints for good that are signed with one of these keys, and no others.
@@ -56,6 +65,19 @@ impl<B: Books> Ledger<B> {
     pub fn announcing(mut self, exchange: ExchangeName) -> Self {
         self.announce = Some(exchange);
         self
+    }
+
+    /// The same ledger, which does everything and then takes it back: whatever would be refused is refused, with the same words, and what
+    /// would be written is told. Checkpoints alone are made for good.
+    #[must_use]
+    pub fn rehearsing(&self) -> Self {
+        // Charts of its own, because accounts that it opens are none.
+        Self { charts: Arc::default(), rehearsing: true, ..self.clone() }
+    }
+
+    /// Commits a transaction, unless all is a rehearsal.
+    pub(crate) async fn end(&self, tx: B::Tx) -> Result<(), StoreError> {
+        if self.rehearsing { self.books.rollback(tx).await } else { self.books.commit(tx).await }
     }
 
     /// The books.
@@ -83,6 +105,12 @@ impl<B: Books> Ledger<B> {
         verify_all(&self.books, tenants, &scope).await
     }
 
+    /// The same of everybody who keeps books here, or has something left of them.
+    pub async fn verify_everybody(&self, mut scope: Scope) -> Result<Vec<Verification>, StoreError> {
+        scope.keys.extend(self.trusted.iter());
+        verify_everybody(&self.books, &scope).await
+    }
+
     /// Posts a tenant's batch, and says of each arrival what became of it, in their order.
     ///
     /// All of it is one transaction: after an error nothing was posted, or everything was and the answers were lost; posting
@@ -106,7 +134,7 @@ impl<B: Books> Ledger<B> {
         prepared: &mut [Option<Prepared>],
     ) -> Result<Vec<Answer>, StoreError> {
         match self.post_together(tenant, arrivals, prepared).await {
-            Err(error) if error.kind == StoreErrorKind::Invalid && arrivals.len() > 1 => {
+            Err(error) if error.kind == StoreErrorKind::OutOfRange && arrivals.len() > 1 => {
                 tracing::warn!(%tenant, %error, "a batch was refused by the database; posting its events one by one");
                 let mut answers = Vec::with_capacity(arrivals.len());
                 for arrival in arrivals {
@@ -114,18 +142,14 @@ impl<B: Books> Ledger<B> {
                 }
                 Ok(answers)
             }
-            Err(error) if error.kind == StoreErrorKind::Invalid => {
-                Ok(vec![Answer::Refused(refused_by_store(&error))])
-            }
+            Err(error) if error.kind == StoreErrorKind::OutOfRange => Ok(vec![overflowed(&error)]),
             answers => answers,
         }
     }
 
     async fn post_alone(&self, tenant: &TenantId, arrival: &Arrival) -> Result<Vec<Answer>, StoreError> {
         match self.post_together(tenant, std::slice::from_ref(arrival), &mut []).await {
-            Err(error) if error.kind == StoreErrorKind::Invalid => {
-                Ok(vec![Answer::Refused(refused_by_store(&error))])
-            }
+            Err(error) if error.kind == StoreErrorKind::OutOfRange => Ok(vec![overflowed(&error)]),
             answers => answers,
         }
     }
@@ -150,7 +174,7 @@ impl<B: Books> Ledger<B> {
         if outcome.page.entries.is_empty() {
             self.books.rollback(tx).await?;
         } else {
-            self.books.commit(tx).await?;
+            self.end(tx).await?;
         }
         self.remember(tenant, head.version, opened);
         Ok(outcome.answers)
@@ -206,7 +230,10 @@ impl<B: Books> Ledger<B> {
                 // Elsewhere, because meanwhile the database has the entries to write.
                 tokio::spawn(async move { journal_event::of_page(&page, base, &exchange) })
             });
-            self.books.write(tx, tenant, &outcome.page).await?;
+            self.books
+                .write(tx, tenant, &outcome.page)
+                .await
+                .map_err(|error| not_the_input(tenant, error))?;
             if let Some(events) = events {
                 let events = events.await.map_err(|error| {
                     StoreError::new(StoreErrorKind::Other, format!("the entries cannot be told of: {error}"))
@@ -251,6 +278,7 @@ impl<B: Clone> Clone for Ledger<B> {
             announce: self.announce.clone(),
             trusted: self.trusted.clone(),
             charts: self.charts.clone(),
+            rehearsing: self.rehearsing,
         }
     }
 }
@@ -268,8 +296,21 @@ fn references(arrivals: &[Arrival]) -> Vec<u64> {
     numbers
 }
 
-/// All else was checked before: what the database still refuses is a sum that leaves its range.
-fn refused_by_store(error: &StoreError) -> Refusal {
+/// An entry with which a sum would leave its range: the one thing that only the database can tell.
+fn overflowed(error: &StoreError) -> Answer {
     tracing::warn!(%error, "the database refused an entry");
-    Refusal::BalanceOverflow
+    Answer::Refused(Refusal::BalanceOverflow)
+}
+
+/// Entries were checked before they are written: a rule that they break is broken by what somebody else wrote, such as an entry beyond the
+/// head of the chain. No event is to blame, so none is refused for it.
+fn not_the_input(tenant: &TenantId, error: StoreError) -> StoreError {
+    if error.kind != StoreErrorKind::Invalid {
+        return error;
+    }
+    let text = format!(
+        "the tables of {tenant}'s books refuse an entry that is right ({error}): something else than the ledger wrote to them. Nothing \
+         was posted; see `postrider ledger verify`"
+    );
+    StoreError { kind: StoreErrorKind::Other, message: text, source: error.source }
 }

@@ -8,7 +8,8 @@ use std::str::FromStr;
 use crate::decimal::{Decimal, DecimalError};
 use crate::refusal::Refusal;
 
-/// The largest amount of one line, in minor units: ten million million where there are two digits.
+/// The largest amount that an event may bring in one line, in minor units: ten million million where there are two digits. What books
+/// carry on, closings and opening balances, may be as much as they hold.
 pub const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 /// Codes of ISO 4217 whose minor unit is not a hundredth. Every other code has two digits.
@@ -66,13 +67,22 @@ impl Currency {
 
     /// An exact decimal as minor units. Never rounds: a digit too many is refused.
     pub fn minor(&self, amount: Decimal) -> Result<Amount, Refusal> {
+        self.minor_up_to(amount, MAX_AMOUNT)
+    }
+
+    /// The same of what was added up elsewhere, such as an opening balance: as much as books hold.
+    pub fn minor_held(&self, amount: Decimal) -> Result<Amount, Refusal> {
+        self.minor_up_to(amount, i64::MAX)
+    }
+
+    fn minor_up_to(self, amount: Decimal, most: i64) -> Result<Amount, Refusal> {
         if amount.is_zero() || amount.is_negative() {
             return Err(Refusal::AmountNotPositive { amount: amount.to_string() });
         }
         if amount.scale() > self.digits() {
-            return Err(Refusal::TooManyDigits { amount: amount.to_string(), currency: *self });
+            return Err(Refusal::TooManyDigits { amount: amount.to_string(), currency: self });
         }
-        let units = amount.units(self.digits()).filter(|units| *units <= i128::from(MAX_AMOUNT));
+        let units = amount.units(self.digits()).filter(|units| *units <= i128::from(most));
         let units = units.and_then(|units| i64::try_from(units).ok());
         units.map(Amount).ok_or_else(|| Refusal::AmountTooLarge { amount: amount.to_string() })
     }
@@ -115,7 +125,7 @@ impl<'de> serde::Deserialize<'de> for Currency {
     }
 }
 
-/// Minor units, more than none and at most [`MAX_AMOUNT`], wherever it comes from.
+/// Minor units, more than none. At most [`MAX_AMOUNT`] of an event or of what people write; more where books carry on what they hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Amount(i64);
 
@@ -126,6 +136,11 @@ impl Amount {
     /// So many minor units.
     pub fn new(minor: i64) -> Option<Self> {
         (1..=MAX_AMOUNT).contains(&minor).then_some(Self(minor))
+    }
+
+    /// So many minor units of what books hold: the sum of a year, an opening balance, what undoes one of them.
+    pub(crate) fn held(minor: i64) -> Option<Self> {
+        (minor > 0).then_some(Self(minor))
     }
 
     /// The minor units.
@@ -140,7 +155,8 @@ impl Amount {
             .and_then(|amount| amount.mul(rate))
             .map_err(too_large)?;
         let rounded = exact.round(to.digits()).map_err(too_large)?;
-        let units = rounded.units(to.digits()).filter(|units| *units <= i128::from(MAX_AMOUNT));
+        let most = if self.0 > MAX_AMOUNT { i64::MAX } else { MAX_AMOUNT };
+        let units = rounded.units(to.digits()).filter(|units| *units <= i128::from(most));
         units.and_then(|units| i64::try_from(units).ok()).ok_or_else(|| too_large(DecimalError::TooLarge))
     }
 }
@@ -173,6 +189,17 @@ mod tests {
         assert_eq!(minor("EUR", "0"), Err("amount_not_positive"));
         assert_eq!(minor("EUR", "-1"), Err("amount_not_positive"));
         assert_eq!(minor("EUR", "1e30"), Err("amount_too_large"));
+    }
+
+    #[test]
+    fn what_books_hold_may_be_more_than_an_event_brings() {
+        let held = |amount: &str| currency("EUR").minor_held(amount.parse().unwrap()).map(Amount::minor);
+        assert_eq!(minor("EUR", "10000000000000.01"), Err("amount_too_large"));
+        assert_eq!(held("10000000000000.01"), Ok(MAX_AMOUNT + 1));
+        assert_eq!(held("92233720368547758.07"), Ok(i64::MAX));
+        assert_eq!(held("92233720368547758.08").unwrap_err().code(), "amount_too_large");
+        let much = Amount::held(2 * MAX_AMOUNT).unwrap();
+        assert_eq!(much.converted(currency("USD"), currency("EUR"), Decimal::ONE), Ok(2 * MAX_AMOUNT));
     }
 
     #[test]

@@ -20,7 +20,8 @@ use postrider::store::StoreError;
 
 use crate::account::AccountCode;
 use crate::books::{
-    AccountLine, AccountLines, Balance, Books, Change, Days, Head, Known, Page, Referred, RulesVersion,
+    AccountLine, AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred,
+    RulesVersion,
 };
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
@@ -110,6 +111,10 @@ impl Books for Postgres {
         reading::tenants(self).await
     }
 
+    async fn traces(&self) -> Result<Vec<TenantId>, StoreError> {
+        reading::traces(self).await
+    }
+
     async fn head(&self, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
         let mut tx = reading(self, tenant).await?;
         reading::head(self, tx.connection(), tenant).await
@@ -137,6 +142,11 @@ impl Books for Postgres {
     ) -> Result<(), StoreError> {
         let mut tx = reading(self, tenant).await?;
         scanning::scan(self, tx.connection(), tenant, after, last, show).await
+    }
+
+    async fn bounds(&self, tenant: &TenantId) -> Result<Option<Bounds>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        scanning::bounds(self, tx.connection(), tenant).await
     }
 
     async fn hashes(&self, tenant: &TenantId, first: u64, last: u64) -> Result<Vec<Hash>, StoreError> {

@@ -149,6 +149,12 @@ impl Rules {
         self.all.iter().map(|rule| rule.name.clone()).collect()
     }
 
+    /// The accounts that rules name as they are, without looking at an event, each with the rule that does.
+    pub fn fixed_accounts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let lines = self.all.iter().flat_map(|rule| rule.lines.iter().map(move |line| (rule, line)));
+        lines.filter_map(|(rule, line)| Some((rule.name.as_str(), line.account.fixed()?)))
+    }
+
     /// How many rules there are.
     pub fn len(&self) -> usize {
         self.all.len()

@@ -4,6 +4,7 @@ mod account_lines;
 mod changing;
 mod posting;
 mod reading;
+mod scanning;
 mod totals;
 
 use jiff::Timestamp;
@@ -15,7 +16,8 @@ use postrider::store::StoreError;
 
 use crate::account::AccountCode;
 use crate::books::{
-    AccountLine, AccountLines, Balance, Books, Change, Days, Head, Known, Page, Referred, RulesVersion,
+    AccountLine, AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred,
+    RulesVersion,
 };
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
@@ -23,6 +25,7 @@ use crate::checkpoint::Checkpoint;
 use crate::dated::Span;
 use crate::entry::Sealed;
 use crate::statement::Place;
+use crate::stored::{EntryRow, LineRow};
 
 /// A connection that only reads.
 type Reader = sqlx::pool::PoolConnection<sqlx::Sqlite>;
@@ -87,6 +90,10 @@ impl Books for Sqlite {
         reading::tenants(self).await
     }
 
+    async fn traces(&self) -> Result<Vec<TenantId>, StoreError> {
+        reading::traces(self).await
+    }
+
     async fn head(&self, tenant: &TenantId) -> Result<Option<Head>, StoreError> {
         reading::head(self, &mut *reader(self).await?, tenant).await
     }
@@ -101,6 +108,20 @@ impl Books for Sqlite {
 
     async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {
         reading::entries(self, &mut *reader(self).await?, tenant, after, limit).await
+    }
+
+    async fn scan(
+        &self,
+        tenant: &TenantId,
+        after: u64,
+        last: u64,
+        show: impl FnMut(&EntryRow<'_>, &[LineRow<'_>]) + Send,
+    ) -> Result<(), StoreError> {
+        scanning::scan(self, &mut *reader(self).await?, tenant, after, last, show).await
+    }
+
+    async fn bounds(&self, tenant: &TenantId) -> Result<Option<Bounds>, StoreError> {
+        scanning::bounds(self, &mut *reader(self).await?, tenant).await
     }
 
     async fn hashes(&self, tenant: &TenantId, first: u64, last: u64) -> Result<Vec<Hash>, StoreError> {

@@ -45,6 +45,8 @@ pub struct EntryRow<'a> {
 /// The columns of a line, borrowed. Nothing about them is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct LineRow<'a> {
+    /// Its place in the entry, from 1.
+    pub line: i64,
     /// Which account.
     pub account: &'a str,
     /// The number of its side.
@@ -81,9 +83,10 @@ impl Sealed {
 }
 
 impl Line {
-    /// Its columns.
-    pub(crate) fn row(&self) -> LineRow<'_> {
+    /// Its columns, in this place of its entry.
+    pub(crate) fn row(&self, line: i64) -> LineRow<'_> {
         LineRow {
+            line,
             account: self.account.as_str(),
             side: self.side.number().into(),
             amount: self.amount,

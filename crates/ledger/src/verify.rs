@@ -1,13 +1,17 @@
 //! Verification: whether the books are what the ledger wrote.
 //!
 //! Every entry is hashed again and compared with what is stored and with the one before it; numbers have no gap; every entry
-//! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the last
-//! entry; every period is what its newest seal says, and no entry lies behind the seal of a closed one; the accounts that had entries by
-//! the newest seal are of the types, sides and currencies they had then; every checkpoint is signed, by one of the keys that were named,
-//! and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several, because each needs of the
-//! ones before only the stored hash. What is wrong is named. What the chain does not vouch for ([`NOT_COVERED`]) is said, too.
+//! balances in each currency and in base; every balance and the total of every day are what the lines add up to; the head is the
+//! last entry, and nothing is stored beyond it; lines are numbered from 1 on; every period is what its newest seal says, and no
+//! entry lies behind the seal of a closed one; the base currency is the one by which entries were made; the accounts that had
+//! entries by the newest seal are of the types, sides and currencies they had then; every checkpoint is signed, by one of the keys
+//! that were named, and stands for the entries it names. Runs of entries are checked side by side, of one tenant and of several,
+//! because each needs of the ones before only the stored hash. What is wrong is named. What the chain does not vouch for
+//! ([`NOT_COVERED`]) is said, too.
 
 mod anchors;
+mod base;
+mod bounds;
 mod run;
 mod seals;
 mod sums;
@@ -86,6 +90,12 @@ pub struct Verification {
     pub signed_by: Vec<PublicKey>,
     /// Whether those keys were compared with keys from outside of the database.
     pub key_pinned: bool,
+    /// Entries at the end that no checkpoint stands for: those since the newest one, or more where somebody deleted it.
+    #[serde(serialize_with = "crate::books::as_text")]
+    pub unsigned_entries: u64,
+    /// The first of them.
+    #[serde(serialize_with = "crate::books::as_maybe_text")]
+    pub unsigned_from: Option<u64>,
     /// Whether balances were compared: not when a run began after the first entry, nor when posting never paused.
     pub balances_compared: bool,
     /// The seal that tells of the accounts that had entries by then; absent where none does, or where they were not compared.
@@ -116,6 +126,25 @@ impl Problem {
 }
 
 impl Verification {
+    /// Of somebody who has something left of books, and not the row that all else hangs on.
+    fn without_books(tenant: TenantId, scope: &Scope) -> Self {
+        let text = format!("{tenant} has accounts, or is listed as who keeps books, and has none");
+        Self {
+            tenant,
+            entries: 0,
+            head: Hash::ZERO,
+            checkpoints: 0,
+            signed_by: Vec::new(),
+            key_pinned: !scope.keys.is_empty(),
+            unsigned_entries: 0,
+            unsigned_from: None,
+            balances_compared: false,
+            accounts_sealed_by: None,
+            not_covered: NOT_COVERED,
+            problems: vec![Problem::new("book_missing", None, text)],
+        }
+    }
+
     /// Whether nothing is wrong.
     pub fn holds(&self) -> bool {
         self.problems.is_empty()
@@ -142,6 +171,24 @@ pub async fn verify_all<B: Books>(
     // A list of futures, because a stream would have to hold for any lifetime of what they borrow.
     let all: Vec<_> = tenants.iter().map(|tenant| in_turn(books, tenant, scope, &turns)).collect();
     futures_util::stream::iter(all).buffered(scope.side_by_side.max(1)).try_collect().await
+}
+
+/// Verifies the books of everybody who keeps some here, or has something left of them: who is not listed any more is named.
+pub async fn verify_everybody<B: Books>(books: &B, scope: &Scope) -> Result<Vec<Verification>, StoreError> {
+    let traces = books.traces().await?;
+    let listed = books.tenants().await?;
+    let mut found = Vec::with_capacity(traces.len());
+    for (verified, tenant) in verify_all(books, &traces, scope).await?.into_iter().zip(traces) {
+        let is_listed = listed.contains(&tenant);
+        let mut verified = verified.unwrap_or_else(|| Verification::without_books(tenant, scope));
+        // Books that were opened since the list was read are on the next one.
+        if !is_listed && verified.holds() && !books.tenants().await?.contains(&verified.tenant) {
+            let text = format!("{} keeps books and is not among those who do", verified.tenant);
+            verified.problems.push(Problem::new("tenant_missing", None, text));
+        }
+        found.push(verified);
+    }
+    Ok(found)
 }
 
 async fn in_turn<B: Books>(
@@ -175,10 +222,16 @@ async fn in_turn<B: Books>(
         let differing = sums::compare(&total.tally, &balances, &days);
         total.problems.extend(differing);
         total.seals.check(&chart.periods, &mut total.problems);
+        base::check(chart.book.base_currency.code(), total.seals.base(), &total.tally, &mut total.problems);
         accounts_sealed_by = total.seals.check_accounts(&chart.accounts, &total.tally, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);
-    let anchors = anchors::check(books, tenant, scope, &head, &mut total.problems).await?;
+    if let Some(stored) = books.bounds(tenant).await? {
+        bounds::check(&stored, &mut total.problems);
+    }
+    let anchors =
+        anchors::check(books, tenant, scope, (&head, total.seals.signed()), &mut total.problems).await?;
+    let unsigned_entries = (head.number + 1).saturating_sub(anchors.unsigned_from);
     total.problems.sort_by_key(|problem| problem.entry.unwrap_or(u64::MAX));
     Ok(Some(Verification {
         tenant: tenant.clone(),
@@ -187,6 +240,8 @@ async fn in_turn<B: Books>(
         checkpoints: anchors.checked,
         signed_by: anchors.signed_by.into_iter().collect(),
         key_pinned: !scope.keys.is_empty(),
+        unsigned_entries,
+        unsigned_from: (unsigned_entries > 0).then_some(anchors.unsigned_from),
         balances_compared,
         accounts_sealed_by,
         not_covered: NOT_COVERED,

@@ -231,7 +231,7 @@ macro_rules! books_conformance {
             an_event_becomes_a_balanced_entry, an_event_is_posted_once, another_payload_of_an_event_is_a_conflict,
             a_bad_event_leaves_its_neighbours_alone, a_refused_event_is_posted_once_the_cause_is_mended,
             ids_may_be_any_text, tenants_are_apart, processes_side_by_side_leave_no_gap,
-            a_balance_that_would_overflow_is_refused, every_entry_is_told_of_once,
+            a_balance_that_would_overflow_is_refused, a_forged_entry_refuses_no_event, every_entry_is_told_of_once,
             // changing
             new_rules_count_from_the_next_batch_on, what_was_prepared_by_old_rules_is_worked_out_again,
             accounts_are_closed_for_every_process,
@@ -243,10 +243,13 @@ macro_rules! books_conformance {
             // correcting
             a_reversal_undoes_an_entry_once, a_key_makes_a_reversal_once, a_correction_is_both_or_neither,
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings,
+            a_year_of_more_than_an_event_brings_is_closed, retained_earnings_are_equity,
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,
-            what_people_change_after_a_seal_is_no_problem,
-            entries_and_lines_are_final, whatever_is_changed_is_found_and_named, checkpoints_prove_entries,
+            the_base_currency_is_not_changed_in_silence, a_seal_remembers_the_checkpoints,
+            what_people_change_after_a_seal_is_no_problem, books_that_are_gone_are_named, a_period_without_a_seal_is_named,
+            entries_and_lines_are_final, whatever_is_changed_is_found_and_named, what_lies_beyond_the_chain_is_named,
+            checkpoints_prove_entries,
             runs_side_by_side_find_what_one_finds, many_tenants_are_verified_side_by_side, a_statement_ends_in_the_balance,
         ]);
     };

@@ -119,7 +119,7 @@ impl PastEntry {
         let keep_base = self.base_currency.is_none_or(|theirs| theirs == base);
         let mut lines = Vec::with_capacity(self.lines.len());
         for line in &self.lines {
-            lines.extend(line.draft(keep_base.then_some(base))?);
+            lines.extend(line.draft(keep_base.then_some(base), is_carried(self.kind))?);
         }
         let mut metadata: Metadata = self.metadata.unwrap_or_default();
         if let Some(number) = &self.entry {
@@ -152,15 +152,15 @@ impl PastEntry {
 
 impl PastLine {
     /// The line; nothing for a residue of rounding that has to be worked out anew, because its base amounts are not kept.
-    fn draft(&self, keep_base: Option<Currency>) -> Result<Option<DraftLine>, Refusal> {
+    fn draft(&self, keep_base: Option<Currency>, is_carried: bool) -> Result<Option<DraftLine>, Refusal> {
         let account = AccountCode::new(&self.account).map_err(|bad| Refusal::BadAccount(bad.0))?;
         let currency = Currency::new(&self.currency).map_err(|bad| Refusal::UnknownCurrency(bad.0))?;
         let base = match (keep_base, &self.base_amount) {
-            (Some(base), Some(amount)) => Some(minor(base, amount)?),
+            (Some(base), Some(amount)) => Some(minor(base, amount, is_carried)?),
             _ => None,
         };
-        let amount = minor(currency, &self.amount)?;
-        let amount = match (Amount::new(amount), base) {
+        let amount = minor(currency, &self.amount, is_carried)?;
+        let amount = match (Amount::held(amount), base) {
             (Some(amount), _) => amount,
             (None, Some(1..)) => Amount::NONE,
             (None, _) if keep_base.is_none() && self.base_amount.is_some() => return Ok(None),
@@ -178,11 +178,21 @@ impl PastLine {
     }
 }
 
+/// Whether entries of this kind carry on what books hold, or undo that, and may have more in a line than an event may bring.
+fn is_carried(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::Closing | EntryKind::Opening | EntryKind::Reversal)
+}
+
 /// Minor units, which may be none.
-fn minor(currency: Currency, amount: &str) -> Result<i64, Refusal> {
+fn minor(currency: Currency, amount: &str, is_carried: bool) -> Result<i64, Refusal> {
     let exact: Decimal =
         amount.parse().map_err(|error| Refusal::Malformed(format!("the amount {amount:?} {error}")))?;
-    if exact.is_zero() { Ok(0) } else { currency.minor(exact).map(Amount::minor) }
+    let units = match (exact.is_zero(), is_carried) {
+        (true, _) => return Ok(0),
+        (false, true) => currency.minor_held(exact),
+        (false, false) => currency.minor(exact),
+    };
+    units.map(Amount::minor)
 }
 
 /// `sha256:…`, as exports have it.
@@ -220,6 +230,17 @@ mod tests {
         assert_eq!(drafted(&dollars.replace("3.35", "3.355"), "EUR"), Err("too_many_digits"));
         assert_eq!(drafted(&dollars.replace("10.05", "-1"), "EUR"), Err("amount_not_positive"));
         assert_eq!(drafted(&dollars.replace("10.05", "ten"), "EUR"), Err("malformed"));
+    }
+
+    #[test]
+    fn what_books_carry_on_may_be_more_than_an_event_brings() {
+        let much =
+            r#"{"account": "sales", "side": "debit", "amount": "20000000000000.00", "currency": "EUR"}"#;
+        assert_eq!(drafted(much, "EUR"), Err("amount_too_large"));
+        let mut closing = past(much);
+        closing.kind = EntryKind::Closing;
+        let draft = closing.draft(Currency::new("EUR").unwrap(), |_| None).unwrap();
+        assert_eq!(draft.lines[0].amount.minor(), 2_000_000_000_000_000);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use postrider::postgres::Postgres;
 use postrider::store::StoreError;
 use sqlx::PgConnection;
 
+use crate::books::Bounds;
 use crate::stored::{EntryRow, LineRow, unreadable};
 
 /// Entries of a page: with their lines a few megabytes.
@@ -32,7 +33,7 @@ fn entries(after: u64, last: u64) -> String {
 
 fn lines(after: u64, last: u64) -> String {
     format!(
-        "COPY (SELECT entry, account, side, amount, currency, base_amount, rate, rate_source FROM postrider.ledger_line \
+        "COPY (SELECT entry, line, account, side, amount, currency, base_amount, rate, rate_source FROM postrider.ledger_line \
          WHERE tenant = (SELECT current_setting('postrider.tenant')) AND entry > {after} AND entry <= {last} \
          ORDER BY entry, line) TO STDOUT (FORMAT binary)"
     )
@@ -60,6 +61,32 @@ pub(super) async fn scan(
     }
     Ok(())
 }
+
+/// One statement, so that nobody posts between the head and the rest; each number is the end of an index.
+const BOUNDS: &str = "SELECT head_number, \
+     (SELECT number FROM postrider.ledger_entry WHERE tenant = $1 ORDER BY number LIMIT 1), \
+     (SELECT number FROM postrider.ledger_entry WHERE tenant = $1 ORDER BY number DESC LIMIT 1), \
+     (SELECT entry FROM postrider.ledger_line WHERE tenant = $1 ORDER BY entry LIMIT 1), \
+     (SELECT entry FROM postrider.ledger_line WHERE tenant = $1 ORDER BY entry DESC LIMIT 1) \
+     FROM postrider.ledger_book WHERE tenant = $1";
+
+pub(super) async fn bounds(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+) -> Result<Option<Bounds>, StoreError> {
+    let fail = |cause| store.error("reading the bounds of the books", cause);
+    sqlx::query(ALONG_THE_INDEX).execute(&mut *connection).await.map_err(fail)?;
+    let row = sqlx::query_as::<_, BoundsRow>(BOUNDS).bind(tenant.as_str());
+    let row = row.fetch_optional(connection).await.map_err(fail)?;
+    Ok(row.map(|(head, first, last, first_line, last_line)| Bounds {
+        head,
+        entries: first.zip(last),
+        lines: first_line.zip(last_line),
+    }))
+}
+
+type BoundsRow = (i64, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 
 async fn tell(
     store: &Postgres,
@@ -136,11 +163,12 @@ impl<'a> Rows<'a> {
 
     /// The next line and the number of its entry; none at the end.
     fn next_line(&mut self) -> Result<Option<(i64, LineRow<'a>)>, Broken> {
-        if !self.begin(8)? {
+        if !self.begin(9)? {
             return Ok(None);
         }
         let entry = self.long()?;
         let line = LineRow {
+            line: self.short()?.into(),
             account: self.text()?,
             side: self.short()?,
             amount: self.long()?,

@@ -32,6 +32,14 @@ impl Template {
         Ok(Self(parts))
     }
 
+    /// The text, where it is the same for every event.
+    pub fn fixed(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [Part::Text(fixed)] => Some(fixed),
+            _ => None,
+        }
+    }
+
     /// The text for an event.
     pub fn text(&self, facts: &Facts<'_>) -> Result<String, NoValue> {
         let mut text = String::new();

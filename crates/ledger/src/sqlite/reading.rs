@@ -20,10 +20,20 @@ use crate::stored::{EntryRow, LineRow, count, join, signed, unreadable};
 
 const ENTRY: &str = "number, kind, effective_on, posted_at, source_event, payload_hash, rule, description, \
      metadata, refers_to, hash";
-const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source";
+const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source, line";
 
 pub(super) async fn tenants(store: &Sqlite) -> Result<Vec<TenantId>, StoreError> {
-    let all = sqlx::query_scalar::<_, String>("SELECT tenant FROM ledger_book ORDER BY tenant");
+    listed(store, "SELECT tenant FROM ledger_book ORDER BY tenant").await
+}
+
+/// Whoever has entries has accounts, of which there are few.
+pub(super) async fn traces(store: &Sqlite) -> Result<Vec<TenantId>, StoreError> {
+    listed(store, "SELECT tenant FROM ledger_book UNION SELECT tenant FROM ledger_account ORDER BY tenant")
+        .await
+}
+
+async fn listed(store: &Sqlite, select: &'static str) -> Result<Vec<TenantId>, StoreError> {
+    let all = sqlx::query_scalar::<_, String>(select);
     let all = all.fetch_all(store.readers()).await.map_err(|cause| store.error(cause))?;
     Ok(all.iter().filter_map(|tenant| TenantId::new(tenant).ok()).collect())
 }
@@ -226,6 +236,7 @@ fn read_entry(tenant: &TenantId, row: &SqliteRow) -> Result<Sealed, StoreError> 
 fn read_line(tenant: &TenantId, row: &SqliteRow) -> Result<(i64, Line), StoreError> {
     let entry: i64 = row.get(0);
     let line = LineRow {
+        line: row.get(8),
         account: row.get(1),
         side: row.get(2),
         amount: row.get(3),

@@ -14,14 +14,17 @@ use crate::checkpoint::{PublicKey, root};
 pub(super) struct Anchors {
     pub(super) checked: usize,
     pub(super) signed_by: BTreeSet<PublicKey>,
+    /// The first entry that no checkpoint stands for; the one after the head where all are signed.
+    pub(super) unsigned_from: u64,
 }
 
-/// Checks every checkpoint of the entries in scope.
+/// Checks every checkpoint of the entries in scope. `signed` is the entry up to which there were checkpoints when a seal was made: nothing
+/// else in the chain tells that the newest one is gone.
 pub(super) async fn check<B: Books>(
     books: &B,
     tenant: &TenantId,
     scope: &Scope,
-    head: &Head,
+    (head, signed): (&Head, u64),
     problems: &mut Vec<Problem>,
 ) -> Result<Anchors, StoreError> {
     let mut anchors = Anchors::default();
@@ -63,6 +66,12 @@ pub(super) async fn check<B: Books>(
             let text = format!("{name} stands for other entries than these");
             problems.push(Problem::new("checkpoint_differs", Some(checkpoint.last), text));
         }
+    }
+    anchors.unsigned_from = next;
+    if next <= signed {
+        let text =
+            format!("a seal says that entries up to {signed} were signed; the checkpoint of {next} is gone");
+        problems.push(Problem::new("checkpoint_gap", Some(next), text));
     }
     // Whoever names a key wants entries that it vouches for: with the checkpoints gone, nothing would be compared with it.
     if !scope.keys.is_empty() && next == 1 && head.number > 0 {

@@ -114,8 +114,17 @@ impl Run<'_> {
         (self.at, self.before) = (number, stored);
         self.result.entries += 1;
         self.result.last = stored.map(|hash| (number, hash)).or(self.result.last);
+        self.check_places(number, lines);
         self.balance(number, entry, lines);
         self.add_up(number, entry, lines);
+    }
+
+    /// The hash tells the order of the lines, but not the numbers that they have in it.
+    fn check_places(&mut self, number: u64, lines: &[LineRow<'_>]) {
+        if let Some((place, line)) = (1..).zip(lines).find(|(place, line)| line.line != *place) {
+            let text = format!("line {place} of entry {number} has the number {}", line.line);
+            self.result.problems.push(Problem::new("lines_renumbered", Some(number), text));
+        }
     }
 
     /// Whether debits equal credits, in every currency and in base.
@@ -149,6 +158,16 @@ impl Run<'_> {
         };
         for line in lines {
             let held = self.result.tally.of(line.account, line.currency);
+            // What the pipeline converts. Closings, openings and reversals bring base amounts of their own.
+            if matches!(kind, EntryKind::Posted | EntryKind::Pending | EntryKind::Settlement)
+                && line.amount > 0
+            {
+                match line.rate {
+                    None if line.amount == line.base_amount => held.plain += 1,
+                    Some(_) if line.amount != line.base_amount => held.converted += 1,
+                    _ => {}
+                }
+            }
             match (kind.effect(), sums(line, kind.effect())) {
                 (Effect::Post, Some(sums)) => {
                     held.first.get_or_insert(number);

@@ -27,6 +27,10 @@ pub(super) struct Held {
     days: BTreeMap<i32, Sums>,
     /// The first entry that posted something.
     pub(super) first: Option<u64>,
+    /// Lines that were taken for base amounts as they are, without a rate.
+    pub(super) plain: u64,
+    /// Lines that a rate made another amount of.
+    pub(super) converted: u64,
     /// Whether a sum left its range.
     pub(super) overflowed: bool,
 }
@@ -60,6 +64,8 @@ impl Held {
         }
         self.promise(&other.pending);
         self.first = self.first.into_iter().chain(other.first).min();
+        self.plain += other.plain;
+        self.converted += other.converted;
         self.overflowed |= other.overflowed;
     }
 

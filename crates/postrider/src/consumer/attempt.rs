@@ -227,7 +227,7 @@ fn answer_repeats(events: &[Incoming], outcomes: &[Outcome], fresh: &[Incoming])
 
 /// Whether a refused commit is the fault of what was written, as a constraint that is checked at the end.
 fn is_ours(error: &StoreError) -> bool {
-    matches!(error.kind, StoreErrorKind::Invalid | StoreErrorKind::Duplicate)
+    matches!(error.kind, StoreErrorKind::Invalid | StoreErrorKind::OutOfRange | StoreErrorKind::Duplicate)
 }
 
 pub(super) fn too_slow(limit: Duration) -> Failure {

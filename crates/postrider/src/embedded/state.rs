@@ -205,6 +205,7 @@ pub(super) fn from_store(error: StoreError) -> BrokerError {
         StoreErrorKind::Schema
         | StoreErrorKind::Duplicate
         | StoreErrorKind::Invalid
+        | StoreErrorKind::OutOfRange
         | StoreErrorKind::Other => BrokerErrorKind::Protocol,
     };
     BrokerError::new(kind, error.message.clone()).because(error)

@@ -20,7 +20,7 @@ text_newtype!(
 );
 text_newtype!(
     /// What happened: `ecommerce.order.completed`. The last word is the action, the rest names the aggregate.
-    EventType, "an event type", 3..=255, rule two_words
+    EventType, "an event type", 1..=255, rule two_words
 );
 
 impl EventId {
@@ -75,6 +75,16 @@ fn two_words(what: &'static str, text: &str) -> Result<(), InvalidText> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_of_one_word_is_told_what_it_lacks() {
+        for short in ["a", "ab", "a.", "order"] {
+            let told = EventType::new(short).unwrap_err().to_string();
+            assert!(told.contains("needs two words or more"), "{short}: {told}");
+        }
+        assert!(EventType::new("").unwrap_err().to_string().contains("is empty"));
+        assert!(EventType::new("a.b").is_ok());
+    }
 
     #[test]
     fn the_last_word_is_the_action() {

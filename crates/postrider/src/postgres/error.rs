@@ -149,7 +149,7 @@ fn of_answer(doing: &str, place: &str, answer: &dyn DatabaseError) -> StoreError
         StoreErrorKind::Schema => {
             format!("the schema of PostgreSQL at {place} does not fit ({said}); run `postrider db migrate`")
         }
-        StoreErrorKind::Invalid => match answer.constraint() {
+        StoreErrorKind::Invalid | StoreErrorKind::OutOfRange => match answer.constraint() {
             Some(rule) => format!("{doing} breaks the rule {rule}; nothing was changed. Correct the input"),
             None => format!("{doing} was refused: {said}; nothing was changed. Correct the input"),
         },
@@ -167,6 +167,7 @@ pub(super) fn kind_of(code: &str) -> StoreErrorKind {
         "40001" | "40P01" | "55P03" => StoreErrorKind::Contended,
         "42501" => StoreErrorKind::Denied,
         "3F000" | "42P01" | "42703" | "42883" | "3D000" => StoreErrorKind::Schema,
+        "22003" => StoreErrorKind::OutOfRange,
         _ if code.starts_with("08") => StoreErrorKind::Unavailable,
         _ if code.starts_with("28") => StoreErrorKind::Denied,
         _ if code.starts_with("22") || code.starts_with("23") => StoreErrorKind::Invalid,
@@ -182,7 +183,7 @@ trait Keeping {
 impl Keeping for StoreError {
     fn keeping(self, cause: sqlx::Error) -> Self {
         match self.kind {
-            StoreErrorKind::Invalid | StoreErrorKind::Duplicate => self,
+            StoreErrorKind::Invalid | StoreErrorKind::OutOfRange | StoreErrorKind::Duplicate => self,
             _ => self.because(cause),
         }
     }
@@ -202,6 +203,7 @@ mod tests {
             ("42P01", StoreErrorKind::Schema),
             ("23514", StoreErrorKind::Invalid),
             ("22021", StoreErrorKind::Invalid),
+            ("22003", StoreErrorKind::OutOfRange),
             ("XX000", StoreErrorKind::Other),
         ] {
             assert_eq!(kind_of(code), kind, "{code}");

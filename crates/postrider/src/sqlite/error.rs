@@ -82,6 +82,7 @@ fn sort(code: u32, said: &str) -> (StoreErrorKind, String) {
 /// A broken rule of a table; SQLite names the table and the column.
 fn constraint(code: u32, said: &str) -> (StoreErrorKind, String) {
     const COMMIT_HOOK: u32 = 531;
+    const DATATYPE: u32 = 3091;
     if said.contains("event_outbox.id") {
         return (
             StoreErrorKind::Duplicate,
@@ -99,6 +100,12 @@ fn constraint(code: u32, said: &str) -> (StoreErrorKind, String) {
         let text = "something tried to commit or to write outside its transaction; nothing of it was written: leave BEGIN, \
                     COMMIT and ROLLBACK to the store";
         return (StoreErrorKind::Other, text.to_owned());
+    }
+    // A sum that leaves 64 bits is a float to SQLite, which no column of a strict table takes.
+    if code == DATATYPE && said.contains("REAL value in INTEGER column") {
+        let text =
+            format!("a number is more than its column can hold; nothing was written (SQLite says: {said})");
+        return (StoreErrorKind::OutOfRange, text);
     }
     (
         StoreErrorKind::Invalid,
@@ -128,6 +135,16 @@ mod tests {
             ),
             (2067, "UNIQUE constraint failed: orders.number", StoreErrorKind::Invalid),
             (275, "CHECK constraint failed: payload_is_json", StoreErrorKind::Invalid),
+            (
+                3091,
+                "cannot store REAL value in INTEGER column ledger_balance.debits",
+                StoreErrorKind::OutOfRange,
+            ),
+            (
+                3091,
+                "cannot store TEXT value in INTEGER column ledger_balance.debits",
+                StoreErrorKind::Invalid,
+            ),
             (1, "no such table: event_outbox", StoreErrorKind::Schema),
         ] {
             assert_eq!(sort(code, said).0, kind, "{code} {said}");

@@ -28,6 +28,8 @@ pub enum StoreErrorKind {
     Duplicate,
     /// The input breaks a rule of the table.
     Invalid,
+    /// A number, or a sum, is more than its column can hold.
+    OutOfRange,
     /// A bug, here or there.
     Other,
 }

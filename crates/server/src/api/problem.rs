@@ -192,7 +192,9 @@ impl From<StoreError> for Problem {
                 Code::DuplicateEvent,
                 "an event with this id was committed before; nothing was written now",
             ),
-            StoreErrorKind::Invalid => Self::new(Code::InvalidEvent, error.message),
+            StoreErrorKind::Invalid | StoreErrorKind::OutOfRange => {
+                Self::new(Code::InvalidEvent, error.message)
+            }
             StoreErrorKind::Unavailable | StoreErrorKind::Contended => {
                 tracing::warn!(error = %error.message, "a request failed: the store is not available");
                 Self::store_away()

@@ -22,6 +22,7 @@ use postrider::envelope::TenantId;
 use postrider::store::{LogEntry, StoreError};
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
+use serde_json::{Value, json};
 
 use super::Context;
 use crate::desk::write_down;
@@ -160,6 +161,25 @@ impl<B: Books> Desk<'_, B> {
         let (action, subject) = (format!("ledger.{what}"), format!("ledger/{tenant}/{about}"));
         (self.trail)(self.context.log_entry(&action, subject, "")).await?;
         Ok(())
+    }
+
+    /// The ledger that does it, or the one that only tries.
+    fn rehearsing_if(&self, dry_run: bool) -> Ledger<B> {
+        if dry_run { self.ledger.rehearsing() } else { self.ledger.clone() }
+    }
+
+    /// Says what would be done and that it was not: a note for people, a document for programs.
+    fn would(&self, what: &str, not_done: &str, with: Value) -> anyhow::Result<Exit> {
+        let output = self.context.output;
+        output.note(&format!("would {what}; {not_done}"));
+        if !output.is_for_people() {
+            let mut told = json!({"dry_run": true, "would": what});
+            if let (Value::Object(told), Value::Object(with)) = (&mut told, with) {
+                told.extend(with);
+            }
+            output.one(&told, "")?;
+        }
+        Ok(Exit::Ok)
     }
 
     /// The tenant that was named, or the only one.

@@ -103,6 +103,10 @@ fn rules_are_checked_and_tried_before_they_count() {
     let tried = ledger(&folder, &["rules", "check", "rules.toml", "--events", "events.jsonl", "--json"]);
     let tried = tried.assert(3, "1 of 4 events would be posted; nothing was").json();
     assert_eq!((&tried[0]["refused"], &tried[3]["lines"][1]["account"]), (&"no_rule".into(), &"bank".into()));
+    folder.write("stray.toml", &rules.replace("'bank'", "'till'"));
+    ledger(&folder, &["rules", "check", "stray.toml"]).assert(0, "there is no account till");
+    ledger(&folder, &["rates", "add", "USD", "1e-30", "--on", "2026-03-01"])
+        .assert(2, "digits after the point");
     folder.write("broken.toml", &rules.replace("'rest'", "'payload.map(x, x)'"));
     ledger(&folder, &["rules", "check", "broken.toml"]).assert(2, "no loops");
     ledger(&folder, &["rules", "set", "rules.toml"]).assert(0, "version 2");
@@ -117,12 +121,27 @@ fn opening_balances_are_imported_once() {
     );
     let import = ["import", "opening.csv", "--on", "2025-12-31"];
     let first = ledger(&folder, &import).assert(0, "").out;
-    assert_eq!(ledger(&folder, &import).assert(0, "").out, first);
+    assert_eq!(ledger(&folder, &import).assert(0, "this file is entry 5 already").out, first);
+    // A corrected file after a reversal, or one of another branch, is another entry of the same day.
+    ledger(&folder, &["reverse", first.trim()]).assert(0, "6");
+    assert_eq!(ledger(&folder, &import).assert(0, "entry 5 was reversed by 6").out, first);
+    folder.write(
+        "opening.csv",
+        "account,side,amount,currency\nbank,debit,600.00,EUR\nequity,credit,600.00,EUR\n",
+    );
+    let dry =
+        ledger(&folder, &[&import[..], &["--dry-run", "--json"]].concat()).assert(0, "nothing was posted");
+    assert_eq!(dry.json()["entry"], "7");
+    ledger(&folder, &import).assert(0, "7");
+    ledger(&folder, &import).assert(0, "this file is entry 7 already");
     folder.write(
         "opening.csv",
         "account,side,amount,currency\nbank,debit,500.00,EUR\nequity,credit,400.00,EUR\n",
     );
-    ledger(&folder, &["import", "opening.csv", "--on", "2025-11-30"]).assert(1, "must be equal");
+    for more in [&["--dry-run"][..], &[]] {
+        let import = [&["import", "opening.csv", "--on", "2025-11-30"][..], more].concat();
+        ledger(&folder, &import).assert(1, "must be equal");
+    }
 }
 
 #[test]

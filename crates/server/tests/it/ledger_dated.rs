@@ -39,12 +39,14 @@ async fn statements_and_totals_go_by_the_day_that_entries_count_for() {
         let second = desk.get(&format!("{march}&limit=1&after={place}"));
         assert_eq!((balances(&second), &second["opening"]), (vec!["-8.00"], &held("-3.00")));
         assert_eq!(second["next"], Value::Null);
-        for wrong in ["from=2026-03-01&before=1.1", "after=yesterday"] {
+        for wrong in ["from=2026-03-01&before=1.1", "after=yesterday", "from=2026-03-31&to=2026-03-01"] {
             let (status, told) =
                 desk.call("GET", &format!("/acme/accounts/bank/statement?{wrong}"), "", &Value::Null);
             assert_eq!((status, &told["code"]), (422, &json!("invalid_request")), "{told}");
         }
 
+        let swapped = desk.call("GET", "/acme/totals?from=2026-03-31&to=2026-03-01", "", &Value::Null);
+        assert_eq!(swapped.0, 422, "{swapped:?}");
         let totals =
             desk.get("/acme/totals?by=day&account=bank&from=2026-03-01&to=2026-03-31")["totals"].clone();
         let days: Vec<_> =
@@ -73,6 +75,8 @@ async fn statements_and_totals_go_by_the_day_that_entries_count_for() {
         assert!(printed.contains("-2.00") && printed.contains("held after"), "{printed}");
         let shown = ledger(&["statement", "bank", "--from", "2026-03-01", "--limit", "1", "--json"]);
         assert_eq!(shown.assert(0, "--after 2026-03-01/").json()["opening"], held("-2.00"));
+        ledger(&["statement", "bank", "--from", "2026-03-31", "--to", "2026-03-01"])
+            .assert(2, "is later than");
         ledger(&["statement", "bank", "--from", "2026-03-01", "--before", "1.1"])
             .assert(2, "cannot be used with");
         let rows = ledger(&["totals", "--by", "day", "--account", "bank", "--json"]).assert(0, "").json();

@@ -21,6 +21,41 @@ fn a_reversal_a_period_and_a_year() {
     ledger(&folder, &["verify"]).assert(0, "");
 }
 
+/// Whatever would be refused is refused by a dry run too, with the same words and exit code, and nothing is kept of what would not.
+#[test]
+fn a_dry_run_refuses_what_the_command_refuses() {
+    let folder = books();
+    for (words, code, told) in [
+        (&["reverse", "99"][..], 1, "99"),
+        (&["settle", "1"][..], 1, ""),
+        (&["void", "1"][..], 1, ""),
+        (&["periods", "lock", "2027", "--yes"][..], 2, "cannot become locked"),
+        (&["rates", "add", "EUR", "1.1", "--on", "2026-03-01"][..], 2, "rates are for other currencies"),
+        (&["book", "set", "--retained", "sales"][..], 2, "kept on an equity account"),
+        (&["book", "set", "--rounding", "nowhere"][..], 1, "there is no account nowhere"),
+    ] {
+        let dry = ledger(&folder, &[words, &["--dry-run"]].concat()).assert(code, told);
+        assert_eq!(dry.out, ledger(&folder, words).assert(code, told).out, "{words:?}");
+    }
+    let dry =
+        |words: &[&str]| ledger(&folder, &[words, &["--dry-run", "--json"]].concat()).assert(0, "").json();
+    let told = dry(&["reverse", "1"]);
+    assert_eq!(
+        (&told["dry_run"], &told["refers_to"], &told["entry"]),
+        (&true.into(), &"1".into(), &"5".into())
+    );
+    let told = dry(&["periods", "close", "2026-Q1"]);
+    assert_eq!((&told["period"], &told["state"]), (&"2026-Q1".into(), &"closed".into()));
+    let told = dry(&["close", "2026"]);
+    assert_eq!((&told["currency"], &told["entries"]), (&"EUR".into(), &1.into()), "{told}");
+    let told = dry(&["rates", "add", "USD", "0.9", "--on", "2026-04-01"]);
+    assert!(told["would"].as_str().unwrap().contains("1 USD = 0.9 EUR"), "{told}");
+    assert_eq!(ledger(&folder, &["entries", "ls", "--json"]).json().as_array().unwrap().len(), 4);
+    assert!(ledger(&folder, &["periods", "ls", "--json"]).json().as_array().unwrap().is_empty());
+    assert_eq!(ledger(&folder, &["rates", "ls", "--json"]).json().as_array().unwrap().len(), 2);
+    ledger(&folder, &["verify"]).assert(0, "hold");
+}
+
 #[test]
 fn a_locked_period_says_what_to_do_and_stays_locked() {
     let folder = books();

@@ -96,6 +96,26 @@ async fn a_transaction_sees_and_writes_one_tenant_alone() {
     drop_role(&database, &role).await;
 }
 
+/// The list of who keeps books lies open. Who may see all books finds those that are missing on it.
+#[tokio::test]
+async fn books_that_are_not_on_the_list_are_named() {
+    let database = Database::new().await;
+    let ledger = Ledger::new(database.store.clone(), Clock::system());
+    let book = Book::new(TenantId::new("acme").unwrap(), Currency::new("EUR").unwrap());
+    ledger.open_books(&book, &chart(), ready::RULES).await.unwrap();
+    let mut admin = database.connection().await;
+    for statement in [
+        "SET session_replication_role = replica",
+        "DELETE FROM postrider.ledger_tenant WHERE tenant = 'acme'",
+    ] {
+        admin.execute(statement).await.unwrap();
+    }
+    let found = ledger.verify_everybody(Scope::default()).await.unwrap();
+    let [acme] = &found[..] else { panic!("{found:?}") };
+    let codes: Vec<_> = acme.problems.iter().map(|problem| problem.code).collect();
+    assert_eq!(codes, ["tenant_missing"], "{found:?}");
+}
+
 #[tokio::test]
 async fn every_table_of_the_ledger_has_its_wall() {
     let database = Database::new().await;

@@ -67,11 +67,22 @@ pub(super) async fn statement<B: Books>(
         let next = earlier.map(|place| place.to_string());
         return Ok(Json(StatementPage { opening: None, movements, closing: None, next }));
     }
+    in_order(from, to)?;
     let span = Span { from, to, after: place(after.as_deref(), "after")? };
     let found = ledger.dated_statement(&tenant, &account, &span, limit).await;
     let DatedStatement { opening, movements, closing, next } = found.map_err(unknown)?;
     let next = next.map(|place| place.to_string());
     Ok(Json(StatementPage { opening: Some(opening), movements, closing: Some(closing), next }))
+}
+
+/// No day lies between days in the wrong order: whoever asks so has swapped them.
+fn in_order(from: Option<Date>, to: Option<Date>) -> Result<(), Problem> {
+    match from.zip(to).filter(|(from, to)| from > to) {
+        None => Ok(()),
+        Some((from, to)) => {
+            Err(Problem::new(Code::InvalidRequest, format!("from ({from}) is later than to ({to})")))
+        }
+    }
 }
 
 fn place<T: std::str::FromStr<Err: std::fmt::Display>>(
@@ -118,6 +129,7 @@ pub(super) async fn totals<B: Books>(
     Query(Totalled { account, from, to, after, limit, .. }): Query<Totalled>,
 ) -> Result<Json<Totals>, Problem> {
     let limit = Some(limit.unwrap_or(MOST).clamp(1, MOST));
+    in_order(from, to)?;
     let which = Days { account, from, to, after: place(after.as_deref(), "after")?, limit };
     let found = ledger.daily(&tenant, &which).await?;
     Ok(Json(Totals { totals: found.rows, next: found.next.map(|place| place.to_string()) }))

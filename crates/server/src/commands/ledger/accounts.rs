@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use postrider_ledger::account::{Account, AccountCode, AccountType};
 use postrider_ledger::books::Books;
 use postrider_ledger::money::Currency;
+use serde_json::json;
 
 use super::Desk;
 use crate::exit::{Exit, usage};
@@ -185,8 +186,9 @@ async fn save<B: Books>(account: Account, dry_run: bool, desk: &Desk<'_, B>) -> 
     let tenant = desk.tenant().await?;
     let state = if account.active { "open" } else { "closed" };
     if dry_run {
-        desk.context.output.note(&format!("would make {} {state}; nothing was changed", account.code));
-        return Ok(Exit::Ok);
+        desk.rehearsing_if(true).set_accounts(&tenant, std::slice::from_ref(&account)).await?;
+        let with = json!({"account": account.code, "state": state});
+        return desk.would(&format!("make {} {state}", account.code), "nothing was changed", with);
     }
     desk.changes(&tenant, "accounts", &format!("accounts/{}", account.code)).await?;
     desk.ledger.set_accounts(&tenant, std::slice::from_ref(&account)).await?;

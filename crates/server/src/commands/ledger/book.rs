@@ -97,8 +97,9 @@ pub(super) async fn run<B: Books>(args: BookArgs, desk: &Desk<'_, B>) -> anyhow:
             return Err(usage("what should change? `postrider ledger book set --help` lists the settings"));
         }
         What::Set(set) if set.dry_run => {
+            let book = desk.rehearsing_if(true).change_book(&tenant, |book| set.on(book)).await?;
             desk.context.output.note("it would be this; nothing was changed");
-            set.on(book)
+            book
         }
         What::Set(set) => {
             desk.changes(&tenant, "book", "book").await?;

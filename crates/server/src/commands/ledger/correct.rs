@@ -6,11 +6,10 @@ use anyhow::Context as _;
 use clap::Args;
 use jiff::civil::Date;
 use postrider::EventId;
-use postrider_ledger::LedgerError;
 use postrider_ledger::books::{Books, Receipt};
 use postrider_ledger::correcting::Remark;
-use postrider_ledger::pipeline::{Answer, Arrival};
 use serde::Serialize;
+use serde_json::json;
 
 use super::Desk;
 use crate::entry_input::EntryInput;
@@ -63,18 +62,19 @@ pub(super) async fn run<B: Books>(args: CorrectArgs, desk: &Desk<'_, B>) -> anyh
     let tenant = desk.tenant().await?;
     let key = args.key.map(EventId::new).transpose()?;
     let right = read(&args.right)?.correction(key.as_ref(), &desk.ledger)?;
-    if args.dry_run {
-        let text = format!(
-            "would reverse entry {} of {tenant} and post {} lines; nothing was posted",
-            args.entry,
-            right.lines.len()
-        );
-        desk.context.output.note(&text);
-        return Ok(Exit::Ok);
-    }
+    let lines = right.lines.len();
     let remark = Remark { key, on: args.on, description: args.description, ..Remark::default() };
-    desk.changes(&tenant, "entries.corrections", &format!("entries/{}", args.entry)).await?;
-    let (reversal, entry) = desk.ledger.correct(&tenant, args.entry, &remark, right).await?;
+    if !args.dry_run {
+        desk.changes(&tenant, "entries.corrections", &format!("entries/{}", args.entry)).await?;
+    }
+    let ledger = desk.rehearsing_if(args.dry_run);
+    let (reversal, entry) = ledger.correct(&tenant, args.entry, &remark, right).await?;
+    if args.dry_run {
+        let text = format!("reverse entry {} of {tenant} and post {lines} lines", args.entry);
+        let with =
+            json!({"reversal": reversal.entry.to_string(), "entry": entry.entry.to_string(), "lines": lines});
+        return desk.would(&text, "nothing was posted", with);
+    }
     let text = format!("entry {} reverses it, entry {} is the right one", reversal.entry, entry.entry);
     desk.context.output.one(&Corrected { reversal, entry }, &text)?;
     Ok(Exit::Ok)
@@ -85,12 +85,9 @@ pub(super) async fn add<B: Books>(args: &AddArgs, desk: &Desk<'_, B>) -> anyhow:
     let draft = read(&args.file)?.draft(&desk.ledger)?;
     if args.dry_run {
         let lines = draft.lines.len();
-        let answers = desk.ledger.rehearse(&tenant, &[Arrival::Draft(Box::new(draft))]).await?;
-        if let Some(Answer::Refused(refusal)) = answers.into_iter().next() {
-            return Err(LedgerError::from(refusal).into());
-        }
-        desk.context.output.note(&format!("would post {lines} lines; nothing was posted"));
-        return Ok(Exit::Ok);
+        let receipt = desk.rehearsing_if(true).post_draft(&tenant, draft).await?;
+        let with = json!({"entry": receipt.entry.to_string(), "lines": lines});
+        return desk.would(&format!("post {lines} lines"), "nothing was posted", with);
     }
     desk.changes(&tenant, "entries", "entries").await?;
     let receipt = desk.ledger.post_draft(&tenant, draft).await?;

@@ -9,7 +9,7 @@ use postrider_ledger::statement::{Movement, Place};
 
 use super::Desk;
 use super::reports::{HEADER, cells};
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::output::table;
 
 /// Of which account.
@@ -85,6 +85,7 @@ pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>)
         }
         return Ok(Exit::Ok);
     }
+    in_order(from, to)?;
     let span = Span { from, to, after };
     let found = desk.ledger.dated_statement(&tenant, &account, &span, limit).await?;
     let held = |name: &str, all: &[Held]| -> Vec<Vec<String>> {
@@ -104,6 +105,14 @@ pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>)
     Ok(Exit::Ok)
 }
 
+/// No day lies between days in the wrong order: whoever asks so has swapped them.
+fn in_order(from: Option<Date>, to: Option<Date>) -> anyhow::Result<()> {
+    match from.zip(to).filter(|(from, to)| from > to) {
+        None => Ok(()),
+        Some((from, to)) => Err(usage(format!("--from {from} is later than --to {to}"))),
+    }
+}
+
 fn told(row: &Movement) -> Vec<String> {
     let (day, side) = (row.effective_on.to_string(), row.side.as_str().to_owned());
     vec![
@@ -120,6 +129,7 @@ fn told(row: &Movement) -> Vec<String> {
 pub(super) async fn totals<B: Books>(args: TotalsArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let TotalsArgs { by: By::Day, account, from, to, limit, after } = args;
     let tenant = desk.tenant().await?;
+    in_order(from, to)?;
     let which = Days { account, from, to, after, limit: Some(limit.max(1)) };
     let found = desk.ledger.daily(&tenant, &which).await?;
     let header = [&["DAY"], HEADER.as_slice()].concat();

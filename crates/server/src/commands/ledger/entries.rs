@@ -7,7 +7,7 @@ use postrider::EventId;
 use postrider_ledger::books::Books;
 use postrider_ledger::correcting::Remark;
 use postrider_ledger::journal_event;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Desk;
 use crate::exit::Exit;
@@ -121,25 +121,25 @@ pub(super) async fn about<B: Books>(
         description: args.description,
         ..Remark::default()
     };
-    if args.dry_run {
-        let text = format!(
-            "would post a new entry that refers to entry {} of {tenant}; nothing was posted",
-            args.entry
-        );
-        desk.context.output.note(&text);
-        return Ok(Exit::Ok);
-    }
     let kind = match what {
         About::Reverse => "reversals",
         About::Settle => "settlements",
         About::Void => "voids",
     };
-    desk.changes(&tenant, &format!("entries.{kind}"), &format!("entries/{}", args.entry)).await?;
+    if !args.dry_run {
+        desk.changes(&tenant, &format!("entries.{kind}"), &format!("entries/{}", args.entry)).await?;
+    }
+    let ledger = desk.rehearsing_if(args.dry_run);
     let receipt = match what {
-        About::Reverse => desk.ledger.reverse(&tenant, args.entry, &remark).await?,
-        About::Settle => desk.ledger.settle(&tenant, args.entry, &remark).await?,
-        About::Void => desk.ledger.void(&tenant, args.entry, &remark).await?,
+        About::Reverse => ledger.reverse(&tenant, args.entry, &remark).await?,
+        About::Settle => ledger.settle(&tenant, args.entry, &remark).await?,
+        About::Void => ledger.void(&tenant, args.entry, &remark).await?,
     };
+    if args.dry_run {
+        let text = format!("post a new entry that refers to entry {} of {tenant}", args.entry);
+        let with = json!({"entry": receipt.entry.to_string(), "refers_to": args.entry.to_string()});
+        return desk.would(&text, "nothing was posted", with);
+    }
     desk.context.output.one(&receipt, &receipt.entry.to_string())?;
     Ok(Exit::Ok)
 }

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use jiff::civil::date;
 use postrider_ledger::books::Books;
 use postrider_ledger::period::{Period, PeriodState};
+use serde_json::json;
 
 use super::Desk;
 use crate::exit::{Exit, usage};
@@ -73,9 +74,10 @@ pub(super) async fn run<B: Books>(args: PeriodsArgs, desk: &Desk<'_, B>) -> anyh
         usage(format!("{}: write a month (2026-03), a quarter (2026-Q1) or a year (2026)", which.name))
     })?;
     if which.dry_run {
-        let text = format!("would make {} of {tenant} {}; nothing was changed", period.name, state.as_str());
-        desk.context.output.note(&text);
-        return Ok(Exit::Ok);
+        let sealed = desk.rehearsing_if(true).set_period(&tenant, &period).await?;
+        let text = format!("make {} of {tenant} {}", period.name, state.as_str());
+        let with = json!({"period": period.name, "state": state.as_str(), "changes": sealed.is_some()});
+        return desk.would(&text, "nothing was changed", with);
     }
     if state == PeriodState::Locked {
         desk.context.output.confirm(&format!("lock {} of {tenant} for ever?", period.name))?;
@@ -99,12 +101,11 @@ pub(super) async fn close<B: Books>(args: &CloseArgs, desk: &Desk<'_, B>) -> any
     if args.dry_run {
         // What was carried before is in retained earnings already.
         let sheet = desk.ledger.balance_sheet(&tenant, Some(last_day)).await?;
-        let text = format!(
-            "would carry {} {} to retained earnings; nothing was posted",
-            sheet.sums["result"], sheet.base_currency
-        );
-        desk.context.output.note(&text);
-        return Ok(Exit::Ok);
+        let entries = desk.rehearsing_if(true).close_year(&tenant, last_day).await?.len();
+        let (result, currency) = (&sheet.sums["result"], sheet.base_currency);
+        let text = format!("carry {result} {currency} to retained earnings");
+        let with = json!({"year": args.year, "result": result, "currency": currency, "entries": entries});
+        return desk.would(&text, "nothing was posted", with);
     }
     desk.context
         .output

@@ -54,13 +54,12 @@ pub(super) async fn run<B: Books>(args: RatesArgs, desk: &Desk<'_, B>) -> anyhow
     let number: Decimal = rate.parse().map_err(|error| usage(format!("the rate {rate} {error}")))?;
     let source = source.unwrap_or_else(|| chart.book.rate_source.clone());
     let base = chart.book.base_currency;
-    if dry_run {
-        desk.context
-            .output
-            .note(&format!("would add 1 {currency} = {number} {base} on {on}; nothing was added"));
-        return Ok(Exit::Ok);
-    }
     let rate = DayRate { source, base, quote: currency, day: on, rate: number };
+    if dry_run {
+        let with = json!({"currency": currency, "rate": number.to_string(), "base": base, "on": on, "source": rate.source});
+        desk.rehearsing_if(true).set_rates(&tenant, &[rate]).await?;
+        return desk.would(&format!("add 1 {currency} = {number} {base} on {on}"), "nothing was added", with);
+    }
     desk.changes(&tenant, "rates", &format!("rates/{currency}/{on}")).await?;
     desk.ledger.set_rates(&tenant, &[rate]).await?;
     desk.context.output.note(&format!("1 {currency} = {number} {base} on {on}"));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use postrider_ledger::account::AccountCode;
 use postrider_ledger::books::{Books, RulesVersion};
 use postrider_ledger::rules::Rules;
 use serde_json::{Value, json};
@@ -58,6 +59,9 @@ pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow
     let document =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let rules = Rules::parse(0, &document).map_err(|error| usage(format!("{}: {error}", file.display())))?;
+    if matches!(args.what, What::Check { .. }) {
+        warn_of_accounts(&rules, desk).await?;
+    }
     match args.what {
         What::Check { events: None, .. } | What::Ls | What::Show { .. } => {
             desk.context.output.note(&format!("{} rules can be used", rules.len()));
@@ -76,6 +80,22 @@ pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow
             Ok(Exit::Ok)
         }
     }
+}
+
+/// Names accounts that rules ask for and the chart does not have, where somebody's chart is there to compare with: they may be added later.
+async fn warn_of_accounts<B: Books>(rules: &Rules, desk: &Desk<'_, B>) -> anyhow::Result<()> {
+    let Ok(tenant) = desk.tenant().await else { return Ok(()) };
+    let Some(chart) = desk.ledger.books().read_chart(&tenant).await? else { return Ok(()) };
+    for (rule, account) in rules.fixed_accounts() {
+        let missing = match AccountCode::new(account) {
+            Ok(code) => chart.account(&code).err().map(|refusal| refusal.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = missing {
+            desk.context.output.note(&format!("warning: the rule {rule:?}, account {account}: {why}"));
+        }
+    }
+    Ok(())
 }
 
 async fn versions<B: Books>(desk: &Desk<'_, B>) -> anyhow::Result<Vec<RulesVersion>> {

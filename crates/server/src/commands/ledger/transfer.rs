@@ -7,13 +7,17 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use jiff::civil::Date;
 use postrider::EventId;
+use postrider::envelope::TenantId;
+use postrider_ledger::LedgerError;
 use postrider_ledger::account::{AccountCode, Side};
 use postrider_ledger::books::Books;
 use postrider_ledger::decimal::Decimal;
-use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata};
+use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
 use postrider_ledger::export::{Exporter, Format};
 use postrider_ledger::import::{self, Imported, Records};
 use postrider_ledger::money::Currency;
+use postrider_ledger::pipeline::{Answer, Arrival};
+use serde_json::json;
 
 use super::Desk;
 use super::reading::Reading;
@@ -46,7 +50,8 @@ enum Program {
     twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. In json: posted, duplicates,\n\
     seals_left_out, and refused with a row each. docs/ledger.md has the columns.\n\n\
     With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one\n\
-    entry, so debits and credits must be equal in each currency; the same file again is the same entry."
+    entry, so debits and credits must be equal in each currency; the same file again is the same entry, another file of the\n\
+    same day is another one: to correct balances, reverse the entry and import the corrected file."
 )]
 pub(crate) struct ImportArgs {
     /// A file; - for stdin
@@ -153,18 +158,13 @@ async fn opening<B: Books>(args: &ImportArgs, on: Date, desk: &Desk<'_, B>) -> a
         lines.push(DraftLine {
             account: AccountCode::new(account).map_err(|error| bad(&error.to_string()))?,
             side,
-            amount: currency.minor(amount).map_err(|refusal| bad(&refusal.to_string()))?,
+            amount: currency.minor_held(amount).map_err(|refusal| bad(&refusal.to_string()))?,
             currency,
             base: None,
         });
     }
-    if args.dry_run {
-        desk.context.output.note(&format!("would post {} lines; nothing was posted", lines.len()));
-        return Ok(Exit::Ok);
-    }
-    let key = EventId::new(format!("opening:{on}"))?;
     let draft = Draft {
-        source: desk.ledger.by_hand(Some(key), &text),
+        source: source(&tenant, on, &text, desk).await?,
         kind: EntryKind::Opening,
         effective_on: on,
         description: "Opening balances".to_owned(),
@@ -172,8 +172,48 @@ async fn opening<B: Books>(args: &ImportArgs, on: Date, desk: &Desk<'_, B>) -> a
         refers_to: None,
         lines,
     };
-    desk.changes(&tenant, "import", "opening").await?;
-    let receipt = desk.ledger.post_draft(&tenant, draft).await?;
+    if !args.dry_run {
+        desk.changes(&tenant, "import", "opening").await?;
+    }
+    let count = draft.lines.len();
+    let arrivals = [Arrival::Draft(Box::new(draft))];
+    let receipt = match desk.rehearsing_if(args.dry_run).post(&tenant, &arrivals).await?.pop() {
+        Some(Answer::Posted(receipt)) if args.dry_run => {
+            let with = json!({"entry": receipt.entry.to_string(), "lines": count});
+            return desk.would(&format!("post {count} lines"), "nothing was posted", with);
+        }
+        Some(Answer::Posted(receipt)) => receipt,
+        Some(Answer::Duplicate(receipt)) => {
+            let told = match desk.ledger.ended_by(&tenant, receipt.entry).await? {
+                None => format!("this file is entry {} already", receipt.entry),
+                Some(by) => format!(
+                    "this file is entry {} already; entry {} was reversed by {by}. A corrected file is another entry",
+                    receipt.entry, receipt.entry
+                ),
+            };
+            desk.context.output.note(&format!("{told}; nothing was posted"));
+            receipt
+        }
+        Some(Answer::Refused(refusal)) => return Err(LedgerError::from(refusal).into()),
+        None => anyhow::bail!("nothing was posted"),
+    };
     desk.context.output.one(&receipt, &receipt.entry.to_string())?;
     Ok(Exit::Ok)
+}
+
+/// The key of opening balances is what they are: the same file of the same day is the same entry, and another one, corrected or of another
+/// branch, is another. At first the key was the day alone; a file that was posted under it is still known.
+async fn source<B: Books>(
+    tenant: &TenantId,
+    on: Date,
+    text: &str,
+    desk: &Desk<'_, B>,
+) -> anyhow::Result<Source> {
+    let of_day = desk.ledger.by_hand(Some(EventId::new(format!("opening:{on}"))?), text);
+    let known = desk.ledger.books().posted(tenant, std::slice::from_ref(&of_day.event)).await?;
+    if known.iter().any(|known| known.payload_hash == of_day.payload_hash) {
+        return Ok(of_day);
+    }
+    let event = EventId::new(format!("opening:{on}:{}", of_day.payload_hash))?;
+    Ok(Source { event, ..of_day })
 }

@@ -15,8 +15,8 @@ use crate::exit::{Exit, usage};
     Checkpoints are signed with a key that stands in the same database: name the key that you know from elsewhere (--key, or\n\
     ledger.trusted_keys), so that nobody can sign other entries with another one.\n\
     The chain covers entries, lines, balances, totals by day, periods, and the types, sides and currencies of accounts that had entries\n\
-    when a period was last changed. It does not cover exchange rates, rules, the settings of the books, the names of accounts and\n\
-    whether they take entries: the audit log has who changed those.\n\
+    when a period was last changed, and the base currency. It does not cover exchange rates, rules, the other settings of the books,\n\
+    the names of accounts and whether they take entries: the audit log has who changed those.\n\
     docs/ledger-verify.py checks the same chain without this program."
 )]
 pub(crate) struct VerifyArgs {
@@ -32,17 +32,15 @@ pub(crate) struct VerifyArgs {
 }
 
 pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let tenants = match &desk.tenant {
-        Some(tenant) => vec![tenant.clone()],
-        None => desk.ledger.books().tenants().await?,
-    };
     let (after, side_by_side, keys) = (args.after, args.jobs, args.keys.clone());
     let scope = Scope { after, side_by_side, keys, ..Scope::default() };
-    let verified = desk.ledger.verify_all(&tenants, scope).await?.into_iter().zip(&tenants);
-    let kept = |(found, tenant): (Option<Verification>, _)| {
-        found.ok_or_else(|| usage(format!("{tenant} keeps no books here")))
+    let found = match &desk.tenant {
+        None => desk.ledger.verify_everybody(scope).await?,
+        Some(tenant) => {
+            let found = desk.ledger.verify(tenant, scope).await?;
+            vec![found.ok_or_else(|| usage(format!("{tenant} keeps no books here")))?]
+        }
     };
-    let found = verified.map(kept).collect::<anyhow::Result<Vec<Verification>>>()?;
     desk.context.output.rows(
         &["TENANT", "ENTRIES", "CHECKPOINTS", "KEY", "HEAD", "BOOKS"],
         &found,
@@ -70,6 +68,14 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
                 "{}: key not pinned: the checkpoints are signed by {}, which only the database says; name the key you know with --key",
                 verification.tenant,
                 keys.join(" and ")
+            ));
+        }
+        if let Some(from) =
+            verification.unsigned_from.filter(|_| verification.checkpoints > 0 || verification.key_pinned)
+        {
+            desk.context.output.note(&format!(
+                "{}: {} entries, from {from} on, are not signed yet: no checkpoint stands for them",
+                verification.tenant, verification.unsigned_entries
             ));
         }
         for problem in &verification.problems {

@@ -102,6 +102,40 @@ pub async fn promises_are_settled_or_voided_once<F: BooksFixture>(fixture: &F) {
     desk.holds().await;
 }
 
+/// A year may earn more than one event may bring, and its closing can be undone.
+pub async fn a_year_of_more_than_an_event_brings_is_closed<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    for id in ["o-1", "o-2"] {
+        desk.posted(order(id, "9000000000000.00", "EUR")).await;
+    }
+    let earned = 1_799_999_999_999_800;
+    assert_eq!(desk.held("sales", "EUR").await, -earned);
+    assert_eq!(desk.ledger.close_year(&desk.tenant, date(2026, 12, 31)).await.unwrap().len(), 1);
+    assert_eq!((desk.held("sales", "EUR").await, desk.held("retained-earnings", "EUR").await), (0, -earned));
+    desk.holds().await;
+    desk.ledger.reverse(&desk.tenant, 3, &Remark::default()).await.unwrap();
+    assert_eq!((desk.held("sales", "EUR").await, desk.held("retained-earnings", "EUR").await), (-earned, 0));
+    desk.holds().await;
+}
+
+/// A year's result belongs to the owners: no other account takes it.
+pub async fn retained_earnings_are_equity<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let mut book = desk.ledger.books().read_chart(&desk.tenant).await.unwrap().unwrap().book;
+    for wrong in ["sales", "bank"] {
+        book.retained_account = Some(code(wrong));
+        let error = desk.ledger.set_book(&book).await.unwrap_err();
+        assert!(error.to_string().contains("kept on an equity account"), "{error}");
+    }
+    // Books that have one from before can change all else, and close no year.
+    fixture.tamper("UPDATE {}ledger_book SET retained_account = 'sales', version = version + 1").await;
+    book.retained_account = Some(code("sales"));
+    book.max_entries = Some(100);
+    desk.ledger.set_book(&book).await.unwrap();
+    let error = desk.ledger.close_year(&desk.tenant, date(2026, 12, 31)).await.unwrap_err();
+    assert!(error.to_string().contains("sales is of the type income"), "{error}");
+}
+
 /// At the end of a year the result goes to retained earnings, and a second time nothing is left to go.
 pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use postrider::Outbox as _;
-use postrider::store::{Ask, RelayId};
+use postrider::store::{Ask, RelayId, StoreErrorKind};
 use postrider::topology::ExchangeName;
 use postrider_ledger::Ledger;
 use postrider_ledger::books::Books;
@@ -157,6 +157,24 @@ pub async fn a_balance_that_would_overflow_is_refused<F: BooksFixture>(fixture: 
         .await;
     let [Answer::Refused(refusal), Answer::Posted(_)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(refusal.code(), "balance_overflow");
+}
+
+/// An entry that somebody else wrote is in the way of every further one. That is the fault of no event, and none is refused for it.
+pub async fn a_forged_entry_refuses_no_event<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "2.00", "EUR")).await;
+    let forge = "INSERT INTO {}ledger_entry SELECT tenant, 2, kind, effective_on, posted_at, 'forged', payload_hash, rule, \
+         description, metadata, refers_to, hash FROM {}ledger_entry";
+    fixture.tamper(forge).await;
+    for last in [2, 3] {
+        let batch: Vec<_> = (2..=last).map(|n| order(&format!("o-{n}"), "2.00", "EUR")).collect();
+        let error = desk.ledger.post(&desk.tenant, &batch).await.unwrap_err();
+        assert_eq!(error.kind, StoreErrorKind::Other, "{error}");
+        assert!(error.message.contains("ledger verify"), "{error}");
+    }
+    fixture.tamper("DELETE FROM {}ledger_entry WHERE number = 2").await;
+    desk.posted(order("o-2", "2.00", "EUR")).await;
+    desk.holds().await;
 }
 
 /// Every entry is told of by one event, committed with it.

@@ -1,10 +1,11 @@
 //! What the seals of periods tell of, changed behind the ledger's back and by people who may.
 
 use postrider_ledger::account::AccountType;
+use postrider_ledger::checkpoint::Key;
 use postrider_ledger::period::{Period, PeriodState};
-use postrider_ledger::verify::Scope;
+use postrider_ledger::verify::{Scope, Verification};
 
-use super::{BooksFixture, Desk, PENDING, chart, code, event, order};
+use super::{BooksFixture, Desk, PENDING, chart, code, event, order, rate};
 
 fn march(state: PeriodState) -> Period {
     Period::named("2026-03", state).unwrap()
@@ -88,6 +89,77 @@ pub async fn what_a_seal_tells_of_is_not_changed_in_silence<F: BooksFixture>(fix
     let found: Vec<_> =
         desk.verified().await.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
     assert_eq!(found, [("period_changed", Some(4))]);
+}
+
+/// The base currency is fixed when books are opened: lines contradict another one, and so does a seal.
+pub async fn the_base_currency_is_not_changed_in_silence<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rates(&desk.tenant, &[rate("USD", "2026-03-01", "0.9")]).await.unwrap();
+    desk.post(&[order("o-1", "10.00", "EUR"), order("o-2", "10.00", "USD")]).await;
+    desk.holds().await;
+    let found = async |base: &str| {
+        fixture.tamper(&format!("UPDATE {{}}ledger_book SET base_currency = '{base}'")).await;
+        let problems = desk.verified().await.problems;
+        fixture.tamper("UPDATE {}ledger_book SET base_currency = 'EUR'").await;
+        problems.iter().map(|problem| (problem.code, problem.entry)).collect::<Vec<_>>()
+    };
+    for base in ["USD", "GBP"] {
+        assert_eq!(found(base).await, [("base_currency_changed", None)], "{base}");
+    }
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    assert_eq!(found("GBP").await, [("base_currency_changed", Some(3))], "the seal names it");
+    desk.holds().await;
+}
+
+/// A seal remembers up to where checkpoints were: the newest one cannot be deleted in silence any more.
+pub async fn a_seal_remembers_the_checkpoints<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let key = Key::from_seed([7; 32]);
+    for n in 1..=2 {
+        desk.posted(order(&format!("o-{n}"), "10.00", "EUR")).await;
+        desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().unwrap();
+    }
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    let found = desk.verified().await;
+    assert_eq!((found.holds(), found.unsigned_entries, found.unsigned_from), (true, 1, Some(3)), "{found:?}");
+    fixture.tamper("DELETE FROM {}ledger_checkpoint WHERE last_number = 2").await;
+    let found = desk.verified().await;
+    let codes: Vec<_> = found.problems.iter().map(|problem| (problem.code, problem.entry)).collect();
+    assert_eq!(codes, [("checkpoint_gap", Some(2))]);
+    assert_eq!((found.unsigned_entries, found.unsigned_from), (2, Some(2)));
+}
+
+/// Nobody is passed over because the row that all else hangs on is gone.
+pub async fn books_that_are_gone_are_named<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    Desk::open_for(fixture, "globex").await;
+    let found = async || {
+        let all = desk.ledger.verify_everybody(Scope::default()).await.unwrap();
+        let codes = |one: &Verification| one.problems.iter().map(|problem| problem.code).collect::<Vec<_>>();
+        all.iter().map(|one| (one.tenant.to_string(), codes(one))).collect::<Vec<_>>()
+    };
+    let none = Vec::<&str>::new();
+    let (acme, globex) = (("acme".to_owned(), none.clone()), ("globex".to_owned(), none));
+    assert_eq!(found().await, [acme.clone(), globex]);
+    fixture.tamper("DELETE FROM {}ledger_book WHERE tenant = 'globex'").await;
+    assert_eq!(found().await, [acme, ("globex".to_owned(), vec!["book_missing"])]);
+}
+
+/// A period that is not open and has no seal was not made so by the ledger.
+pub async fn a_period_without_a_seal_is_named<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap();
+    for state in ["closing", "closed", "locked"] {
+        let insert = format!(
+            "INSERT INTO {{}}ledger_period SELECT tenant, '2026-04', ends_on + 1, ends_on + 30, '{state}' FROM {{}}ledger_period"
+        );
+        fixture.tamper(&insert).await;
+        let found = desk.verified().await.problems;
+        let found: Vec<_> = found.iter().map(|problem| (problem.code, problem.entry)).collect();
+        assert_eq!(found, [("period_changed", None)], "{state}");
+        fixture.tamper("DELETE FROM {}ledger_period WHERE name = '2026-04'").await;
+    }
+    desk.holds().await;
 }
 
 /// What people may change raises no alarm: names, whether an account takes entries, new accounts, a period that is opened again.

@@ -202,6 +202,62 @@ pub async fn whatever_is_changed_is_found_and_named<F: BooksFixture>(fixture: &F
     );
 }
 
+/// What is written and taken away past the chain, where no hash is compared, and what verification names.
+const BEYOND: [(&str, &str, &str, Option<u64>); 5] = [
+    (
+        "INSERT INTO {}ledger_entry SELECT tenant, 6, kind, effective_on, posted_at, 'forged', payload_hash, rule, description, \
+         metadata, refers_to, hash FROM {}ledger_entry WHERE number = 5",
+        "DELETE FROM {}ledger_entry WHERE number = 6",
+        "head_differs",
+        Some(6),
+    ),
+    (
+        "INSERT INTO {}ledger_line SELECT tenant, 77, line, account, side, amount, currency, base_amount, rate, rate_source \
+         FROM {}ledger_line WHERE entry = 1",
+        "DELETE FROM {}ledger_line WHERE entry = 77",
+        "lines_without_entry",
+        Some(77),
+    ),
+    (
+        "INSERT INTO {}ledger_line SELECT tenant, 0, line, account, side, amount, currency, base_amount, rate, rate_source \
+         FROM {}ledger_line WHERE entry = 1",
+        "DELETE FROM {}ledger_line WHERE entry = 0",
+        "lines_without_entry",
+        Some(0),
+    ),
+    (
+        "INSERT INTO {}ledger_line SELECT tenant, -3, line, account, side, amount, currency, base_amount, rate, rate_source \
+         FROM {}ledger_line WHERE entry = 1",
+        "DELETE FROM {}ledger_line WHERE entry = -3",
+        "lines_without_entry",
+        None,
+    ),
+    (
+        "UPDATE {}ledger_line SET line = 7 WHERE entry = 5 AND line = 3",
+        "UPDATE {}ledger_line SET line = 3 WHERE entry = 5 AND line = 7",
+        "lines_renumbered",
+        Some(5),
+    ),
+];
+
+/// Entries beyond the head, lines of entries that are not there, lines with other numbers: all of it, and from an entry on.
+pub async fn what_lies_beyond_the_chain_is_named<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let batch: Vec<_> = (1..=5).map(|n| order(&format!("o-{n}"), "10.00", "EUR")).collect();
+    desk.post(&batch).await;
+    for (change, back, code, entry) in BEYOND {
+        fixture.tamper(change).await;
+        for after in [0, 3] {
+            let scope = Scope { after, run: 2, ..Scope::default() };
+            let found = desk.ledger.verify(&desk.tenant, scope).await.unwrap().unwrap().problems;
+            let found: Vec<_> = found.iter().map(|problem| (problem.code, problem.entry)).collect();
+            assert_eq!(found, [(code, entry)], "after {after}: {change}");
+        }
+        fixture.tamper(back).await;
+        desk.holds().await;
+    }
+}
+
 /// Signed checkpoints follow each other, prove single entries, and notice when the whole chain was written anew.
 pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
@@ -218,7 +274,11 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
         let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
         assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
     }
+    let found = desk.verified().await;
+    assert_eq!((found.unsigned_entries, found.unsigned_from), (0, None));
     desk.posted(order("o-9", "10.00", "EUR")).await;
+    let found = desk.verified().await;
+    assert_eq!((found.unsigned_entries, found.unsigned_from), (1, Some(9)));
     assert!(desk.ledger.prove(&desk.tenant, 9).await.unwrap().is_none());
     desk.holds().await;
     let pinned = async |key: &Key| {
