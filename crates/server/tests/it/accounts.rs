@@ -1,0 +1,47 @@
+//! `postrider audit` where events move, and where people take them away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use postrider_testkit::receiver::{Receiver, Reply};
+use serde_json::json;
+
+use super::networked::servers;
+use super::push::{ask, until};
+
+/// Between a queue and its wait queue, and with the consumer, whose deliveries RabbitMQ's statistics know seconds late.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_deferred_again_and_again_is_not_called_lost() {
+    let too_early = Arc::new(AtomicBool::new(true));
+    let answer = too_early.clone();
+    let endpoint =
+        Receiver::start(move |_, _| Reply::status(if answer.load(Ordering::Relaxed) { 425 } else { 200 }))
+            .await;
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    let config = format!(
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n\
+         [queue.retry]\nmax_retries = 3\ndelays = ['50ms']\n\
+         [[push]]\nname = 'billing'\nqueue = 'billing'\nurl = '{}'\n",
+        endpoint.url()
+    );
+    folder.write("postrider.toml", &config);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    for number in 0..30 {
+        let event = json!({"type": "shop.order.placed", "data": {}, "id": format!("evt_{number}")});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    }
+    until(|| endpoint.requests().len() > 60).await;
+    for _ in 0..2 {
+        let ran = folder.run(&["audit", "--json"]);
+        let account = ran.json()["consumers"][0].clone();
+        assert!(ran.code == 0 || (ran.code == 6 && account["moving"].is_u64()), "{ran:?}");
+        assert!(account["unaccounted_ids"].is_null(), "{account}");
+        assert_eq!((&account["committed"], &account["applied"]), (&json!(30), &json!(0)), "{account}");
+    }
+    too_early.store(false, Ordering::Relaxed);
+    until(|| folder.run(&["audit", "--json"]).json()["consumers"][0]["applied"] == 30).await;
+    folder.run(&["audit"]).assert(0, "holds");
+}
