@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use postrider_testkit::receiver::{Receiver, Reply};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::networked::servers;
+use super::process::Folder;
 use super::push::{ask, until};
 
 /// Between a queue and its wait queue, and with the consumer, whose deliveries RabbitMQ's statistics know seconds late.
@@ -44,4 +46,43 @@ async fn what_is_deferred_again_and_again_is_not_called_lost() {
     too_early.store(false, Ordering::Relaxed);
     until(|| folder.run(&["audit", "--json"]).json()["consumers"][0]["applied"] == 30).await;
     folder.run(&["audit"]).assert(0, "holds");
+}
+
+async fn discarded_in_its_queue(folder: &Folder) {
+    let endpoint = Receiver::start(|_, _| Reply::status(422)).await;
+    let config = format!(
+        "[egress]\nallow = ['127.0.0.1', 'http']\n[[queue]]\nname = 'raw'\nbind = ['shop.order.*']\ncollect = false\n\
+         [[push]]\nname = 'raw'\nqueue = 'raw'\nurl = '{}'\n",
+        endpoint.url()
+    );
+    folder.write("postrider.toml", &config);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    for id in ["evt_1", "evt_2"] {
+        let event = json!({"type": "shop.order.placed", "data": {}, "id": id});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    }
+    let dead = || folder.run(&["audit", "--json"]).json()["consumers"][0]["dead"].clone();
+    until(|| dead() == 2).await;
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.ended().0, 0);
+    let discard = ["dlq", "discard", "--in-queue", "raw", "--event", "evt_1", "--reason", "old", "--yes"];
+    folder.run(&discard).assert(0, "1 taken out of raw.dlq");
+    folder.run(&["audit"]).assert(0, "holds");
+    assert_eq!(dead(), 2, "one in its queue, one in the table");
+    let kept = folder.run(&["dlq", "ls", "--status", "discarded", "--json"]).assert(0, "").json();
+    assert_eq!((&kept["letters"][0]["event_id"], &kept["letters"][1]), (&json!("evt_1"), &json!(null)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_discarded_in_its_queue_counts_as_dead() {
+    discarded_in_its_queue(&Folder::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_discarded_in_its_queue_counts_as_dead_on_servers() {
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    discarded_in_its_queue(&folder).await;
 }
