@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use postrider_testkit::receiver::{Receiver, Reply};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::networked::servers;
 use super::process::Folder;
@@ -64,6 +64,12 @@ async fn discarded_in_its_queue(folder: &Folder) {
     }
     let dead = || folder.run(&["audit", "--json"]).json()["consumers"][0]["dead"].clone();
     until(|| dead() == 2).await;
+    let trace = folder.run(&["event", "trace", "evt_1"]).assert(0, "raw: given up or waiting");
+    let told = "it may lie in raw.dlq (2 messages there): postrider dlq show --in-queue raw evt_1";
+    assert!(trace.out.contains(told), "{trace:?}");
+    let story = ask(&serving, "GET", "/v1/events/evt_1/timeline", &Value::Null).1;
+    let there = json!({"queue": "raw.dlq", "messages": 2});
+    assert_eq!(story["consumers"][0]["may_lie_in"], there, "{story}");
     serving.signal(Signal::TERM);
     assert_eq!(serving.ended().0, 0);
     let discard = ["dlq", "discard", "--in-queue", "raw", "--event", "evt_1", "--reason", "old", "--yes"];
@@ -72,6 +78,7 @@ async fn discarded_in_its_queue(folder: &Folder) {
     assert_eq!(dead(), 2, "one in its queue, one in the table");
     let kept = folder.run(&["dlq", "ls", "--status", "discarded", "--json"]).assert(0, "").json();
     assert_eq!((&kept["letters"][0]["event_id"], &kept["letters"][1]), (&json!("evt_1"), &json!(null)));
+    folder.run(&["event", "trace", "evt_1"]).assert(0, "raw: discarded");
 }
 
 #[tokio::test(flavor = "multi_thread")]
