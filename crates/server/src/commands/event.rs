@@ -56,7 +56,7 @@ impl OnStore for OfEvent<'_> {
         if let Some(broker) = broker {
             broker.close().await;
         }
-        let (traced, _) = traced.ok_or_else(|| {
+        let traced = traced.ok_or_else(|| {
             absent(format!("neither an outbox nor an inbox nor a dead letter here knows the event {id}"))
         })?;
         self.context.output.one(&traced, &told(&traced))?;

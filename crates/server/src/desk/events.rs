@@ -15,6 +15,7 @@ use postrider::{Broker, EventId};
 use serde::Serialize;
 
 use self::standing::{HELD, Standing};
+use self::story::{Origin, Story};
 use super::{Answer, StoreDesk, journal};
 use crate::config::Config;
 use crate::outboxes::OpenOutbox;
@@ -54,6 +55,8 @@ pub(crate) struct DeadThere {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Traced {
     pub(crate) id: String,
+    /// Whose it is.
+    pub(crate) tenant: Option<String>,
     pub(crate) consumers: Vec<AtConsumer>,
     /// Everything that happened to it, the oldest first.
     pub(crate) steps: Vec<Happened>,
@@ -101,8 +104,8 @@ impl<S: WholeStore> Events for StoreDesk<S> {
             None => &self.outboxes,
         };
         let look = Look { store: &self.store, broker: Some(&self.broker), outboxes, config: &self.config };
-        let Some((traced, tenant)) = look.at(id, outbox.is_some()).await? else { return Ok(None) };
-        let Traced { id, consumers, steps, .. } = traced;
+        let Some(traced) = look.at(id, outbox.is_some()).await? else { return Ok(None) };
+        let Traced { id, tenant, consumers, steps, .. } = traced;
         Ok(Some(Timeline { id, tenant, steps, consumers }))
     }
 }
@@ -117,12 +120,8 @@ pub(crate) struct Look<'a, S> {
 }
 
 impl<S: WholeStore> Look<'_, S> {
-    /// All that is known of an event, and whose it is; nothing if it never was here. With `alone` rows of the default outbox do not count.
-    pub(crate) async fn at(
-        &self,
-        id: &EventId,
-        alone: bool,
-    ) -> Result<Option<(Traced, Option<String>)>, StoreError> {
+    /// All that is known of an event; nothing if it never was here. With `alone` rows of the default outbox do not count.
+    pub(crate) async fn at(&self, id: &EventId, alone: bool) -> Result<Option<Traced>, StoreError> {
         let mut known = self.store.trace(id).await?;
         let is_default =
             |outbox: &OpenOutbox<S>| outbox.choice.table.is_none() && outbox.choice.database.is_none();
@@ -142,14 +141,20 @@ impl<S: WholeStore> Look<'_, S> {
             }
             row.get_or_insert(found);
         }
-        let tenant = whose(row.as_ref(), &known, self.config.settings.ledger.tenant().ok().flatten());
-        journal::add_entry(self.store, tenant.as_ref(), id, &mut known).await?;
-        let of_letters = known.dead_letters.iter().find_map(|letter| letter.tenant.clone());
-        let Some(traced) = self.follow(id, known).await? else { return Ok(None) };
-        Ok(Some((traced, row.and_then(|row| row.group_id).or(of_letters))))
+        let tenant = row.and_then(|row| row.group_id).or_else(|| told_of(&known));
+        // As the ledger has it: events that name nobody are the usual tenant's.
+        let usual = self.config.settings.ledger.tenant().ok().flatten();
+        let keeper = tenant.as_ref().and_then(|tenant| TenantId::new(tenant).ok()).or(usual);
+        journal::add_entry(self.store, keeper.as_ref(), id, &mut known).await?;
+        self.follow(id, tenant, known).await
     }
 
-    async fn follow(&self, id: &EventId, trace: Trace) -> Result<Option<Traced>, StoreError> {
+    async fn follow(
+        &self,
+        id: &EventId,
+        tenant: Option<String>,
+        trace: Trace,
+    ) -> Result<Option<Traced>, StoreError> {
         if trace == Trace::default() {
             return Ok(None);
         }
@@ -164,8 +169,21 @@ impl<S: WholeStore> Look<'_, S> {
             let behind = held.map(|held| held.head.clone()).filter(|head| head != id.as_str());
             consumers.push(AtConsumer { consumer: name, queue, state, waiting_there, may_lie_in, behind });
         }
-        let steps = story::of(&trace, &log, &self.attempts(id).await?);
-        Ok(Some(Traced { id: id.to_string(), consumers, steps, trace }))
+        let (origin, attempts) = (self.origin(id, &trace).await?, self.attempts(id).await?);
+        let steps = Story { id, trace: &trace, log: &log, attempts: &attempts, origin }.told();
+        Ok(Some(Traced { id: id.to_string(), tenant, consumers, steps, trace }))
+    }
+
+    /// What an event was corrected from: it says which event, whose dead letter says which of them.
+    async fn origin(&self, id: &EventId, trace: &Trace) -> Result<Option<Origin>, StoreError> {
+        let Some(event) = trace.outbox.iter().find_map(|row| row.replaces.clone()) else { return Ok(None) };
+        let letters = match EventId::new(&event) {
+            Ok(event) => self.store.trace(&event).await?.dead_letters,
+            Err(_) => Vec::new(),
+        };
+        let mut letters = letters.into_iter();
+        let letter = letters.find(|letter| letter.replaced_by.as_deref() == Some(id.as_str()));
+        Ok(Some(Origin { event, letter: letter.map(|letter| letter.id.to_string()) }))
     }
 
     /// The attempts at endpoints, as far as they are remembered.
@@ -183,17 +201,17 @@ impl<S: WholeStore> Look<'_, S> {
     }
 }
 
-/// Whose event it is, as the ledger has it: events that name nobody are the usual tenant's.
-fn whose(row: Option<&RowView>, known: &Trace, usual: Option<TenantId>) -> Option<TenantId> {
-    let of_letters = || known.dead_letters.iter().find_map(|letter| letter.tenant.clone());
-    let named = row.and_then(|row| row.group_id.clone()).or_else(of_letters);
-    named.and_then(|tenant| TenantId::new(tenant).ok()).or(usual)
+/// Whose event it is, by what is left of it: its own row may be archived, those that sent it again are there.
+fn told_of(known: &Trace) -> Option<String> {
+    let of_rows = known.outbox.iter().find_map(|row| row.tenant.clone());
+    of_rows.or_else(|| known.dead_letters.iter().find_map(|letter| letter.tenant.clone()))
 }
 
 /// An event's own row in an outbox beside the default one.
 fn step(row: &RowView) -> OutboxStep {
     OutboxStep {
         row_id: row.id.clone(),
+        tenant: row.group_id.clone(),
         event_type: row.event_type.clone(),
         status: OutboxStatus::from_name(&row.status).unwrap_or(OutboxStatus::Pending),
         target_queue: None,
@@ -201,5 +219,6 @@ fn step(row: &RowView) -> OutboxStep {
         published_at: row.published_at,
         attempts: row.attempts.unsigned_abs(),
         last_error: row.last_error.clone(),
+        replaces: None,
     }
 }
