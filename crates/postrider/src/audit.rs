@@ -180,8 +180,8 @@ async fn count_apart<S: Audit>(
 ///
 /// Messages move while we look. The queue is looked at before its wait queues and once more after them, and the greater answer counts:
 /// what comes out of a wait queue meanwhile was seen there or shows in the second look, and what goes into one was seen in the first.
-/// The dead-letter queue comes after all of them, for the same reason. What moves may be counted twice, never not at
-/// all by this: in doubt it is on its way and not lost.
+/// The dead-letter queue comes after all of them, for the same reason. What moves may so be counted twice: in doubt it is on its way,
+/// and not lost.
 async fn in_queues(broker: &Arc<dyn Broker>, service: &ServiceQueue) -> Result<u64, BrokerError> {
     let before = ready(broker, service.name()).await?;
     let mut waiting = 0;

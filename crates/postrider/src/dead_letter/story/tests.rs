@@ -127,7 +127,7 @@ fn a_key_of_any_length_fits_an_index() {
 
 #[test]
 fn what_is_no_event_keeps_the_half_of_its_identity_that_it_has() {
-    let unreadable = || (header::WIRE_FORMAT, "morse".into());
+    let unreadable = || (header::WIRE_FORMAT, HeaderValue::from("morse"));
     let by_property = dead(&[unreadable()], Some("nt-0"));
     assert_eq!(by_property.event_id.as_ref().map(EventId::as_str), Some("nt-0"));
     let by_header = dead(&[unreadable(), (header::EVENT_ID, "nt-1".into())], None);
