@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::broker::{Broker, BrokerError, BrokerErrorKind};
 use crate::envelope::EventId;
 use crate::store::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place, Registration, StoreError};
-use crate::topology::{ExchangeName, KeyTemplate, QueueName};
+use crate::topology::{ExchangeName, KeyTemplate, QueueName, ServiceQueue};
 
 /// List at most so many ids that were found nowhere.
 const LISTED: usize = 1000;
@@ -77,8 +77,8 @@ pub enum AuditError {
 /// Draws up one consumer's account from what is stored.
 ///
 /// On RabbitMQ, deliveries that are being handled at this moment are in no queue and in no inbox yet; the management API, if the broker
-/// knows one, tells of them some seconds later. Ask again about the same events then. For three minutes at most after RabbitMQ was killed,
-/// retries whose time came while it was down are nowhere, too.
+/// knows one, tells of them some seconds later. Ask again about the same events then: what is moving is elsewhere by then, and what is
+/// lost is not. For three minutes at most after RabbitMQ was killed, retries whose time came while it was down are nowhere, too.
 pub async fn account<S: Audit>(
     store: &S,
     broker: &Arc<dyn Broker>,
@@ -107,11 +107,8 @@ pub async fn account_of<S: Audit>(
 ) -> Result<Account, AuditError> {
     let Registration { name, service, topology, exchange, .. } = consumer;
     // The broker first: what is applied while we count then shows in both places, and applied goes before waiting.
+    let in_queues = in_queues(broker, service).await?;
     let dead_in_queue = depth(broker, &service.dead_letter_queue).await?;
-    let mut in_queues = depth(broker, service.name()).await?;
-    for wait in &service.wait_queues {
-        in_queues += depth(broker, &wait.name).await?;
-    }
     let mut count = ConsumerCount::default();
     for source in sources {
         let scope = AuditScope {
@@ -179,17 +176,43 @@ async fn count_apart<S: Audit>(
     }
 }
 
-/// What waits in a queue or is with its consumers. One that is not there holds nothing: not declared yet, or deleted with what was in
-/// it, which then shows as unaccounted. What is handed out between the two looks is counted twice, and what is settled meanwhile shows
-/// as applied: neither hides an event.
+/// What waits in a consumer's queue and its wait queues, or is with it.
+///
+/// Messages move while we look. The queue is looked at before its wait queues and once more after them, and the greater answer counts:
+/// what comes out of a wait queue meanwhile was seen there or shows in the second look, and what goes into one was seen in the first.
+/// The dead-letter queue comes after all of them, for the same reason. What moves may so be counted twice: in doubt it is on its way,
+/// and not lost.
+async fn in_queues(broker: &Arc<dyn Broker>, service: &ServiceQueue) -> Result<u64, BrokerError> {
+    let before = ready(broker, service.name()).await?;
+    let mut waiting = 0;
+    for wait in &service.wait_queues {
+        waiting += depth(broker, &wait.name).await?;
+    }
+    let after = ready(broker, service.name()).await?;
+    Ok(waiting + before.max(after) + unsettled(broker, service.name()).await)
+}
+
+/// What waits in a queue or is with its consumers.
 async fn depth(broker: &Arc<dyn Broker>, queue: &QueueName) -> Result<u64, BrokerError> {
-    let ready = match broker.depth(queue).await {
-        Err(error) if error.kind == BrokerErrorKind::NotFound => 0,
-        answer => answer?,
-    };
-    let unsettled = broker.unsettled(queue).await.unwrap_or_else(|error| {
+    Ok(ready(broker, queue).await? + unsettled(broker, queue).await)
+}
+
+/// What waits in a queue. One that is not there holds nothing: not declared yet, or deleted with what was in it, which then shows as
+/// unaccounted.
+async fn ready(broker: &Arc<dyn Broker>, queue: &QueueName) -> Result<u64, BrokerError> {
+    match broker.depth(queue).await {
+        Err(error) if error.kind == BrokerErrorKind::NotFound => Ok(0),
+        answer => answer,
+    }
+}
+
+/// What is with a queue's consumers, as far as the broker can tell. What is settled meanwhile shows as applied.
+async fn unsettled(broker: &Arc<dyn Broker>, queue: &QueueName) -> u64 {
+    broker.unsettled(queue).await.unwrap_or_else(|error| {
         tracing::debug!(queue = queue.as_str(), %error, "what is with consumers cannot be counted");
         0
-    });
-    Ok(ready + unsettled)
+    })
 }
+
+#[cfg(test)]
+mod tests;

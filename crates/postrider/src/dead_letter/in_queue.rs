@@ -3,11 +3,14 @@
 //! Looking takes messages without settling them and gives them back. Every look counts as a delivery, and a broker with a
 //! delivery limit drops what was delivered too often, so looking stops before that.
 //!
-//! What is taken away is written down in the audit log before it leaves the queue: no message is gone that nobody can name.
+//! What is taken away is written down in the audit log before it leaves the queue: no message is gone that nobody can name. What is
+//! discarded is kept in the table as well, as discarded, so that the account of its consumer finds it.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -16,7 +19,10 @@ use crate::broker::{
     Broker, BrokerError, BrokerErrorKind, HeaderValue, Outgoing, Published, Receipt, Verdict,
 };
 use crate::clock::Clock;
-use crate::store::{DeadLetter, LetterFilter, LogEntry, Operations, StoreError};
+use crate::store::{
+    DeadLetter, LetterFilter, LetterId, LetterQuery, LetterStatus, LogEntry, Operations, Resolution,
+    StoreError, Triage, Turn,
+};
 use crate::topology::{QueueName, ServiceQueue};
 
 /// Messages held at a time.
@@ -25,6 +31,10 @@ const MOST: u16 = 10_000;
 const QUIET: Duration = Duration::from_secs(2);
 /// RabbitMQ 4 drops a message at the 21st delivery by default.
 const MOST_LOOKS: i64 = 15;
+/// Stored letters that are read at a time.
+const PAGE: usize = 1000;
+/// Times are stored with less precision than messages may have.
+const ROUNDED: Duration = Duration::from_millis(1);
 
 /// What was done to dead letters in their queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,8 +95,9 @@ pub async fn look(
 }
 
 /// Moves what fits out of the queue: published with confirm first, then written down, then acked. A crash in between leaves a
-/// message in both places, and the inbox knows the one that was applied; the log may name it twice, and never not at all.
-pub async fn take_away<S: Operations>(
+/// message in both places, and the inbox knows the one that was applied; the log may name it twice, and never not at all. One that is
+/// discarded may then be open in the table and still in its queue: to discard it again resolves it.
+pub async fn take_away<S: Triage + Operations>(
     store: &S,
     broker: &Arc<dyn Broker>,
     clock: &Clock,
@@ -100,7 +111,7 @@ pub async fn take_away<S: Operations>(
     while moved.moved < taking.limit
         && let Some(taken) = hand.next().await?
     {
-        let (mut gone, mut log) = (Vec::new(), Vec::new());
+        let (mut gone, mut log, mut discarded) = (Vec::new(), Vec::new(), Vec::new());
         for (letter, receipt) in taken {
             if !fits(&taking.filter, &letter) || moved.moved >= taking.limit {
                 moved.left += 1;
@@ -108,11 +119,16 @@ pub async fn take_away<S: Operations>(
                 moved.moved += 1;
                 log.push(taken_away(id, clock, service, taking, &letter));
                 gone.push((receipt, Verdict::Ack));
+                if taking.way == Way::Discard {
+                    discarded.push(letter);
+                }
             } else {
                 moved.failed += 1;
             }
         }
-        if !log.is_empty() {
+        if !discarded.is_empty() {
+            keep(store, id, discarded, log).await?;
+        } else if !log.is_empty() {
             write_down(store, log).await?;
         }
         hand.settler.settle(gone).await?;
@@ -135,6 +151,70 @@ async fn write_down<S: Operations>(store: &S, entries: Vec<LogEntry>) -> Result<
     let mut tx = store.begin().await?;
     store.record(&mut tx, entries).await?;
     store.commit(tx).await
+}
+
+/// Stores what is discarded, then marks it as that and writes it down, in one transaction.
+async fn keep<S: Triage + Operations>(
+    store: &S,
+    operation: Uuid,
+    letters: Vec<DeadLetter>,
+    log: Vec<LogEntry>,
+) -> Result<(), StoreError> {
+    let keys: HashSet<String> = letters.iter().map(|letter| letter.key.clone()).collect();
+    let wanted = Wanted::of(&letters);
+    store.collect(letters).await?;
+    let ids = wanted.find(store).await?;
+    let mut tx = store.begin().await?;
+    let open = store.take_open(&mut tx, &ids).await?;
+    let ours = open.iter().filter(|stored| keys.contains(&stored.letter.key));
+    let resolved: Vec<Resolution> = ours
+        .map(|stored| Resolution {
+            letter: stored.summary.id,
+            status: LetterStatus::Discarded,
+            replaced_by: None,
+        })
+        .collect();
+    store.resolve(&mut tx, operation, &resolved).await?;
+    store.record(&mut tx, log).await?;
+    store.commit(tx).await
+}
+
+/// Where letters that were just stored are found again: their numbers are the store's, and nothing finds them by their key.
+struct Wanted {
+    queues: BTreeSet<QueueName>,
+    events: HashSet<Option<String>>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+impl Wanted {
+    fn of(letters: &[DeadLetter]) -> Self {
+        let times = || letters.iter().map(|letter| letter.dead_at);
+        Self {
+            queues: letters.iter().map(|letter| letter.queue.clone()).collect(),
+            events: letters.iter().map(|letter| letter.event_id.as_ref().map(ToString::to_string)).collect(),
+            since: times().min().and_then(|first| first.checked_sub(ROUNDED).ok()),
+            until: times().max().and_then(|last| last.checked_add(ROUNDED).ok()),
+        }
+    }
+
+    /// Open letters of these events. Others may be among them.
+    async fn find<S: Triage>(self, store: &S) -> Result<Vec<LetterId>, StoreError> {
+        let Self { queues, events, since, until } = self;
+        let mut found = Vec::new();
+        for queue in queues {
+            let filter = LetterFilter { queue: Some(queue), since, until, ..LetterFilter::open() };
+            let mut query = LetterQuery { filter, turn: Turn::Newest, limit: PAGE };
+            loop {
+                let page = store.letters(&query).await?;
+                let ours = page.letters.iter().filter(|letter| events.contains(&letter.event_id));
+                found.extend(ours.map(|letter| letter.id));
+                let Some(next) = page.next else { break };
+                query.turn = Turn::Before(next);
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// The entry of the whole.

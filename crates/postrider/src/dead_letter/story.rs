@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::header as mark;
 use crate::broker::{Delivery, HeaderValue, Headers, Message, Outgoing, Properties, Receipt};
 use crate::clock::Clock;
+use crate::envelope::EventId;
 use crate::envelope::wire::{self, header};
 use crate::settlement::DeadReason;
 use crate::store::DeadLetter;
@@ -174,6 +175,11 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
     // The key that it died with tells nothing of its type.
     let event = RoutingKey::new(&routing_key).ok();
     let event = event.and_then(|key| wire::decode(message, &key, &service.identity, now).ok());
+    // Half an identity is what people look for it by: what is no event may have an id, or a type.
+    let (event_id, event_type) = match &event {
+        Some(event) => (Some(event.id.clone()), Some(event.event_type.clone())),
+        None => wire::remains(message, &service.identity),
+    };
     let queue =
         if ours { text(mark::ORIGINAL_QUEUE) } else { of_broker(|death| death.queue.map(str::to_owned)) };
     let time = |name: &str| message.header(name).filter(|_| ours).and_then(|time| time.parse().ok());
@@ -186,11 +192,8 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
     };
     let mut letter = DeadLetter {
         key: String::new(),
-        event_id: event.as_ref().map(|envelope| envelope.id.clone()),
-        event_type: event
-            .as_ref()
-            .map(|envelope| envelope.event_type.to_string())
-            .or(Some(routing_key.clone())),
+        event_id,
+        event_type: event_type.map(|of| of.to_string()).or(Some(routing_key.clone())),
         tenant: event.as_ref().and_then(|envelope| envelope.tenant.group.clone()),
         aggregate_id: event.as_ref().and_then(|envelope| envelope.aggregate_id.clone()),
         ordering_key: event.as_ref().and_then(|envelope| envelope.ordering_key.clone()),
@@ -213,7 +216,7 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
     if letter.reason == DeadReason::Unroutable.as_str() && letter.error.is_empty() {
         letter.error = format!("no queue of {} wanted {}", letter.exchange, letter.routing_key);
     }
-    letter.key = key(&letter, message, service, ours, fresh);
+    letter.key = key(event.as_ref().map(|event| &event.id), message, service, ours, fresh);
     letter
 }
 
@@ -274,14 +277,21 @@ fn told(death: Option<&BrokerEntry<'_>>) -> String {
 /// What makes this death this one: the same when the broker delivers it again, and different for every other death.
 ///
 /// A message without any id cannot be told from its twin, so each delivery of it is kept: at least once, and flagged by
-/// having no event id.
-fn key(letter: &DeadLetter, message: &Message, service: &ServiceQueue, ours: bool, fresh: Uuid) -> String {
+/// having no event id. `event` is that of a message which is an event: the id of one that is none stays out of its key, so that keys
+/// are what they ever were.
+fn key(
+    event: Option<&EventId>,
+    message: &Message,
+    service: &ServiceQueue,
+    ours: bool,
+    fresh: Uuid,
+) -> String {
     let message_id = message.properties.message_id.as_deref();
-    if letter.event_id.is_none() && message_id.is_none() {
+    if event.is_none() && message_id.is_none() {
         return format!("unidentified/{fresh}");
     }
     if let Some(id) = message.header(mark::DEAD_LETTER_ID).filter(|_| ours) {
-        return match (&letter.event_id, message_id) {
+        return match (event, message_id) {
             (None, Some(message_id)) => bounded(format!("{id}/{message_id}")),
             _ => bounded(id.to_owned()),
         };
@@ -289,7 +299,7 @@ fn key(letter: &DeadLetter, message: &Message, service: &ServiceQueue, ours: boo
     // Quorum queues count deliveries in a header, so it is another one when this one is delivered again.
     let told: BTreeMap<_, _> = message.headers.iter().filter(|(name, _)| *name != DELIVERY_COUNT).collect();
     let headers = serde_json::to_vec(&told).unwrap_or_default();
-    let id = letter.event_id.as_ref().map_or("", AsRef::as_ref);
+    let id = event.map_or("", EventId::as_str);
     let parts = [service.dead_letter_queue.as_str(), message_id.unwrap_or(""), id];
     let mut hash = Sha256::new();
     for part in parts.map(str::as_bytes).into_iter().chain([&headers[..], &message.body]) {

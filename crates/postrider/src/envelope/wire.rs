@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use self::draft::Draft;
-use super::{Envelope, EventType, Payload};
+use super::{Envelope, EventId, EventType, Payload};
 use crate::broker::Message;
 use crate::topology::RoutingKey;
 
@@ -107,6 +107,21 @@ pub fn decode(
         draft.event_type = said.or_else(usual).map(Cow::Borrowed);
     }
     draft.finish(payload, received_at)
+}
+
+/// What is left of the identity of a message that is no event: its id and its type, each as far as it is one. They are looked for where
+/// [`decode`] looks, and a body that cannot be read hides nothing that stands beside it.
+pub(crate) fn remains(message: &Message, identity: &Identity) -> (Option<EventId>, Option<EventType>) {
+    let read = match message.header(header::WIRE_FORMAT) {
+        Some(name) => name.parse::<WireFormat>().and_then(|format| read_as(format, message)),
+        None => detect(message, identity),
+    };
+    let mut draft = read.map_or_else(|_| identity.read(message), |(draft, _)| draft);
+    headers::read(message, &mut draft);
+    cloudevents::read_headers(message, &mut draft);
+    headers::read_properties(message, &mut draft);
+    let id = draft.id.and_then(|id| EventId::new(id).ok());
+    (id, draft.event_type.and_then(|of| EventType::new(of).ok()))
 }
 
 fn read_as(format: WireFormat, message: &Message) -> Result<(Draft<'_>, Payload), Malformed> {

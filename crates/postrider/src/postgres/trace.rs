@@ -11,12 +11,12 @@ use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, 
 
 /// The event's own row is found by the time its id was registered with, those that send it again by the event they name.
 const OUTBOX: &str = "SELECT o.id, o.aggregate_type || '.' || o.event_type, o.status, o.target_queue, o.created_at, \
-         o.published_at, o.attempts, o.last_error, o.position \
+         o.published_at, o.attempts, o.last_error, o.position, o.group_id, o.verbatim \
      FROM postrider.event_outbox_id known \
          JOIN postrider.event_outbox o ON o.created_at = known.created_at AND o.id = known.id WHERE known.id = $1 \
      UNION ALL \
      SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, attempts, last_error, \
-         position FROM postrider.event_outbox WHERE event_id = $1 AND id <> $1 \
+         position, group_id, verbatim FROM postrider.event_outbox WHERE event_id = $1 AND id <> $1 \
      ORDER BY position";
 
 const APPLIED: &str = "SELECT consumer_name, processed_at FROM postrider.event_inbox WHERE consumer_name = ANY( \
@@ -56,6 +56,7 @@ fn step(row: &PgRow) -> Result<OutboxStep, sqlx::Error> {
     let published: Option<jiff_sqlx::Timestamp> = row.try_get(5)?;
     Ok(OutboxStep {
         row_id: row.try_get(0)?,
+        tenant: row.try_get(9)?,
         event_type: row.try_get(1)?,
         status: OutboxStatus::from_name(row.try_get(2)?).unwrap_or(OutboxStatus::Pending),
         target_queue: row.try_get(3)?,
@@ -63,5 +64,6 @@ fn step(row: &PgRow) -> Result<OutboxStep, sqlx::Error> {
         published_at: published.map(jiff_sqlx::Timestamp::to_jiff),
         attempts: u32::try_from(row.try_get::<i32, _>(6)?).unwrap_or(0),
         last_error: row.try_get(7)?,
+        replaces: row.try_get::<Option<&[u8]>, _>(10)?.and_then(OutboxStep::replaced),
     })
 }

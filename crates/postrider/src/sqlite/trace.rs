@@ -8,7 +8,7 @@ use crate::envelope::EventId;
 use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
 
 const OUTBOX: &str = "SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, \
-         attempts, last_error \
+         attempts, last_error, group_id, verbatim \
      FROM event_outbox WHERE id = ?1 OR event_id = ?1 ORDER BY position";
 
 /// The marks have the consumer first in their key, so the consumers that could have one are asked for.
@@ -24,7 +24,18 @@ const HELD: &str = "SELECT h.consumer_name, (SELECT first.event_id FROM held_eve
          ORDER BY first.position LIMIT 1) \
      FROM held_event h WHERE h.event_id = ? ORDER BY h.consumer_name";
 
-type Row = (String, String, String, Option<String>, i64, Option<i64>, u32, Option<String>);
+type Row = (
+    String,
+    String,
+    String,
+    Option<String>,
+    i64,
+    Option<i64>,
+    u32,
+    Option<String>,
+    Option<String>,
+    Option<Vec<u8>>,
+);
 
 impl Traces for Sqlite {
     async fn trace(&self, event: &EventId) -> Result<Trace, StoreError> {
@@ -45,11 +56,22 @@ impl Traces for Sqlite {
     }
 }
 
-fn step(
-    (row_id, event_type, status, target_queue, created_at, published_at, attempts, last_error): Row,
-) -> OutboxStep {
+fn step(row: Row) -> OutboxStep {
+    let (
+        row_id,
+        event_type,
+        status,
+        target_queue,
+        created_at,
+        published_at,
+        attempts,
+        last_error,
+        tenant,
+        head,
+    ) = row;
     OutboxStep {
         row_id,
+        tenant,
         event_type,
         status: OutboxStatus::from_name(&status).unwrap_or(OutboxStatus::Pending),
         target_queue,
@@ -57,5 +79,6 @@ fn step(
         published_at: published_at.map(time),
         attempts,
         last_error,
+        replaces: head.as_deref().and_then(OutboxStep::replaced),
     }
 }

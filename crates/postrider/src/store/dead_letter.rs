@@ -25,7 +25,7 @@ pub trait DeadLetters: Store {
 pub struct DeadLetter {
     /// Unique for this death; the same when the broker delivers it again.
     pub key: String,
-    /// The event, if the message could be read as one. Absent: flagged, and kept at least once.
+    /// The event, or the id that a message has which is none. Absent: flagged, and kept at least once.
     pub event_id: Option<EventId>,
     /// Its type, or what the routing key says of it.
     pub event_type: Option<String>,

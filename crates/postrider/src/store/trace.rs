@@ -5,7 +5,8 @@ use std::future::Future;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{LetterSummary, OutboxStatus, Store, StoreError};
+use super::{LetterSummary, OutboxStatus, Store, StoreError, read_head};
+use crate::dead_letter::header;
 use crate::envelope::EventId;
 
 /// Looking for one event.
@@ -41,6 +42,9 @@ pub struct HeldStep {
 pub struct OutboxStep {
     /// The row's id: the event's own, or that of a row that sent it again.
     pub row_id: String,
+    /// Whose it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// Its type.
     pub event_type: String,
     /// Where it is.
@@ -55,6 +59,17 @@ pub struct OutboxStep {
     pub attempts: u32,
     /// Why the last of them failed.
     pub last_error: Option<String>,
+    /// The event in whose place it was sent, corrected; the key of the dead letter, where that was no event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
+}
+
+impl OutboxStep {
+    /// What the message of a row replaces, by the head that the row keeps of it.
+    pub(crate) fn replaced(head: &[u8]) -> Option<String> {
+        let message = read_head(head, bytes::Bytes::new()).ok()?;
+        message.header(header::REPLACES).map(str::to_owned)
+    }
 }
 
 /// A mark in an inbox.

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use postrider::EventId;
 
 use super::Context;
-use crate::desk::events::{Look, Traced};
+use crate::desk::events::{DeadThere, Look, Traced};
 use crate::exit::{Exit, absent};
 use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
@@ -56,7 +56,7 @@ impl OnStore for OfEvent<'_> {
         if let Some(broker) = broker {
             broker.close().await;
         }
-        let (traced, _) = traced.ok_or_else(|| {
+        let traced = traced.ok_or_else(|| {
             absent(format!("neither an outbox nor an inbox nor a dead letter here knows the event {id}"))
         })?;
         self.context.output.one(&traced, &told(&traced))?;
@@ -78,6 +78,14 @@ fn told(traced: &Traced) -> String {
             at.waiting_there.map_or_else(String::new, |count| format!(" ({count} messages wait there)"));
         let behind = at.behind.as_ref().map_or_else(String::new, |head| format!(" behind {head}"));
         let _ = write!(text, "\n{}: {}{behind}{waiting}", at.consumer, at.state);
+        if let Some(DeadThere { queue, messages }) = &at.may_lie_in {
+            let there = messages.map_or_else(String::new, |count| format!(" ({count} messages there)"));
+            let _ = write!(
+                text,
+                "; it may lie in {queue}{there}: postrider dlq show --in-queue {} {}",
+                at.queue, traced.id
+            );
+        }
     }
     text
 }

@@ -77,6 +77,7 @@ pub(super) fn state(word: &str) -> Markup {
             | "running"
             | "not published yet"
             | "published, not applied yet"
+            | "given up or waiting"
             | "replayed, not published yet"
             | "PROCESSING"
             | "CRAWLING" => "warn",

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod absent;
+mod accounts;
 mod alerts;
 mod audit_log;
 mod bad_input;

@@ -183,7 +183,10 @@ fn an_edited_letter_becomes_a_new_event() {
     assert_eq!(sent["replaces"], "evt_0");
     folder.run(&["dlq", "edit", "1", "--data", "{}", "--yes"]).assert(2, "discarded already");
     let new = sent["id"].as_str().unwrap();
-    folder.run(&["event", "trace", new]).assert(0, "to billing alone");
+    let trace = folder.run(&["event", "trace", new]).assert(0, "corrected from evt_0 (dead letter 1)");
+    assert!(trace.out.contains("committed to the outbox, for billing alone"), "{trace:?}");
+    folder.run(&["event", "trace", "evt_0"]).assert(0, &format!("corrected as {new} (dead letter 1)"));
+    assert_eq!(folder.run(&["event", "trace", new, "--json"]).json()["tenant"], "acme");
 }
 
 #[test]

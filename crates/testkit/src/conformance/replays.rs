@@ -112,6 +112,8 @@ pub async fn an_edited_event_counts_for_itself<F: StoreFixture>(fixture: &F) {
     assert_eq!(message.properties.message_id.as_deref(), Some(new.as_str()));
     let found = store.letter(letter).await.unwrap().unwrap().summary;
     assert_eq!((found.status, found.replaced_by), (LetterStatus::Discarded, Some(new.to_string())));
+    let trace = store.trace(&new).await.unwrap();
+    assert_eq!(trace.outbox[0].replaces.as_deref(), Some("one"));
     let count = count(store, &scope()).await;
     assert_eq!((count.committed, count.dead, count.unpublished), (2, 1, 1));
     let log = store.log_of(&format!("dead_letter/{letter}"), 10).await.unwrap();

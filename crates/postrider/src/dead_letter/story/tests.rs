@@ -11,6 +11,10 @@ fn dead(headers: &[(&str, HeaderValue)], id: Option<&str>) -> DeadLetter {
     let mut message = Message { body: "{}".into(), ..Message::default() };
     message.properties.message_id = id.map(str::to_owned);
     message.headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    died(message)
+}
+
+fn died(message: Message) -> DeadLetter {
     let delivery = Delivery {
         message,
         exchange: ExchangeName::default_exchange(),
@@ -119,4 +123,29 @@ fn a_key_of_any_length_fits_an_index() {
         (mark::DEAD_REASON, "rejected".into()),
     ];
     assert!(dead(&marks, Some("evt_1")).key.len() < LONGEST_KEY);
+}
+
+#[test]
+fn what_is_no_event_keeps_the_half_of_its_identity_that_it_has() {
+    let unreadable = || (header::WIRE_FORMAT, HeaderValue::from("morse"));
+    let by_property = dead(&[unreadable()], Some("nt-0"));
+    assert_eq!(by_property.event_id.as_ref().map(EventId::as_str), Some("nt-0"));
+    let by_header = dead(&[unreadable(), (header::EVENT_ID, "nt-1".into())], None);
+    assert_eq!(by_header.event_id.as_ref().map(EventId::as_str), Some("nt-1"));
+    assert!(by_header.key.starts_with("unidentified/"), "its key is what it ever was");
+
+    // The death of a message with an id has the key that it had before its id was told.
+    let marks = |id: &'static str| {
+        [unreadable(), (mark::DEAD_REASON, "malformed".into()), (mark::DEAD_LETTER_ID, id.into())]
+    };
+    assert_eq!(dead(&marks("death"), Some("nt-0")).key, "death/nt-0");
+
+    let mut typed = Message { body: "{\"truncated".into(), ..Message::default() };
+    typed.properties.kind = Some("t.coll.x".to_owned());
+    let letter = died(typed);
+    assert_eq!((letter.event_id, letter.event_type.as_deref()), (None, Some("t.coll.x")));
+    let nothing = died(Message::default());
+    assert_eq!((nothing.event_id, nothing.event_type.as_deref()), (None, Some("mail.dlq")));
+    let long = dead(&[unreadable()], Some(&"x".repeat(10_000)));
+    assert_eq!(long.event_id, None, "what is no id is none");
 }

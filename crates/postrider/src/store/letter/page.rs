@@ -80,7 +80,7 @@ pub struct LetterPage {
 pub struct LetterSummary {
     /// Its number.
     pub id: LetterId,
-    /// The event, if the message could be read as one. Absent: flagged, and kept at least once.
+    /// The event, or the id that a message has which is none. Absent: flagged, and kept at least once.
     pub event_id: Option<String>,
     /// Its type.
     pub event_type: Option<String>,

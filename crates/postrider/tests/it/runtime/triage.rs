@@ -374,7 +374,10 @@ async fn what_is_not_collected_is_worked_on_in_its_queue<S: Effects>(stage: Stag
         let entry = stage.store.log_of(&format!("event/{event}"), 10).await.unwrap().remove(0);
         assert_eq!((entry.action.as_str(), entry.reason.as_deref()), (action, Some("mended")));
     }
-    assert!(stage.store.dead_letters(10).await.unwrap().is_empty(), "nothing was collected");
+    assert!(stage.store.dead_letters(10).await.unwrap().is_empty(), "nothing is open in the table");
+    let discarded = LetterFilter { status: Some(LetterStatus::Discarded), ..LetterFilter::default() };
+    let kept = letters(&stage, discarded, 3).await;
+    assert!(kept.iter().all(|letter| letter.queue == "strict" && letter.resolved_at.is_some()), "{kept:?}");
     drop(back);
     running.stop(Duration::from_secs(10)).await;
 }

@@ -96,6 +96,8 @@ fn by_consumer(consumers: &[AtConsumer]) -> Markup {
                 table { tbody { @for at in consumers { tr {
                     td { (at.consumer) }
                     td { (state(at.state)) @if let Some(count) = at.waiting_there { div class="quiet" { (number(count)) " messages wait there" } }
+                        @if let Some(there) = &at.may_lie_in { div class="quiet" { "it may lie in " (there.queue)
+                            @if let Some(count) = there.messages { " (" (number(count)) " messages there)" } } }
                         @if let Some(head) = &at.behind { div class="quiet" { "behind " (head) } } }
                 } } } }
             }

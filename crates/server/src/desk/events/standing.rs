@@ -1,0 +1,142 @@
+//! Where an event stands for a consumer: by what is stored, and by what waits at the broker.
+
+use std::sync::Arc;
+
+use postrider::Broker;
+use postrider::store::{LetterStatus, LogEntry, OutboxStatus, OutboxStep, Registration, Trace};
+use postrider::topology::{RoutingKey, ServiceQueue};
+
+use super::DeadThere;
+use crate::config::Config;
+
+/// Kept back by a consumer, so that the order of its key holds.
+pub(super) const HELD: &str = "held";
+/// At the broker, one hopes.
+const PUBLISHED: &str = "published, not applied yet";
+/// The same, where nobody collects dead letters: whether it is one is known to the broker alone.
+const UNCOLLECTED: &str = "given up or waiting";
+
+/// Where an event stands, with what the broker says.
+pub(super) struct Standing {
+    pub(super) state: &'static str,
+    pub(super) waiting_there: Option<u64>,
+    pub(super) may_lie_in: Option<DeadThere>,
+}
+
+/// Asks the broker about an event that is with it.
+pub(super) async fn at_broker(
+    state: &'static str,
+    consumer: &Registration,
+    broker: Option<&Arc<dyn Broker>>,
+    config: &Config,
+) -> Standing {
+    if state != PUBLISHED {
+        return Standing { state, waiting_there: None, may_lie_in: None };
+    }
+    let waiting_there = match broker {
+        Some(broker) => depth(broker, &consumer.service).await,
+        None => None,
+    };
+    let configured = config.own.layout.services.iter().find(|own| own.name() == consumer.service.name());
+    let service = configured.unwrap_or(&consumer.service);
+    if service.collect && config.own.layout.collect {
+        return Standing { state, waiting_there, may_lie_in: None };
+    }
+    let queue = &service.dead_letter_queue;
+    let messages = match broker {
+        Some(broker) => broker.depth(queue).await.ok(),
+        None => None,
+    };
+    if messages == Some(0) {
+        return Standing { state, waiting_there, may_lie_in: None };
+    }
+    let may_lie_in = Some(DeadThere { queue: queue.to_string(), messages });
+    Standing { state: UNCOLLECTED, waiting_there, may_lie_in }
+}
+
+async fn depth(broker: &Arc<dyn Broker>, service: &ServiceQueue) -> Option<u64> {
+    let mut waiting = broker.depth(service.name()).await.ok()?;
+    for wait in &service.wait_queues {
+        waiting += broker.depth(&wait.name).await.unwrap_or(0);
+    }
+    Some(waiting)
+}
+
+/// Where an event stands for a consumer; nothing if it is not routed there. Applied goes before dead before waiting.
+pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) -> Option<&'static str> {
+    let (name, queue) = (consumer.name.as_str(), consumer.service.name());
+    if trace.applied.iter().any(|mark| mark.consumer == name) {
+        return Some("applied");
+    }
+    let letters = trace.dead_letters.iter().filter(|letter| letter.queue == queue.as_str());
+    if let Some(last) = letters.clone().next_back() {
+        let pending = |row: &&OutboxStep| {
+            row.target_queue.as_deref() == Some(queue.as_str()) && row.status != OutboxStatus::Published
+        };
+        return Some(match last.status {
+            LetterStatus::Open => "dead",
+            LetterStatus::Discarded => "discarded",
+            LetterStatus::Replayed if trace.outbox.iter().any(|row| pending(&row)) => {
+                "replayed, not published yet"
+            }
+            LetterStatus::Replayed if is_held(trace, name) => HELD,
+            LetterStatus::Replayed => PUBLISHED,
+        });
+    }
+    if is_held(trace, name) {
+        return Some(HELD);
+    }
+    if is_discarded(log, queue.as_str()) {
+        return Some("discarded");
+    }
+    let row = trace.outbox.iter().find(|row| {
+        let routed = || {
+            let key = RoutingKey::new(&row.event_type).ok();
+            key.is_some_and(|key| consumer.topology.route(&consumer.exchange, &key).contains(&queue))
+        };
+        row.target_queue.as_deref().map_or_else(routed, |target| target == queue.as_str())
+    })?;
+    Some(match row.status {
+        OutboxStatus::Published => PUBLISHED,
+        OutboxStatus::Dead => "dead in the outbox",
+        OutboxStatus::Pending | OutboxStatus::Failed => "not published yet",
+    })
+}
+
+fn is_held(trace: &Trace, consumer: &str) -> bool {
+    trace.held.iter().any(|held| held.consumer == consumer)
+}
+
+/// Whether it was discarded in the queue of its dead letters, as the audit log says, the newest first. By now that leaves a dead letter
+/// in the table; it did not always.
+fn is_discarded(log: &[LogEntry], queue: &str) -> bool {
+    let of_queue = |entry: &&LogEntry| {
+        let detail = entry.detail.as_ref();
+        detail.is_some_and(|detail| detail["queue"] == queue && detail["in_queue"].is_string())
+    };
+    log.iter().find(of_queue).is_some_and(|entry| entry.action == "dead_letter.discarded")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_discarded_in_its_queue_is_not_waited_for() {
+        let entry = |action: &str, queue: &str| LogEntry {
+            at: Timestamp::UNIX_EPOCH,
+            actor: "ada".to_owned(),
+            action: action.to_owned(),
+            subject: "event/evt_1".to_owned(),
+            reason: None,
+            detail: Some(json!({ "in_queue": format!("{queue}.dlq"), "queue": queue })),
+        };
+        let discarded = entry("dead_letter.discarded", "raw");
+        assert!(is_discarded(std::slice::from_ref(&discarded), "raw"));
+        assert!(!is_discarded(std::slice::from_ref(&discarded), "other"));
+        // Discarded once, and here again later, by hand.
+        assert!(!is_discarded(&[entry("dead_letter.replayed", "raw"), discarded], "raw"));
+    }
+}
