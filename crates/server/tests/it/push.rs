@@ -151,6 +151,7 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let (_, rotated) =
         ask(&serving, "POST", "/v1/subscriptions/erp/rotate-secret", &json!({"signing": "ed25519"}));
     assert!(rotated["public_key"].as_str().is_some_and(|key| key.starts_with("whpk_")), "{rotated}");
+    assert_eq!(rotated["changed_from"], "hmac", "{rotated}");
     let rows = ask(&serving, "GET", "/v1/subscriptions/erp", &Value::Null).1;
     assert_eq!(rows["secrets"], 2);
     let (_, tested) = ask(&serving, "POST", "/v1/subscriptions/erp/test", &Value::Null);
@@ -158,6 +159,14 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let sent = receiver.requests().into_iter().find(|one| one.header("ce-type") == "postrider.push.test");
     let signed = sent.unwrap().header("webhook-signature").to_owned();
     assert!(signed.starts_with("v1a,") && signed.contains(" v1,"), "{signed}");
+    // Who does not say which kind gets another of the same.
+    let (_, rotated) = ask(&serving, "POST", "/v1/subscriptions/erp/rotate-secret", &json!({}));
+    assert!(rotated["public_key"].is_string() && rotated.get("secret").is_none(), "{rotated}");
+    assert!(rotated.get("changed_from").is_none(), "{rotated}");
+    folder.run(&["push", "rotate-secret", "erp"]).assert(0, "whpk_");
+    folder
+        .run(&["push", "rotate-secret", "erp", "--signing", "hmac"])
+        .assert(0, "receivers that know ed25519");
     for (word, state) in [("pause", "paused"), ("resume", "active")] {
         let path = format!("/v1/subscriptions/erp/{word}");
         assert_eq!(ask(&serving, "POST", &path, &json!({"reason": "moving"})).1["changed"], true);
