@@ -179,6 +179,34 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).0, 201);
 }
 
+/// What the message has of its own, a correction among it, comes to the endpoint.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_is_told_of_a_replay_and_gets_corrected_headers() {
+    let wanted = |request: &Request, _: usize| {
+        let known = request.header("region") == "eu" || request.header("x-replay-count") == "1";
+        Reply::status(if known { 200 } else { 404 })
+    };
+    let receiver = Receiver::start(wanted).await;
+    let folder = Folder::new();
+    folder.write("postrider.toml", &config(&receiver.url()));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    for id in ["evt_1", "evt_2"] {
+        let event = json!({"type": "shop.order.placed", "data": {}, "id": id});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    }
+    let dead = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].clone();
+    until(|| dead().as_array().is_some_and(|letters| letters.len() == 2)).await;
+    assert!(receiver.requests().iter().all(|one| one.header("x-replay-id").is_empty()));
+    let edit = ["dlq", "edit", "--all", "--limit", "1", "--set-header", "region=eu", "--yes"];
+    folder.run(&edit).assert(0, "1 done");
+    until(|| receiver.requests().iter().any(|one| one.header("region") == "eu")).await;
+    let sent = receiver.requests().into_iter().find(|one| one.header("region") == "eu").unwrap();
+    assert!(sent.header("x-replaces").starts_with("evt_") && sent.header("x-replay-id").is_empty());
+    folder.run(&["dlq", "replay", "--all", "--yes"]).assert(0, "1 done");
+    until(|| receiver.requests().iter().any(|one| !one.header("x-replay-id").is_empty())).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_is_down_is_left_alone_until_a_probe_succeeds() {
     let down = Arc::new(AtomicBool::new(true));
