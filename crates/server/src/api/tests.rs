@@ -50,7 +50,7 @@ impl Once for Nobody {
     fn lease(&self) -> std::time::Duration {
         std::time::Duration::MAX
     }
-    async fn cache_answers(&self) -> Option<bool> {
+    async fn cache_health(&self) -> Option<postrider::dedup::CacheHealth> {
         None
     }
 }
