@@ -62,6 +62,7 @@ const BROKEN: &str = "CASE \
          WHEN NEW.event_type !~ '{words}' THEN 'event_type_is_words_with_dots' \
          WHEN num_nonnulls(NEW.payload, NEW.body) <> 1 THEN 'either_payload_or_body' \
          WHEN NEW.attempts < 0 THEN 'attempts_is_not_negative' \
+         WHEN NEW.position <= 0 THEN 'position_is_positive' \
          WHEN octet_length(NEW.exchange::text) > 255 THEN 'exchange_has_255_bytes_at_most' \
          WHEN octet_length(NEW.routing_key::text) > 255 THEN 'routing_key_has_255_bytes_at_most' \
          WHEN octet_length(NEW.target_queue::text) NOT BETWEEN 1 AND 255 THEN 'target_queue_has_1_to_255_bytes' END";

@@ -186,6 +186,7 @@ async fn an_adopted_table_refuses_what_no_relay_could_publish() {
         (r#"{"event_type": ""}"#, "event_type_is_words_with_dots"),
         (r#"{"payload": null}"#, "either_payload_or_body"),
         (r#"{"attempts": -1}"#, "attempts_is_not_negative"),
+        (r#"{"position": 0}"#, "position_is_positive"),
         (r#"{"target_queue": ""}"#, "target_queue_has_1_to_255_bytes"),
         (r#"{"occurred_at": "infinity"}"#, "times of the years 1 to 9999"),
         (r#"{"created_at": "2999-01-01Z"}"#, "set available_at to publish an event later"),
