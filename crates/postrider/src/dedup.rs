@@ -17,6 +17,7 @@ mod keeper;
 mod model;
 mod outage;
 mod record;
+mod room;
 mod seen;
 
 pub use accelerator::{Accelerator, AcceleratorConfig, Sighting};
@@ -24,4 +25,5 @@ pub use cache::{Cache, CacheError, CacheKey, Entry, Found};
 pub use deduplicator::{Claim, Deduplicator, Standing};
 pub(crate) use keeper::InboxKeeper;
 pub use record::{Record, Stamp, Status};
+pub use room::CacheHealth;
 pub use seen::{Course, Seen, note};

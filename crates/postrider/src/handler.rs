@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use crate::broker::Headers;
 use crate::envelope::{Envelope, PayloadHash};
 use crate::store::Store;
 use crate::topology::ConsumerName;
@@ -73,6 +74,9 @@ pub struct Incoming {
     pub envelope: Envelope,
     /// Which attempt this is, counted from 1.
     pub attempt: u32,
+    /// Headers of the message beside those that the envelope is made of: its producer's own, and the marks of a replay. Those whose value
+    /// is text, a number, or true or false.
+    pub headers: Headers,
     notes: Arc<Notes>,
 }
 
@@ -86,7 +90,7 @@ struct Notes {
 impl Incoming {
     /// An event as a handler would meet it; for tests of handlers.
     pub fn new(consumer: ConsumerName, envelope: Envelope, attempt: u32) -> Self {
-        Self { consumer, envelope, attempt, notes: Arc::default() }
+        Self { consumer, envelope, attempt, headers: Headers::new(), notes: Arc::default() }
     }
 
     /// Answers the event. The answer is kept in the inbox, commits with the effects, and is what every duplicate gets.

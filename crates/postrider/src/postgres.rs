@@ -230,7 +230,7 @@ impl Postgres {
     ) -> Result<T, StoreError> {
         match tokio::time::timeout(self.inner.statement_limit + GRACE, call).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(cause)) => Err(failed(doing, &self.inner.place, cause)),
+            Ok(Err(cause)) => Err(self.explained(failed(doing, &self.inner.place, cause)).await),
             Err(_) => Err(error::no_answer(doing, &self.inner.place)),
         }
     }

@@ -8,6 +8,7 @@
 mod answer;
 mod attempts;
 mod form;
+mod passed_on;
 mod safety;
 mod sender;
 mod signing;

@@ -129,6 +129,19 @@ impl<S> OpenOutbox<S> {
     }
 }
 
+impl<S: WholeStore> OpenOutbox<S> {
+    /// Says in the log if it cannot be read: its relay finds nothing to do then, and says nothing. Not waited for, so that a database that
+    /// is away holds up no other.
+    pub(crate) fn tell_if_unreadable(&self) {
+        let (store, label) = (self.store.clone(), self.choice.label.clone());
+        tokio::spawn(async move {
+            if let Err(error) = store.backlog().await {
+                tracing::warn!(outbox = %label, %error, "an outbox cannot be read, and nothing of it is published meanwhile");
+            }
+        });
+    }
+}
+
 impl<S: Backend> OpenOutbox<S> {
     /// How its relay works.
     pub(crate) fn relay(&self, config: &Config) -> RelayConfig {

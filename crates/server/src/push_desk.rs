@@ -1,14 +1,17 @@
 //! What people do with push subscriptions, from the command line and over HTTP: list, add, test, rotate, remove.
 
+mod secret;
+
+pub(crate) use secret::{Shown, Signing};
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use postrider::push::{Answer, Attempt, Form, Said, SigningSecret, Source, Subscription, SystemNames, judge};
+use postrider::push::{Answer, Attempt, Form, Said, Source, Subscription, SystemNames, judge};
 use postrider::store::{LogEntry, MadeIn, Pause, Registration, StoreError, StoredSubscription};
 use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, EventId, Incoming};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::at_work::AtWork;
 use crate::config::{Live, PushForm, Pushed};
@@ -51,34 +54,6 @@ pub(crate) struct Row {
     pub(crate) pause: Option<Pause>,
     /// The status of the last attempt, or what went wrong.
     pub(crate) last: Option<String>,
-}
-
-/// A secret, on the one occasion that it is shown.
-#[derive(Debug, Serialize)]
-pub(crate) struct Shown {
-    pub(crate) name: String,
-    /// What receivers verify with, unless it has a public half.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) secret: Option<String>,
-    /// What receivers verify with, if they need no secret.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) public_key: Option<String>,
-    /// Until when the secret before it signs too.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) old_until: Option<Timestamp>,
-}
-
-/// What signs a subscription's requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Signing {
-    /// A shared secret (HMAC-SHA256)
-    #[default]
-    Hmac,
-    /// A key pair, of which receivers get the public half
-    Ed25519,
-    /// Nothing
-    None,
 }
 
 /// What a test came to.
@@ -223,12 +198,12 @@ impl<S: WholeStore> PushDesk<S> {
         reason: &str,
     ) -> Result<Shown, DeskError> {
         let pushed = self.check(form).await?;
-        let secret = pushed.secrets.into_iter().next().or_else(|| self.fresh(signing));
+        let secret = pushed.secrets.into_iter().next().or_else(|| signing.fresh(&self.clock));
         let name = pushed.subscription.name.clone();
         if !self.store.create_subscription(&pushed.subscription, secret.as_ref(), by, reason).await? {
             return Err(DeskError::Taken(name));
         }
-        Ok(shown(&name, secret.as_ref(), None))
+        Ok(Shown::of(&name, secret.as_ref()))
     }
 
     /// Removes one. Its queue stays, and what is in it; `serve` unbinds it, so that it gets no more.
@@ -261,11 +236,12 @@ impl<S: WholeStore> PushDesk<S> {
         }))
     }
 
-    /// A new secret beside the old one, which signs for this long still.
+    /// A new secret beside the old one, which signs for this long still. Of the same kind, unless another one is asked for: receivers that
+    /// have a public key can do nothing with a shared secret.
     pub(crate) async fn rotate(
         &self,
         name: &ConsumerName,
-        signing: Signing,
+        signing: Option<Signing>,
         old_stays: Duration,
         by: &str,
         reason: &str,
@@ -274,13 +250,16 @@ impl<S: WholeStore> PushDesk<S> {
         let now = self.clock.now();
         let until =
             now.checked_add(old_stays).map_err(|_| DeskError::Invalid("that is too long".to_owned()))?;
-        let secret = self
-            .fresh(signing)
+        let before = self.store.signing_secrets(name).await?.first().map(Signing::of);
+        let signing = signing.or(before).unwrap_or_default();
+        let secret = signing
+            .fresh(&self.clock)
             .ok_or_else(|| DeskError::Invalid("there is nothing to rotate to".to_owned()))?;
         if !self.store.rotate_secret(name, &secret, until, by, reason).await? {
             return Err(DeskError::Unknown(name.clone()));
         }
-        Ok(shown(name, Some(&secret), Some(until)))
+        let changed_from = before.filter(|before| *before != signing);
+        Ok(Shown { old_until: Some(until), changed_from, ..Shown::of(name, Some(&secret)) })
     }
 
     /// Sends an event of its own to the endpoint, once, past the queue.
@@ -326,14 +305,6 @@ impl<S: WholeStore> PushDesk<S> {
         sender.map_err(|why| DeskError::Invalid(why.to_string()))
     }
 
-    fn fresh(&self, signing: Signing) -> Option<SigningSecret> {
-        match signing {
-            Signing::Hmac => Some(SigningSecret::shared(self.clock.secret())),
-            Signing::Ed25519 => Some(SigningSecret::key_pair(self.clock.secret())),
-            Signing::None => None,
-        }
-    }
-
     fn refuse_configured(&self, name: &ConsumerName) -> Result<(), DeskError> {
         if self.config.now().push.iter().any(|pushed| pushed.subscription.name == *name) {
             return Err(DeskError::Configured(name.clone()));
@@ -344,12 +315,6 @@ impl<S: WholeStore> PushDesk<S> {
 
 fn beginning(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(2048)]).into_owned()
-}
-
-fn shown(name: &ConsumerName, secret: Option<&SigningSecret>, old_until: Option<Timestamp>) -> Shown {
-    let public_key = secret.and_then(SigningSecret::public_key);
-    let own = secret.filter(|secret| !secret.is_key_pair()).map(|secret| secret.reveal().to_owned());
-    Shown { name: name.to_string(), secret: own, public_key, old_until }
 }
 
 fn configured(pushed: &Pushed) -> Row {

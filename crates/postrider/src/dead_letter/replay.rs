@@ -132,8 +132,11 @@ pub async fn edit_and_replay<S: Backend>(
         detail: Some(json!({ "event_id": letter.summary.event_id, "replaced_by": new })),
     };
     store.append_verbatim(&mut tx, vec![edited]).await?;
-    let resolution =
-        Resolution { letter: id, status: LetterStatus::Discarded, replaced_by: Some(new.clone()) };
+    let resolution = Resolution {
+        replaced_by: Some(new.clone()),
+        keeps_its_place: true,
+        ..Resolution::plain(id, LetterStatus::Discarded)
+    };
     store.resolve(&mut tx, operation, &[resolution]).await?;
     store.record(&mut tx, vec![entry]).await?;
     store.commit(tx).await?;

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::cache::{Cache, CacheError, CacheKey, Entry};
 use super::outage::Outage;
 use super::record::{Stamp, Status};
+use super::room::{CacheHealth, Room};
 use super::seen::Seen;
 use crate::clock::Clock;
 use crate::envelope::{PayloadHash, TenantId};
@@ -80,6 +81,7 @@ struct Shared {
     config: AcceleratorConfig,
     owner: String,
     outage: Mutex<Outage>,
+    room: Mutex<Room>,
 }
 
 impl Accelerator {
@@ -87,7 +89,7 @@ impl Accelerator {
     pub async fn start(cache: Arc<dyn Cache>, clock: Clock, config: AcceleratorConfig) -> Self {
         let outage = Mutex::new(Outage::new(&config));
         let owner = format!("{}/{}", crate::host::name(), std::process::id());
-        let shared = Arc::new(Shared { cache, clock, config, owner, outage });
+        let shared = Arc::new(Shared { cache, clock, config, owner, outage, room: Mutex::default() });
         metrics::gauge!("postrider_dedup_degraded").set(0.0);
         if let Err(error) = shared.probe().await {
             for _ in 0..shared.config.failures.max(1) {
@@ -111,10 +113,14 @@ impl Accelerator {
     }
 
     /// Whether the cache can be used now. It is asked: where nobody consumes, nobody else notices that it is gone.
-    pub async fn answers(&self) -> bool {
-        let Shared { cache, config, .. } = &*self.shared;
-        !self.is_degraded()
-            && self.shared.limited(config.connect_limit, cache.first_sight(&[])).await.is_some()
+    pub async fn health(&self) -> CacheHealth {
+        let Shared { cache, config, clock, .. } = &*self.shared;
+        let answers = !self.is_degraded()
+            && self.shared.limited(config.connect_limit, cache.first_sight(&[])).await.is_some();
+        if !answers {
+            return CacheHealth::Away;
+        }
+        if self.shared.room().is_full(clock.monotonic()) { CacheHealth::Full } else { CacheHealth::Ok }
     }
 
     /// What all that is looked up now has in common. Without a lineage nothing that is found can be believed.
@@ -190,6 +196,10 @@ impl Shared {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A call with a limit; nothing if it failed or took too long.
     async fn limited<T>(
         self: &Arc<Self>,
@@ -199,6 +209,7 @@ impl Shared {
         let failed = match timeout(limit, call).await {
             Ok(Ok(answer)) => {
                 self.outage().answered();
+                self.room().note(self.cache.refused(), self.clock.monotonic());
                 return Some(answer);
             }
             Ok(Err(error)) => error,

@@ -17,6 +17,11 @@ pub trait Cache: Send + Sync + 'static {
 
     /// Leaves the connection there is, which may be a dead one, and makes another.
     async fn connect(&self) -> Result<(), CacheError>;
+
+    /// How many entries it has refused so far, over all connections, because there is no room for them.
+    fn refused(&self) -> u64 {
+        0
+    }
 }
 
 /// Which event, in whose space.

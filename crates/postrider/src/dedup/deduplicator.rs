@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::accelerator::{Accelerator, Sighting};
 use super::record::Status;
+use super::room::CacheHealth;
 use super::seen::Course;
 use crate::clock::Clock;
 use crate::envelope::PayloadHash;
@@ -105,10 +106,10 @@ impl<S: Claims + Inbox> Deduplicator<S> {
         self
     }
 
-    /// Whether the cache in front can be used now; nothing where there is none.
-    pub async fn cache_answers(&self) -> Option<bool> {
+    /// How the cache in front is now; nothing where there is none.
+    pub async fn cache_health(&self) -> Option<CacheHealth> {
         match &self.accelerator {
-            Some(accelerator) => Some(accelerator.answers().await),
+            Some(accelerator) => Some(accelerator.health().await),
             None => None,
         }
     }

@@ -149,11 +149,13 @@ impl EditWork {
         for letter in store.take_open(tx, &ids).await? {
             match self.replacement(&letter, &plan) {
                 Ok((new, message)) => {
+                    let elsewhere = plan.to_queue.as_ref().is_some_and(|to| *to != letter.letter.queue);
                     log.push(self.edited(&letter, operation, &plan, &new));
                     resolved.push(Resolution {
                         letter: letter.summary.id,
                         status: LetterStatus::Discarded,
                         replaced_by: Some(new),
+                        keeps_its_place: !elsewhere,
                     });
                     messages.push(message);
                 }

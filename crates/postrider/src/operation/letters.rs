@@ -214,10 +214,8 @@ impl LetterWork {
             let messages = letters.iter().map(|letter| replay::again(letter, operation.id, &plan));
             store.append_verbatim(tx, messages.collect::<Result<_, _>>()?).await?;
         }
-        let resolved: Vec<Resolution> = letters
-            .iter()
-            .map(|letter| Resolution { letter: letter.summary.id, status, replaced_by: None })
-            .collect();
+        let resolved: Vec<Resolution> =
+            letters.iter().map(|letter| Resolution::plain(letter.summary.id, status)).collect();
         store.resolve(tx, operation.id, &resolved).await?;
         store
             .record(tx, letters.iter().map(|letter| entry(&self.clock, letter, operation, action)).collect())

@@ -62,6 +62,7 @@ const BROKEN: &str = "CASE \
          WHEN NEW.event_type !~ '{words}' THEN 'event_type_is_words_with_dots' \
          WHEN num_nonnulls(NEW.payload, NEW.body) <> 1 THEN 'either_payload_or_body' \
          WHEN NEW.attempts < 0 THEN 'attempts_is_not_negative' \
+         WHEN NEW.position <= 0 THEN 'position_is_positive' \
          WHEN octet_length(NEW.exchange::text) > 255 THEN 'exchange_has_255_bytes_at_most' \
          WHEN octet_length(NEW.routing_key::text) > 255 THEN 'routing_key_has_255_bytes_at_most' \
          WHEN octet_length(NEW.target_queue::text) NOT BETWEEN 1 AND 255 THEN 'target_queue_has_1_to_255_bytes' END";
@@ -158,6 +159,10 @@ impl Outboxes for Postgres {
 
     async fn create_outbox(&self, name: &str) -> Result<bool, StoreError> {
         let table = parse(name)?;
+        let strange = self.limited("looking for a table", self.is_strange(&table)).await?;
+        if strange {
+            return Err(not_adopted(&table));
+        }
         let create = sqlx::query_scalar("SELECT postrider.create_outbox($1, $2)")
             .bind(table.schema().to_owned())
             .bind(table.table().to_owned());
@@ -213,6 +218,26 @@ impl Outboxes for Postgres {
 }
 
 impl Postgres {
+    /// Whether a table is there and no outbox of ours: somebody else's, that was not adopted.
+    async fn is_strange(&self, table: &OutboxTable) -> Result<bool, sqlx::Error> {
+        let strange = sqlx::query_scalar(
+            "SELECT to_regclass(format('%I.%I', $1::text, $2::text)) IS NOT NULL AND NOT EXISTS ( \
+                 SELECT FROM postrider.outbox WHERE schema_name = $1 AND table_name = $2)",
+        );
+        strange.bind(table.schema()).bind(table.table()).fetch_one(self.pool()).await
+    }
+
+    /// What an error means: where the table of this outbox was never adopted, no migration makes it fit.
+    pub(super) async fn explained(&self, error: StoreError) -> StoreError {
+        if error.kind != StoreErrorKind::Schema || self.table == OutboxTable::default() {
+            return error;
+        }
+        match self.is_strange(&self.table).await {
+            Ok(true) => not_adopted(&self.table).because(error),
+            _ => error,
+        }
+    }
+
     /// Refuses rows whose status no relay knows: to take the table over would be to forget them.
     async fn check_statuses(&self, table: &OutboxTable) -> Result<(), StoreError> {
         let unknown = statement(table, UNKNOWN);
@@ -275,8 +300,8 @@ impl Postgres {
     async fn check_shape(&self, table: &OutboxTable) -> Result<Vec<String>, StoreError> {
         self.check_kind(table).await?;
         let columns = sqlx::query_as::<_, (String, String)>(
-            "SELECT column_name::text, data_type::text FROM information_schema.columns \
-             WHERE table_schema = $1 AND table_name = $2",
+            "SELECT column_name::text, CASE data_type WHEN 'USER-DEFINED' THEN 'of the type ' || udt_schema || '.' || udt_name \
+                 ELSE data_type::text END FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2",
         )
         .bind(table.schema().to_owned())
         .bind(table.table().to_owned());
@@ -291,7 +316,10 @@ impl Postgres {
             .filter_map(|(name, types)| match columns.iter().find(|(column, _)| column == name) {
                 None => Some(format!("it has no column {name}")),
                 Some((_, found)) if types.contains(&found.as_str()) => None,
-                Some((_, found)) => Some(format!("{name} is {found}, not {}", types.join(" or "))),
+                Some((_, found)) => {
+                    let instead = if *name == "status" { as_text(table) } else { String::new() };
+                    Some(format!("{name} is {found}, not {}{instead}", types.join(" or ")))
+                }
             })
             .collect();
         if wrong.is_empty() {
@@ -300,6 +328,23 @@ impl Postgres {
         let message = format!("{table} cannot be adopted; nothing was changed: {}", wrong.join("; "));
         Err(StoreError::new(StoreErrorKind::Schema, message))
     }
+}
+
+/// How a status of another type, such as an enum, becomes text. Its default is of the old type, and is in the way.
+fn as_text(table: &OutboxTable) -> String {
+    let (schema, name) = (table.schema(), table.table());
+    format!(
+        " (to make it one: ALTER TABLE \"{schema}\".\"{name}\" ALTER status DROP DEFAULT, \
+         ALTER status TYPE text USING status::text, ALTER status SET DEFAULT 'pending')"
+    )
+}
+
+fn not_adopted(table: &OutboxTable) -> StoreError {
+    let message = format!(
+        "{table} is a table that is no outbox yet, so nothing of it is published; nothing was changed. \
+         `postrider db adopt {table}` takes it over"
+    );
+    StoreError::new(StoreErrorKind::Schema, message)
 }
 
 fn parse(name: &str) -> Result<OutboxTable, StoreError> {

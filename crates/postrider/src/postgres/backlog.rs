@@ -3,7 +3,6 @@
 use jiff_sqlx::Timestamp;
 
 use super::Postgres;
-use super::error::failed;
 use crate::store::{Backlog, StoreError};
 
 pub(super) const BACKLOG: &str = "SELECT count(*) FILTER (WHERE status <> 'dead' AND available_at <= now()), \
@@ -15,11 +14,9 @@ pub(super) const BACKLOG: &str = "SELECT count(*) FILTER (WHERE status <> 'dead'
 
 impl Postgres {
     pub(super) async fn read_backlog(&self) -> Result<Backlog, StoreError> {
+        let count = sqlx::query_as(self.statements.backlog.sql()).fetch_one(&self.inner.pool);
         let (due, later, dead, parked, oldest): (i64, i64, i64, i64, Option<Timestamp>) =
-            sqlx::query_as(self.statements.backlog.sql())
-                .fetch_one(&self.inner.pool)
-                .await
-                .map_err(|cause| failed("counting the backlog", &self.inner.place, cause))?;
+            self.limited("counting the backlog", count).await?;
         Ok(Backlog {
             due: due.unsigned_abs(),
             later: later.unsigned_abs(),

@@ -26,8 +26,8 @@ const BY_ID: &str = " FROM {outbox} WHERE id::text = $1";
 const PAYLOAD: &str = ", CASE WHEN body IS NULL THEN payload::text WHEN content_type ~ 'json|text' THEN convert_from(body, 'UTF8') \
      ELSE encode(body, 'base64') END";
 
-const COMMITTED: &str =
-    "SELECT aggregate_type || '.' || event_type, COALESCE(body, convert_to(payload::text, 'UTF8'))";
+const COMMITTED: &str = "SELECT aggregate_type || '.' || event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), \
+     group_id::text, aggregate_id::text";
 
 const PARKED: &str = "WITH dead AS ( \
          SELECT DISTINCT ON (key) key, id::text, last_error, attempts, available_at, position FROM {outbox} \
@@ -88,7 +88,7 @@ impl OutboxDesk for Postgres {
 
     async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
         let Some(row) = self.row_of(COMMITTED, id).await? else { return Ok(None) };
-        let read = || Ok(Committed::new(row.try_get::<String, _>(0)?, row.try_get::<Vec<u8>, _>(1)?));
+        let read = || Ok(Committed::new(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
         read().map(Some).map_err(|cause| super::failed("reading the outbox", &self.inner.place, cause))
     }
 

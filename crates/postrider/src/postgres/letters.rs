@@ -51,6 +51,17 @@ const RESOLVE: &str = "UPDATE postrider.dead_letter d SET status = r.status, res
      replaced_by = r.replaced_by, replay_error = NULL \
      FROM UNNEST($2::bigint[], $3::text[], $4::text[]) AS r (id, status, replaced_by) WHERE d.id = r.id";
 
+/// Whether a key is parked behind one of these letters. Asked first: who edits may change held events only where there is something to change.
+const PARKED: &str = "SELECT EXISTS (SELECT FROM UNNEST($1::bigint[]) AS r (id) \
+     JOIN postrider.dead_letter d ON d.id = r.id \
+     JOIN postrider.held_event held ON held.event_id = d.event_id AND held.consumer_name = d.consumer_name \
+     WHERE held.state = 'parked')";
+
+/// The corrected event takes the place of the head, so that its key waits for it.
+const STEP_IN: &str = "UPDATE postrider.held_event held SET event_id = r.replaced_by \
+     FROM UNNEST($1::bigint[], $2::text[]) AS r (id, replaced_by) JOIN postrider.dead_letter d ON d.id = r.id \
+     WHERE held.event_id = d.event_id AND held.consumer_name = d.consumer_name AND held.state = 'parked'";
+
 impl Triage for Postgres {
     async fn letters(&self, query: &LetterQuery) -> Result<LetterPage, StoreError> {
         let mut tx = self.reading(&query.filter).await?;
@@ -183,6 +194,14 @@ impl Triage for Postgres {
                     .collect::<Vec<_>>(),
             );
         self.limited("resolving dead letters", update.execute(tx.ours())).await?;
+        let step_in = resolved.iter().filter(|one| one.keeps_its_place);
+        let (letters, events): (Vec<i64>, Vec<&str>) =
+            step_in.filter_map(|one| Some((one.letter.0, one.replaced_by.as_ref()?.as_str()))).unzip();
+        let parked = sqlx::query_scalar::<_, bool>(PARKED).bind(&letters);
+        if !letters.is_empty() && self.limited("resolving dead letters", parked.fetch_one(tx.ours())).await? {
+            let update = sqlx::query(STEP_IN).bind(&letters).bind(events);
+            self.limited("resolving dead letters", update.execute(tx.ours())).await?;
+        }
         Ok(())
     }
 }

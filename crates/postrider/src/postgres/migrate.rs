@@ -3,6 +3,10 @@
 //! Migrations run when asked for, never by themselves, all in one transaction: a crash leaves the schema as it was. An
 //! advisory lock makes a second migrator wait for the first and then find its work done.
 
+mod status;
+
+pub use status::{MigrationState, MigrationStatus};
+
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
@@ -131,6 +135,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "marks_by_aggregate",
         sql: include_str!("../../../../migrations/postgres/0037_marks_by_aggregate.sql"),
     },
+    Migration {
+        version: 39,
+        name: "positions",
+        sql: include_str!("../../../../migrations/postgres/0039_positions.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by
@@ -158,39 +167,6 @@ impl Migration {
         }
         hex
     }
-}
-
-/// One migration, and whether the database has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MigrationStatus {
-    /// Its number.
-    pub version: i32,
-    /// What it makes.
-    pub name: String,
-    /// Where it stands.
-    pub state: MigrationState,
-}
-
-/// Where a migration stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MigrationState {
-    /// Not applied yet.
-    Pending,
-    /// Applied.
-    Applied {
-        /// When.
-        at: Timestamp,
-    },
-    /// Applied with another text than this binary has.
-    Changed {
-        /// When.
-        at: Timestamp,
-    },
-    /// Applied by a newer binary.
-    Unknown {
-        /// When.
-        at: Timestamp,
-    },
 }
 
 struct Applied {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::passed_on::pass_on;
 use super::signing::SigningSecret;
 use crate::envelope::wire::{self, header};
 use crate::envelope::{Envelope, Payload, WireFormat};
@@ -36,7 +37,8 @@ const LEFT_OUT: [&str; 3] = [header::ATTEMPTS, header::WIRE_FORMAT, header::RETR
 const TRACE: [&str; 2] = [header::TRACEPARENT, header::TRACESTATE];
 
 impl Form {
-    /// Writes a request: the body, who the event is, which attempt it is, its trace and its signatures.
+    /// Writes a request: the body, who the event is, which attempt it is, its trace and its signatures, and after them what the message
+    /// has of its own.
     ///
     /// Text that a header cannot carry is percent-encoded, as CloudEvents has it.
     pub fn prepare(self, event: &Incoming, secrets: &[SigningSecret], timestamp: i64) -> Prepared {
@@ -70,6 +72,7 @@ impl Form {
         headers.push((header::RETRY_COUNT.to_owned(), (event.attempt - 1).to_string()));
         headers.push(("x-consumer".to_owned(), encoded(event.consumer.as_str())));
         sign(&event.envelope, &message.body, secrets, timestamp, &mut headers);
+        pass_on(&event.headers, &mut headers);
         Prepared { headers, body: message.body }
     }
 }
@@ -103,7 +106,7 @@ fn carried(text: &str) -> String {
 
 /// What is not printable ASCII, and the space, the percent sign and the double quote, as bytes of UTF-8 in hexadecimal. A space at either
 /// end would be lost on the way, and with it the signature.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
 
     text.bytes().fold(String::with_capacity(text.len()), |mut coded, byte| {

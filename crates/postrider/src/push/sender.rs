@@ -119,7 +119,10 @@ impl Sender {
                 headers.insert(name, value);
             }
         }
-        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        // The operator's count, whatever a message has.
+        for (name, value) in &self.headers {
+            headers.insert(name.clone(), value.clone());
+        }
         let request = self.client.post(self.url.clone()).headers(headers).body(prepared.body);
         let mut response = request.send().await.map_err(|error| told(&error, self.limit))?;
         let now = self.clock.now();

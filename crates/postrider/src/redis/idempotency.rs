@@ -6,6 +6,7 @@
 //! a key of somebody else, says nothing of its event, and the store is asked.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct RedisCache {
     config: RedisConfig,
     ttl: Duration,
     line: Mutex<Option<Line>>,
+    /// What it had no room for.
+    refused: AtomicU64,
 }
 
 /// The connection there is.
@@ -39,7 +42,7 @@ impl RedisCache {
 
     /// Keys in the database that the URL names, each for so long after its last change.
     pub fn new(config: RedisConfig, ttl: Duration) -> Self {
-        Self { config, ttl, line: Mutex::new(None) }
+        Self { config, ttl, line: Mutex::new(None), refused: AtomicU64::new(0) }
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Line>> {
@@ -80,11 +83,17 @@ impl RedisCache {
         pipeline.add_command(set);
     }
 
+    fn count_refused<'a>(&self, writes: impl Iterator<Item = &'a Value>) {
+        let refused = writes.filter(|write| is_full(write)).count();
+        self.refused.fetch_add(refused as u64, Ordering::Relaxed);
+    }
+
     /// What was there before each entry, which is written where nothing was. In one command each.
     async fn set_and_get(&self, line: Line, entries: &[Entry]) -> Result<Vec<Found>, RedisError> {
         let set = |pipeline: &mut Pipeline, entry: &Entry| self.set(pipeline, entry, &["NX", "GET"]);
         let mut answers = Self::send(line.clone(), entries.iter(), set).await?;
         unless_it_refuses(answers.iter())?;
+        self.count_refused(answers.iter());
         let full: Vec<usize> = (0..answers.len()).filter(|place| is_full(&answers[*place])).collect();
         if !full.is_empty() {
             let refused = full.iter().filter_map(|place| entries.get(*place)).collect::<Vec<_>>();
@@ -104,6 +113,7 @@ impl RedisCache {
         };
         let mut answers = Self::send(line, entries.iter(), asked).await?;
         unless_it_refuses(answers.iter().step_by(2))?;
+        self.count_refused(answers.iter().step_by(2));
         let pairs = answers.as_chunks_mut::<2>().0.iter_mut();
         Ok(pairs
             .map(|[set, get]| match set {
@@ -135,6 +145,7 @@ impl Cache for RedisCache {
         let set = |pipeline: &mut Pipeline, entry: &Entry| self.set(pipeline, entry, &["XX"]);
         let answers = Self::send(self.line()?, entries.iter(), set).await?;
         unless_it_refuses(answers.iter())?;
+        self.count_refused(answers.iter());
         let refused = answers.iter().filter(|answer| matches!(answer, Value::ServerError(_))).count();
         if refused > 0 {
             metrics::counter!("postrider_dedup_refused_notes_total").increment(refused as u64);
@@ -149,6 +160,10 @@ impl Cache for RedisCache {
         let sets_and_gets = redis.facts().await.is_ok_and(|facts| facts.sets_and_gets());
         *self.slot() = Some(Line { redis, sets_and_gets });
         Ok(())
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 }
 

@@ -149,13 +149,27 @@ impl Triage for Sqlite {
             SET status = r.status, resolved_at = ?2, operation_id = ?3, replaced_by = r.replaced_by, replay_error = NULL
             FROM (SELECT value ->> 0 AS id, value ->> 1 AS status, value ->> 2 AS replaced_by FROM json_each(?1)) AS r
             WHERE dead_letter.id = r.id";
-        let rows: Vec<_> =
-            resolved.iter().map(|one| json!([one.letter.0, one.status.as_str(), one.replaced_by])).collect();
+        // The corrected event takes the place of the head of a parked key, so that the key waits for it.
+        const STEP_IN: &str = "
+            UPDATE held_event SET event_id = r.replaced_by
+            FROM (SELECT value ->> 0 AS id, value ->> 2 AS replaced_by FROM json_each(?1) WHERE value ->> 3) AS r
+            JOIN dead_letter letter ON letter.id = r.id
+            WHERE held_event.event_id = letter.event_id AND held_event.consumer_name = letter.consumer_name
+                AND held_event.state = 'parked'";
+        let row = |one: &Resolution| {
+            let steps_in = one.keeps_its_place && one.replaced_by.is_some();
+            json!([one.letter.0, one.status.as_str(), one.replaced_by, steps_in])
+        };
+        let rows = json!(resolved.iter().map(row).collect::<Vec<_>>()).to_string();
         let update = sqlx::query(SQL)
-            .bind(json!(rows).to_string())
+            .bind(&rows)
             .bind(self.clock().now().as_microsecond())
             .bind(operation.to_string());
-        let done = update.execute(tx.connection().await?).await.map_err(from_sqlite);
+        let mut done = update.execute(tx.connection().await?).await.map_err(from_sqlite);
+        if done.is_ok() && resolved.iter().any(|one| one.keeps_its_place) {
+            let update = sqlx::query(STEP_IN).bind(&rows);
+            done = update.execute(tx.connection().await?).await.map_err(from_sqlite);
+        }
         if done.is_err() {
             tx.fail();
         }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{OutboxStatus, Store, StoreError};
-use crate::envelope::{AggregateId, EventId, OrderingKey, Payload, PayloadHash, TenantId};
+use crate::envelope::{AggregateId, Event, EventId, OrderingKey, Payload, PayloadHash, TenantId};
 
 /// The outbox as people see it.
 pub trait OutboxDesk: Store {
@@ -131,13 +131,35 @@ pub struct Committed {
     pub event_type: String,
     /// Of its payload.
     pub payload_hash: PayloadHash,
+    /// Whose it is.
+    pub tenant: Option<String>,
+    /// Which entity it is about.
+    pub aggregate_id: Option<String>,
 }
 
 impl Committed {
-    pub(crate) fn new(event_type: String, body: Vec<u8>) -> Self {
+    pub(crate) fn new(
+        event_type: String,
+        body: Vec<u8>,
+        tenant: Option<String>,
+        aggregate_id: Option<String>,
+    ) -> Self {
         // Of JSON by what it looks like, so the content type does not matter.
-        Self { event_type, payload_hash: Payload::new("", body).hash() }
+        Self { event_type, payload_hash: Payload::new("", body).hash(), tenant, aggregate_id }
     }
+
+    /// Whether an event with the same id is this one again. Two tenants, or two entities, that number their events alike have two events:
+    /// called a repeat, the second would be lost. Where one of both names none that says nothing, as in the inbox.
+    pub fn is_repeated_by(&self, event: &Event) -> bool {
+        self.event_type == event.event_type.as_str()
+            && self.payload_hash == event.payload.hash()
+            && !differ(self.tenant.as_deref(), event.tenant.group.as_ref().map(AsRef::as_ref))
+            && !differ(self.aggregate_id.as_deref(), event.aggregate_id.as_ref().map(AsRef::as_ref))
+    }
+}
+
+fn differ(before: Option<&str>, now: Option<&str>) -> bool {
+    matches!((before, now), (Some(before), Some(now)) if before != now)
 }
 
 /// A key that stands still.
@@ -155,4 +177,42 @@ pub struct ParkedKey {
     pub since: Timestamp,
     /// Events behind it.
     pub waiting: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_tenant_or_entity_under_an_id_is_no_repeat_and_one_that_is_not_named_says_nothing() {
+        let event = |tenant: &str, aggregate: &str| {
+            let mut event =
+                Event::new("shop.order.placed").unwrap().json(&serde_json::json!({"n": 1})).unwrap();
+            if !tenant.is_empty() {
+                event = event.tenant(tenant).unwrap();
+            }
+            if !aggregate.is_empty() {
+                event = event.aggregate_id(aggregate).unwrap();
+            }
+            event
+        };
+        let known = |tenant: Option<&str>, aggregate: Option<&str>| {
+            let body = br#"{ "n": 1 }"#.to_vec();
+            let (tenant, aggregate) = (tenant.map(str::to_owned), aggregate.map(str::to_owned));
+            Committed::new("shop.order.placed".to_owned(), body, tenant, aggregate)
+        };
+        let full = known(Some("a"), Some("1"));
+        for (again, same) in [
+            (event("a", "1"), true),
+            (event("", ""), true),
+            (event("b", "1"), false),
+            (event("b", ""), false),
+            (event("a", "2"), false),
+            (Event::new("shop.order.paid").unwrap().json(&serde_json::json!({"n": 1})).unwrap(), false),
+            (Event::new("shop.order.placed").unwrap().json(&serde_json::json!({"n": 2})).unwrap(), false),
+        ] {
+            assert_eq!(full.is_repeated_by(&again), same, "{again:?}");
+        }
+        assert!(known(None, None).is_repeated_by(&event("b", "2")));
+    }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode};
+use postrider::dedup::CacheHealth;
 use postrider::store::TokenRole;
 use postrider::topology::QueueName;
 use postrider_ledger::intake::IntakeState;
@@ -27,6 +28,9 @@ use crate::at_work::{Consuming, Feeds, Relaying};
 const SKEWED_MS: u64 = 60_000;
 /// An event that could have been published for so long means that the relay does not keep up.
 const BEHIND_SECONDS: f64 = 60.0;
+
+/// What a full Redis means: duplicates of what it knows are answered still.
+const FULL: &str = "full: new keys are refused";
 
 /// So long somebody is looked up who would be told more.
 const ASKED: Duration = Duration::from_secs(1);
@@ -43,6 +47,9 @@ pub(super) struct Health {
     /// Only where there is one. Everything works without it, slower.
     #[serde(skip_serializing_if = "Option::is_none")]
     redis: Option<&'static str>,
+    /// Why it is degraded, where it answers all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redis_reason: Option<&'static str>,
     clock: ClockHealth,
     outbox_publisher: Publisher,
     relay: RelayHealth,
@@ -182,7 +189,8 @@ impl Health {
             StoreWord::OtherSchema => ("ok", "other version"),
             StoreWord::Unavailable => ("unavailable", "unknown"),
         };
-        let redis = pings.redis.map(|answers| if answers { "ok" } else { "degraded" });
+        let redis = pings.redis.map(|redis| if redis == CacheHealth::Ok { "ok" } else { "degraded" });
+        let redis_reason = (pings.redis == Some(CacheHealth::Full)).then_some(FULL);
         let clock = ClockHealth::of(figures);
         let outbox_publisher = Publisher::of(figures, relay);
         let consumers = ConsumerHealth::of(consumers);
@@ -201,7 +209,19 @@ impl Health {
         };
         let relay = RelayHealth::of(relay);
         let broker = word(pings.broker);
-        Self { status, store, migrations, broker, redis, clock, outbox_publisher, relay, consumers, ledger }
+        Self {
+            status,
+            store,
+            migrations,
+            broker,
+            redis,
+            redis_reason,
+            clock,
+            outbox_publisher,
+            relay,
+            consumers,
+            ledger,
+        }
     }
 }
 

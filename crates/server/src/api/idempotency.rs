@@ -24,7 +24,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use postrider::Clock;
-use postrider::dedup::{Claim, Deduplicator, Standing};
+use postrider::dedup::{CacheHealth, Claim, Deduplicator, Standing};
 use postrider::envelope::PayloadHash;
 use postrider::store::{Claims, Inbox, StoreError};
 use tracing::Instrument as _;
@@ -47,8 +47,8 @@ pub(crate) trait Once: Send + Sync {
     async fn release(&self, claim: Claim) -> Result<bool, StoreError>;
     /// How long a claim lasts if it is not renewed.
     fn lease(&self) -> Duration;
-    /// Whether the cache in front of it answers; nothing where there is none.
-    async fn cache_answers(&self) -> Option<bool>;
+    /// How the cache in front of it is; nothing where there is none.
+    async fn cache_health(&self) -> Option<CacheHealth>;
 }
 
 #[async_trait]
@@ -68,8 +68,8 @@ impl<S: Claims + Inbox> Once for Deduplicator<S> {
     fn lease(&self) -> Duration {
         self.lasts()
     }
-    async fn cache_answers(&self) -> Option<bool> {
-        Self::cache_answers(self).await
+    async fn cache_health(&self) -> Option<CacheHealth> {
+        Self::cache_health(self).await
     }
 }
 

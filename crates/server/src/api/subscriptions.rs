@@ -112,7 +112,8 @@ async fn remove<S: WholeStore>(
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Rotate {
-    signing: Signing,
+    /// Absent: as the newest secret does.
+    signing: Option<Signing>,
     /// How long the old secret signs still.
     old_stays_ms: Option<u64>,
     reason: String,

@@ -50,7 +50,7 @@ impl Once for Nobody {
     fn lease(&self) -> std::time::Duration {
         std::time::Duration::MAX
     }
-    async fn cache_answers(&self) -> Option<bool> {
+    async fn cache_health(&self) -> Option<postrider::dedup::CacheHealth> {
         None
     }
 }
@@ -138,6 +138,17 @@ async fn an_event_is_committed_and_a_repeat_is_refused() {
     assert_eq!(problem(&router, post_event(), same).await, (409, "duplicate_event".to_owned()));
     for other in [event.replace("1.50", "1.51"), event.replace("placed", "paid")] {
         assert_eq!(problem(&router, post_event(), other).await, (409, "event_conflict".to_owned()));
+    }
+    // Another tenant's event under a known id is not done, and neither is another entity's.
+    let of = |who: &str| format!(r#"{{"type":"shop.order.placed","data":{{}},"id":"evt_2",{who}}}"#);
+    let (status, _) = json(send(&router, post_event(), of(r#""tenant":"a","aggregate_id":"1""#)).await).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    for (who, code) in [
+        (r#""tenant":"b""#, "event_conflict"),
+        (r#""tenant":"a","aggregate_id":"2""#, "event_conflict"),
+        (r#""tenant":"a""#, "duplicate_event"),
+    ] {
+        assert_eq!(problem(&router, post_event(), of(who)).await, (409, code.to_owned()), "{who}");
     }
 }
 

@@ -157,7 +157,7 @@ async fn examine_outboxes<S: WholeStore>(store: &S, context: &Context, report: &
 
 fn advice(error: &StoreError) -> String {
     match error.kind {
-        StoreErrorKind::Schema if !error.message.contains("db migrate") => {
+        StoreErrorKind::Schema if !["db migrate", "db adopt"].iter().any(|to| error.message.contains(to)) => {
             format!("{}; run `postrider db migrate`", error.message)
         }
         _ => error.message.clone(),

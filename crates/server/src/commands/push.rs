@@ -69,9 +69,9 @@ enum What {
     RotateSecret {
         /// The subscription
         name: ConsumerName,
-        /// What signs from now on
-        #[arg(long, value_enum, default_value_t)]
-        signing: Signing,
+        /// What signs from now on; unless given, what signs now
+        #[arg(long, value_enum)]
+        signing: Option<Signing>,
         /// How long the old secret signs still, such as 24h or 0s
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         old_stays: Option<Duration>,
@@ -338,11 +338,8 @@ impl Add {
 fn show_secret(shown: &Shown, context: &Context) -> anyhow::Result<Exit> {
     let text = shown.secret.clone().or_else(|| shown.public_key.clone()).unwrap_or_default();
     context.output.one(shown, &text)?;
-    if shown.secret.is_some() {
-        context.output.note("this secret is shown once; receivers verify with it");
-    }
-    if let Some(until) = shown.old_until {
-        context.output.note(&format!("the secret before it signs too until {until}"));
+    for note in shown.notes() {
+        context.output.note(&note);
     }
     Ok(Exit::Ok)
 }

@@ -37,7 +37,7 @@ use crate::config::ledger_consumer;
 use crate::exit::Exit;
 use crate::logging::say;
 use crate::old_buses;
-use crate::outboxes::{self, house, relay};
+use crate::outboxes::{self, OpenOutbox, house, relay};
 use crate::wiring::{self, OnStore, WholeStore, Wired};
 
 /// Which parts run in this process, and where.
@@ -273,6 +273,7 @@ impl Serve<'_> {
                 runtime = runtime.beside(ledger_consumer()?, ledger_task::queue(config)?, AppliedIn::Books);
             }
             let further = outboxes::open(store, config, &self.context.clock)?.into_iter().skip(1);
+            let further = further.inspect(OpenOutbox::tell_if_unreadable);
             runtime = further.map(|outbox| outbox.further(config)).fold(runtime, Runtime::outbox);
             if self.runs(Role::Collector) {
                 runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);

@@ -6,7 +6,7 @@ use postrider::topology::ConsumerName;
 
 use super::{Answer, StoreDesk};
 use crate::config::OLD_SECRET_STAYS;
-use crate::push_desk::{PushDesk, Row, Shown, Signing, Tested};
+use crate::push_desk::{PushDesk, Row, Shown, Tested};
 use crate::wiring::WholeStore;
 
 #[async_trait]
@@ -36,7 +36,7 @@ impl<S: WholeStore> Endpoints for StoreDesk<S> {
     }
 
     async fn rotate(&self, name: &ConsumerName, by: &str, reason: &str) -> Answer<Shown> {
-        Ok(self.push().rotate(name, Signing::default(), OLD_SECRET_STAYS, by, reason).await?)
+        Ok(self.push().rotate(name, None, OLD_SECRET_STAYS, by, reason).await?)
     }
 }
 

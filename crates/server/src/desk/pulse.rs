@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use metrics_exporter_prometheus::PrometheusHandle;
 use postrider::Clock;
+use postrider::dedup::CacheHealth;
 use postrider::store::{Backlog, GroupQuery, LetterFilter, LetterGroup, OperationState, RowFilter};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
@@ -235,13 +236,13 @@ impl Look {
         let within = |works: bool| if works { "ok" } else { "unavailable" };
         let store = tokio::time::timeout(PATIENCE, self.backend.check_store());
         let broker = tokio::time::timeout(PATIENCE, self.backend.check_broker());
-        let (store, broker, redis) = tokio::join!(store, broker, self.once.cache_answers());
+        let (store, broker, redis) = tokio::join!(store, broker, self.once.cache_health());
         let mut health = BTreeMap::from([
             ("store", within(matches!(store, Ok(Ok(()))))),
             ("broker", within(matches!(broker, Ok(Ok(()))))),
         ]);
-        if let Some(answers) = redis {
-            health.insert("redis", if answers { "ok" } else { "degraded" });
+        if let Some(redis) = redis {
+            health.insert("redis", if redis == CacheHealth::Ok { "ok" } else { "degraded" });
         }
         let outbox = tokio::time::timeout(PATIENCE, self.backend.outbox()).await;
         let (backlog, streamed) =

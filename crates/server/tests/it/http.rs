@@ -20,6 +20,17 @@ fn events_health_and_metrics_over_http() {
     let (status, problem) =
         serving.post_event(&[], r#"{"type":"shop.order.placed","data":{"n":2},"id":"evt_1"}"#);
     assert_eq!((status, problem["code"].as_str()), (409, Some("event_conflict")));
+    let of = |tenant: &str| {
+        format!(r#"{{"type":"shop.order.placed","data":{{"n":1}},"id":"evt_2","tenant":"{tenant}"}}"#)
+    };
+    assert_eq!(serving.post_event(&[], &of("ta")).0, 202);
+    let (status, problem) = serving.post_event(&[], &of("ta"));
+    assert_eq!((status, problem["code"].as_str()), (409, Some("duplicate_event")));
+    let (status, problem) = serving.post_event(&[], &of("tb"));
+    assert_eq!((status, problem["code"].as_str()), (409, Some("event_conflict")), "it is written nowhere");
+    let json = [("content-type", "application/json")];
+    let (status, _, told) = serving.http("POST", "/v1/events:batch", &json, &format!("[{}]", of("tb")));
+    assert!(status == 207 && told.contains("event_conflict") && !told.contains("\"duplicate\""), "{told}");
     let (status, problem) = serving.post_event(&[], "{");
     assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_json")));
     // Members in their order are no object.

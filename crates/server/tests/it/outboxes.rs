@@ -163,6 +163,27 @@ fn over_http(serving: &Serving) {
     assert!(no_outbox.2.contains("event_outbox, fis_outbox, eu"), "{}", no_outbox.2);
 }
 
+/// A table that an application made is not taken for one of ours, and whoever meets it says what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_was_not_adopted_says_so_everywhere() {
+    const THEIRS: &str = "CREATE TABLE public.event_outbox (id uuid PRIMARY KEY, group_id uuid, subsidiary_id uuid, \
+         aggregate_type text NOT NULL, aggregate_id uuid, event_type text NOT NULL, payload jsonb NOT NULL, \
+         status text NOT NULL DEFAULT 'pending', available_at timestamptz NOT NULL DEFAULT now(), \
+         attempts integer NOT NULL DEFAULT 0, created_at timestamptz NOT NULL DEFAULT now())";
+    let (folder, database, _vhost) = servers().await;
+    commit(&database.url, THEIRS).await;
+    folder.write("postrider.toml", "[[outbox.table]]\nname = 'public.event_outbox'\nlabel = 'theirs'\n");
+    let told = "`postrider db adopt public.event_outbox` takes it over";
+    folder.run(&["db", "migrate"]).assert(1, told);
+    let examined = folder.run(&["doctor"]).assert(3, told);
+    assert!(!examined.out.contains("takes it over; run `postrider db migrate`"), "{examined:?}");
+    let mut serving = folder.serve(&[]);
+    assert!(serving.wait_for("an outbox cannot be read").contains("db adopt public.event_outbox"));
+    folder.run(&["db", "adopt", "public.event_outbox"]).assert(0, "");
+    folder.run(&["db", "migrate"]).assert(0, "");
+    folder.run(&["outbox", "status", "--table", "theirs"]).assert(0, "");
+}
+
 #[test]
 fn outboxes_that_cannot_be_are_refused_before_anything_is_touched() {
     let folder = Folder::new();

@@ -151,6 +151,7 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let (_, rotated) =
         ask(&serving, "POST", "/v1/subscriptions/erp/rotate-secret", &json!({"signing": "ed25519"}));
     assert!(rotated["public_key"].as_str().is_some_and(|key| key.starts_with("whpk_")), "{rotated}");
+    assert_eq!(rotated["changed_from"], "hmac", "{rotated}");
     let rows = ask(&serving, "GET", "/v1/subscriptions/erp", &Value::Null).1;
     assert_eq!(rows["secrets"], 2);
     let (_, tested) = ask(&serving, "POST", "/v1/subscriptions/erp/test", &Value::Null);
@@ -158,6 +159,14 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     let sent = receiver.requests().into_iter().find(|one| one.header("ce-type") == "postrider.push.test");
     let signed = sent.unwrap().header("webhook-signature").to_owned();
     assert!(signed.starts_with("v1a,") && signed.contains(" v1,"), "{signed}");
+    // Who does not say which kind gets another of the same.
+    let (_, rotated) = ask(&serving, "POST", "/v1/subscriptions/erp/rotate-secret", &json!({}));
+    assert!(rotated["public_key"].is_string() && rotated.get("secret").is_none(), "{rotated}");
+    assert!(rotated.get("changed_from").is_none(), "{rotated}");
+    folder.run(&["push", "rotate-secret", "erp"]).assert(0, "whpk_");
+    folder
+        .run(&["push", "rotate-secret", "erp", "--signing", "hmac"])
+        .assert(0, "receivers that know ed25519");
     for (word, state) in [("pause", "paused"), ("resume", "active")] {
         let path = format!("/v1/subscriptions/erp/{word}");
         assert_eq!(ask(&serving, "POST", &path, &json!({"reason": "moving"})).1["changed"], true);
@@ -168,6 +177,34 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     assert_eq!(log["entries"][0]["reason"], "moved", "{log}");
     // What was a subscription may be one again.
     assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).0, 201);
+}
+
+/// What the message has of its own, a correction among it, comes to the endpoint.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_is_told_of_a_replay_and_gets_corrected_headers() {
+    let wanted = |request: &Request, _: usize| {
+        let known = request.header("region") == "eu" || request.header("x-replay-count") == "1";
+        Reply::status(if known { 200 } else { 404 })
+    };
+    let receiver = Receiver::start(wanted).await;
+    let folder = Folder::new();
+    folder.write("postrider.toml", &config(&receiver.url()));
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    for id in ["evt_1", "evt_2"] {
+        let event = json!({"type": "shop.order.placed", "data": {}, "id": id});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+    }
+    let dead = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].clone();
+    until(|| dead().as_array().is_some_and(|letters| letters.len() == 2)).await;
+    assert!(receiver.requests().iter().all(|one| one.header("x-replay-id").is_empty()));
+    let edit = ["dlq", "edit", "--all", "--limit", "1", "--set-header", "region=eu", "--yes"];
+    folder.run(&edit).assert(0, "1 done");
+    until(|| receiver.requests().iter().any(|one| one.header("region") == "eu")).await;
+    let sent = receiver.requests().into_iter().find(|one| one.header("region") == "eu").unwrap();
+    assert!(sent.header("x-replaces").starts_with("evt_") && sent.header("x-replay-id").is_empty());
+    folder.run(&["dlq", "replay", "--all", "--yes"]).assert(0, "1 done");
+    until(|| receiver.requests().iter().any(|one| !one.header("x-replay-id").is_empty())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -140,6 +140,22 @@ async fn while_redis_is_away_serve_says_so_and_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn while_redis_is_full_health_says_that_new_keys_are_refused() {
+    let stage = Stage::new().await;
+    let mut serving = stage.folder.serve(&[]);
+    serving.wait_for("serving");
+    stage.redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await.unwrap();
+    stage.redis.cli(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    post(&serving, "evt_1");
+    until(|| health(&serving).1["redis"] == "degraded").await;
+    let (status, body) = health(&serving);
+    assert_eq!((status, &body["status"]), (200, &json!("degraded")), "everything works: {body}");
+    assert_eq!(body["redis_reason"], "full: new keys are refused", "{body}");
+    until(|| stage.pushed("evt_1") == 1).await;
+    assert!(says(&serving, "postrider_dedup_degraded 0"), "it is asked still");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn doctor_says_what_the_settings_of_redis_mean() {
     let (folder, _database, _vhost) = servers().await;
     let redis = Redis::start().await.unwrap();

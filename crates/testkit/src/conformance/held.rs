@@ -6,8 +6,8 @@ use bytes::Bytes;
 use postrider::broker::{HeaderValue, Message};
 use postrider::envelope::OrderingKey;
 use postrider::store::{
-    Admission, Arrival, Backend, DeadLetter, Held, HeldEvent, HeldState, HeldStep, Inbox as _, Store as _,
-    Traces,
+    Admission, Arrival, Backend, DeadLetter, Held, HeldEvent, HeldState, HeldStep, Inbox as _, LetterFilter,
+    LetterQuery, LetterStatus, Resolution, Store as _, Traces, Turn,
 };
 use postrider::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey};
 use postrider::{EventId, Payload};
@@ -195,6 +195,41 @@ pub async fn a_parked_key_stays_until_it_is_released<F: StoreFixture>(fixture: &
     assert_eq!(claim(&store, "me").await, ["a2"]);
     // Released keys do not come back, and a key that only waits is not parked.
     assert_eq!(store.release_key(&mail(), &key("a"), "ann", "").await.unwrap(), 0);
+}
+
+/// What goes to the same queue in the place of a dead letter is what its key waits for; what goes elsewhere is not waited for.
+pub async fn a_corrected_event_takes_the_place_of_a_parked_head<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    for of in ["a", "b"] {
+        let parked = HeldEvent { state: HeldState::Parked, ..event(&format!("{of}1"), of) };
+        store.hold_head(&mail(), parked).await.unwrap();
+        store.hold(&mail(), vec![event(&format!("{of}2"), of)]).await.unwrap();
+        bury(&store, &format!("{of}1")).await;
+        replace(&store, &format!("{of}1"), &format!("{of}9"), of == "a").await;
+    }
+    assert_eq!(store.release_discarded(&mail()).await.unwrap(), 1);
+    assert_eq!(heads(&store, &["a"]).await, [Some((id("a9"), HeldState::Parked))]);
+    assert_eq!(claim(&store, "me").await, ["b2"]);
+    // It has come, and is applied.
+    let mut tx = store.begin().await.unwrap();
+    store.let_go(&mut tx, &mail(), &id("a9")).await.unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(claim(&store, "me").await, ["a2"]);
+}
+
+async fn replace<S: Backend>(store: &S, dead: &str, by: &str, keeps_its_place: bool) {
+    let filter = LetterFilter { event_id: Some(id(dead)), ..LetterFilter::open() };
+    let query = LetterQuery { filter, turn: Turn::Newest, limit: 1 };
+    let letter = store.letters(&query).await.unwrap().letters.remove(0).id;
+    let resolution = Resolution {
+        replaced_by: Some(id(by)),
+        keeps_its_place,
+        ..Resolution::plain(letter, LetterStatus::Discarded)
+    };
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(store.take_open(&mut tx, &[letter]).await.unwrap().len(), 1);
+    store.resolve(&mut tx, postrider::Clock::system().new_id(), &[resolution]).await.unwrap();
+    store.commit(tx).await.unwrap();
 }
 
 async fn bury<S: Backend>(store: &S, event: &str) {

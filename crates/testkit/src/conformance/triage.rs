@@ -49,8 +49,7 @@ pub(super) async fn operation<S: Backend>(store: &S, tx: &mut S::Tx, kind: Opera
 async fn resolve<S: Backend>(store: &S, letters: &[LetterId], status: LetterStatus) {
     let mut tx = store.begin().await.unwrap();
     let by = operation(store, &mut tx, OperationKind::DiscardLetters).await;
-    let resolved: Vec<_> =
-        letters.iter().map(|letter| Resolution { letter: *letter, status, replaced_by: None }).collect();
+    let resolved: Vec<_> = letters.iter().map(|letter| Resolution::plain(*letter, status)).collect();
     store.resolve(&mut tx, by, &resolved).await.unwrap();
     store.commit(tx).await.unwrap();
 }
@@ -347,10 +346,8 @@ pub async fn of_two_who_take_one_letter_one_gets_it<F: StoreFixture>(fixture: &F
             let by = operation(&store, &mut tx, OperationKind::DiscardLetters).await;
             let taken = store.take_open(&mut tx, &ids).await.unwrap();
             let status = LetterStatus::Discarded;
-            let resolved: Vec<_> = taken
-                .iter()
-                .map(|letter| Resolution { letter: letter.summary.id, status, replaced_by: None })
-                .collect();
+            let resolved: Vec<_> =
+                taken.iter().map(|letter| Resolution::plain(letter.summary.id, status)).collect();
             store.resolve(&mut tx, by, &resolved).await.unwrap();
             store.commit(tx).await.unwrap();
             taken.len()

@@ -17,7 +17,7 @@ use crate::envelope::payload::JSON;
 use crate::envelope::{Attributes, Envelope, Payload};
 
 /// What readers accept before an attribute's name; the first is what we write.
-const PREFIXES: [&str; 3] = ["cloudEvents_", "cloudEvents:", "ce-"];
+pub(super) const PREFIXES: [&str; 3] = ["cloudEvents_", "cloudEvents:", "ce-"];
 
 /// The attribute that every CloudEvent has, after each of them.
 const VERSIONS: [&str; 3] = ["cloudEvents_specversion", "cloudEvents:specversion", "ce-specversion"];

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::draft::Draft;
 use super::{WireFormat, cloudevents};
-use crate::broker::{HeaderValue, Message};
+use crate::broker::{HeaderValue, Headers, Message};
 use crate::envelope::Envelope;
 
 /// The names of the headers.
@@ -53,6 +53,51 @@ pub mod names {
     pub const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
     /// The key of the first publish, set when a delivery is retried or dead-lettered.
     pub const ORIGINAL_ROUTING_KEY: &str = "x-original-routing-key";
+}
+
+/// All of them.
+const OWN: [&str; 21] = [
+    names::EVENT_ID,
+    names::AGGREGATE_TYPE,
+    names::AGGREGATE_ID,
+    names::GROUP_ID,
+    names::SUBSIDIARY_ID,
+    names::EVENT_TYPE,
+    names::ATTEMPTS,
+    names::ORDERING_KEY,
+    names::CAUSATION_ID,
+    names::CORRELATION_ID,
+    names::OCCURRED_AT,
+    names::WIRE_FORMAT,
+    names::TRACEPARENT,
+    names::TRACESTATE,
+    names::RETRY_COUNT,
+    names::DUE_AT,
+    names::PROCESS_AFTER,
+    names::PROCESS_AFTER_DELAY_MS,
+    names::FIRST_RECEIVED_AT,
+    names::ORIGINAL_EXCHANGE,
+    names::ORIGINAL_ROUTING_KEY,
+];
+
+/// Whether a header is one of these, however it is spelled.
+pub(crate) fn is_own(name: &str) -> bool {
+    OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// What a message has beside them, but for attributes of a CloudEvent, lists and tables. Of what the relay publishes that is nothing, so
+/// the usual event costs no memory here.
+pub(crate) fn beside(message: &Message) -> Headers {
+    let plain = |value: &HeaderValue| {
+        matches!(
+            value,
+            HeaderValue::Text(_) | HeaderValue::Int(_) | HeaderValue::Float(_) | HeaderValue::Bool(_)
+        )
+    };
+    let of_others =
+        |name: &str| !is_own(name) && !cloudevents::PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let headers = message.headers.iter().filter(|(name, value)| plain(value) && of_others(name));
+    headers.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Writes headers and properties; the content type is the caller's.

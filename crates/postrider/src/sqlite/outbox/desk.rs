@@ -55,11 +55,12 @@ impl OutboxDesk for Sqlite {
     }
 
     async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
-        let select = "SELECT aggregate_type || '.' || event_type, coalesce(body, CAST(payload AS BLOB)) \
+        type Said = (String, Vec<u8>, Option<String>, Option<String>);
+        let select = "SELECT aggregate_type || '.' || event_type, coalesce(body, CAST(payload AS BLOB)), group_id, aggregate_id \
              FROM event_outbox WHERE id = ?1";
-        let row = sqlx::query_as::<_, (String, Vec<u8>)>(select).bind(id.as_str());
+        let row = sqlx::query_as::<_, Said>(select).bind(id.as_str());
         let row = row.fetch_optional(self.readers()).await.map_err(from_sqlite)?;
-        Ok(row.map(|(event_type, body)| Committed::new(event_type, body)))
+        Ok(row.map(|(event_type, body, tenant, entity)| Committed::new(event_type, body, tenant, entity)))
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<ParkedKey>, StoreError> {

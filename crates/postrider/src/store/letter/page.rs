@@ -226,6 +226,16 @@ pub struct Resolution {
     pub status: LetterStatus,
     /// The event that goes in its place.
     pub replaced_by: Option<EventId>,
+    /// Whether that event goes to the same queue. A key that is parked behind the letter waits for it then, in the letter's place; else
+    /// the key goes on, as behind one that is discarded.
+    pub keeps_its_place: bool,
+}
+
+impl Resolution {
+    /// Resolved, with nothing in its place.
+    pub fn plain(letter: LetterId, status: LetterStatus) -> Self {
+        Self { letter, status, replaced_by: None, keeps_its_place: false }
+    }
 }
 
 #[cfg(test)]

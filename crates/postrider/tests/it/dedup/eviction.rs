@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use postrider::dedup::{AcceleratorConfig, Seen, Status};
+use postrider::dedup::{AcceleratorConfig, CacheHealth, Seen, Status};
 use postrider_testkit::effects::Effects as _;
 use postrider_testkit::servers::{Redis, shared};
 
@@ -93,4 +93,5 @@ async fn a_server_that_may_be_old_is_asked_in_two_commands() {
     assert_eq!(seen, [noted[0].clone(), Seen::New]);
     assert_eq!(redis.cli(&["EXISTS", "mail:ik::evt_9"]).await.unwrap(), "0");
     assert!(!cache.is_degraded());
+    assert_eq!(cache.health().await, CacheHealth::Full);
 }

@@ -153,6 +153,24 @@ async fn rows_with_times_that_nobody_can_read_get_others_when_the_schema_is_brou
 }
 
 #[tokio::test]
+async fn a_row_before_the_first_position_is_refused_and_one_that_is_there_gets_a_place() {
+    let (postgres, _database) = store().await;
+    let insert = "INSERT INTO postrider.event_outbox (position, id, aggregate_type, event_type, payload) \
+         VALUES (0, '2', 'order', 'created', '{}'), (-7, '1', 'order', 'created', '{}')";
+    let refused = execute(&postgres, insert).await.unwrap_err().to_string();
+    assert!(refused.contains("position_is_positive"), "{refused}");
+    execute(&postgres, "ALTER TABLE postrider.event_outbox DROP CONSTRAINT position_is_positive")
+        .await
+        .unwrap();
+    execute(&postgres, insert).await.unwrap();
+    let migration = include_str!("../../../../../migrations/postgres/0039_positions.sql");
+    sqlx::raw_sql(migration).execute(postgres.pool()).await.unwrap();
+    let a = relay("a");
+    postgres.lease(&a, LEASE).await.unwrap();
+    assert_eq!(ids(&claim(&postgres, &a).await), ["1", "2"]);
+}
+
+#[tokio::test]
 async fn an_event_is_scheduled_by_when_it_is_available_and_not_by_when_it_was_written() {
     let (postgres, _database) = store().await;
     assert!(postgres.create_outbox("fis_outbox").await.unwrap());

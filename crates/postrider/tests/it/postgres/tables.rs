@@ -186,6 +186,7 @@ async fn an_adopted_table_refuses_what_no_relay_could_publish() {
         (r#"{"event_type": ""}"#, "event_type_is_words_with_dots"),
         (r#"{"payload": null}"#, "either_payload_or_body"),
         (r#"{"attempts": -1}"#, "attempts_is_not_negative"),
+        (r#"{"position": 0}"#, "position_is_positive"),
         (r#"{"target_queue": ""}"#, "target_queue_has_1_to_255_bytes"),
         (r#"{"occurred_at": "infinity"}"#, "times of the years 1 to 9999"),
         (r#"{"created_at": "2999-01-01Z"}"#, "set available_at to publish an event later"),
@@ -265,6 +266,48 @@ async fn a_table_of_another_shape_is_refused_and_left_alone() {
     assert_eq!(error.kind, StoreErrorKind::Schema);
     assert!(error.message.contains("it has no column status"), "{error}");
     assert!(error.message.contains("payload is json, not jsonb"), "{error}");
+}
+
+/// As an ORM makes it, which would rather have an enum.
+#[tokio::test]
+async fn a_status_of_another_type_is_named_with_the_statement_that_makes_it_text() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    execute(
+        &postgres,
+        "CREATE TYPE public.\"OutboxStatus\" AS ENUM ('pending', 'published', 'failed', 'dead')",
+    )
+    .await
+    .unwrap();
+    execute(
+        &postgres,
+        "ALTER TABLE public.event_outbox ALTER status DROP DEFAULT, \
+         ALTER status TYPE public.\"OutboxStatus\" USING status::public.\"OutboxStatus\", ALTER status SET DEFAULT 'pending'",
+    )
+    .await
+    .unwrap();
+    let error = postgres.adopt_outbox("event_outbox").await.unwrap_err();
+    assert!(error.message.contains("status is of the type public.OutboxStatus, not text"), "{error}");
+    let (_, statement) = error.message.split_once("to make it one: ").unwrap();
+    let statement = statement.split_once(')').unwrap().0.to_owned();
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(postgres.pool()).await.unwrap();
+    postgres.adopt_outbox("event_outbox").await.unwrap();
+    insert(&postgres, 1).await;
+}
+
+#[tokio::test]
+async fn a_table_that_was_not_adopted_says_how_it_is() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    let error = postgres.create_outbox("event_outbox").await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Schema);
+    assert!(error.message.contains("`postrider db adopt public.event_outbox` takes it over"), "{error}");
+    let theirs = postgres.outbox("event_outbox").unwrap();
+    let error = theirs.backlog().await.unwrap_err();
+    assert!(error.message.contains("`postrider db adopt public.event_outbox` takes it over"), "{error}");
+    postgres.adopt_outbox("event_outbox").await.unwrap();
+    assert!(!postgres.create_outbox("event_outbox").await.unwrap(), "it is one now");
+    assert_eq!(theirs.backlog().await.unwrap().due, 0);
 }
 
 #[tokio::test]

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postrider::broker::Message;
+use postrider::dead_letter::replay::edit_and_replay;
 use postrider::envelope::OrderingKey;
+use postrider::envelope::wire::Identity;
 use postrider::settlement::RetryPolicy;
-use postrider::store::HeldState;
+use postrider::store::{HeldState, LetterFilter};
 use postrider::topology::{ConsumerName, OnDead};
 use postrider::{Event, EventId, Failure, Incoming};
 use postrider_testkit::effects::Effects;
@@ -186,6 +188,29 @@ pub(super) async fn a_replayed_head_ends_the_parking<S: Effects>(mut stage: Stag
         .await;
     stage.account(&running, |account| account.applied == 5).await;
     in_order(&applied, &["dead"], 5);
+}
+
+pub(super) async fn an_edited_head_is_applied_before_what_follows_it<S: Effects>(mut stage: Stage<S>) {
+    ordered(&mut stage, OnDead::Park);
+    let applied = Applied::default();
+    let running = stage.start(rejecting(&applied)).await;
+    commit_all(&stage, &["dead"], 5).await;
+    let letter = super::triage::letters(&stage, LetterFilter::open(), 1).await.remove(0);
+    stage.account(&running, |account| account.waiting == 4).await;
+    let edited = serde_json::json!({ "number": 10 }).to_string();
+    let new = edit_and_replay(
+        &stage.store,
+        &stage.clock,
+        letter.id,
+        &Identity::default(),
+        edited.into(),
+        "test",
+        None,
+    );
+    assert!(new.await.unwrap().is_some());
+    stage.account(&running, |account| account.applied == 5).await;
+    assert_eq!(applied.lock().unwrap()["dead"], [10, 1, 2, 3, 4]);
+    stage.until(async || stage.store.held_keys(None, 10).await.unwrap().is_empty()).await;
 }
 
 pub(super) async fn a_deferred_head_holds_its_key<S: Effects>(mut stage: Stage<S>) {

@@ -23,7 +23,7 @@ use super::corrections::{
     a_count_that_is_kept_goes_on_and_every_attempt_is_told,
     what_is_corrected_takes_effect_in_order_as_new_events, what_is_replayed_keeps_its_order,
 };
-use super::ordering;
+use super::ordering::{self, an_edited_head_is_applied_before_what_follows_it};
 use super::rounds::{
     a_letter_that_the_store_refuses_stays_and_its_neighbours_are_collected,
     replays_that_go_round_in_a_circle_end,
@@ -66,6 +66,7 @@ scenarios!(
     what_others_rejected_or_let_expire_is_collected,
     a_discarded_head_ends_the_parking_of_its_key,
     an_edited_event_takes_effect_in_the_place_of_the_dead_one,
+    an_edited_head_is_applied_before_what_follows_it,
     a_replay_to_a_queue_that_is_gone_opens_its_letter_again,
     what_is_not_collected_is_worked_on_in_its_queue,
     ten_mebibytes_of_error_are_cut_and_grouped,

@@ -15,14 +15,12 @@ pub(super) async fn problem(api: &Api, event: &Event) -> Problem {
         Ok(known) => known,
         Err(error) => return error.into(),
     };
-    let same = known.is_none_or(|known| {
-        known.event_type == event.event_type.as_str() && known.payload_hash == event.payload.hash()
-    });
+    let same = known.is_none_or(|known| known.is_repeated_by(event));
     let (code, detail) = if same {
         (Code::DuplicateEvent, "this event was committed before; nothing was written now")
     } else {
-        let detail = "an event with this id and another type or payload was committed before; nothing was written now. \
-                      Give this one an id of its own";
+        let detail = "an event with this id and another type, payload, tenant or aggregate id was committed before; nothing was \
+                      written now. Give this one an id of its own";
         (Code::EventConflict, detail)
     };
     Problem::new(code, detail).about(id)

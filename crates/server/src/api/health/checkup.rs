@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::Clock;
+use postrider::dedup::CacheHealth;
 use postrider::store::{Backlog, StoreErrorKind};
 use tokio::sync::Mutex;
 
@@ -33,7 +34,7 @@ pub(crate) struct Pings {
     pub(crate) store: StoreWord,
     pub(crate) broker: bool,
     /// Nothing where there is none.
-    pub(crate) redis: Option<bool>,
+    pub(crate) redis: Option<CacheHealth>,
 }
 
 /// How the store is.
@@ -87,7 +88,7 @@ impl Checkup {
         let broker = async {
             matches!(tokio::time::timeout(CHECK_LIMIT, self.backend.check_broker()).await, Ok(Ok(())))
         };
-        let (store, broker, redis) = tokio::join!(store, broker, self.once.cache_answers());
+        let (store, broker, redis) = tokio::join!(store, broker, self.once.cache_health());
         Pings { store, broker, redis }
     }
 

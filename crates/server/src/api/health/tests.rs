@@ -48,7 +48,17 @@ fn what_can_be_done_without_degrades_and_what_cannot_is_unavailable() {
     let late = Figures { oldest_pending: Duration::from_secs(61), ..figures() };
     let skewed = Figures { skew: Duration::from_secs(61), ..figures() };
     let word = |body: Value| body["status"].as_str().unwrap().to_owned();
-    assert_eq!(word(told(Pings { redis: Some(false), ..WELL }, &figures(), nobody)), "degraded");
+    for (redis, said, reason) in [
+        (CacheHealth::Ok, "ok", Value::Null),
+        (CacheHealth::Away, "degraded", Value::Null),
+        (CacheHealth::Full, "degraded", json!("full: new keys are refused")),
+    ] {
+        let body = told(Pings { redis: Some(redis), ..WELL }, &figures(), nobody);
+        assert_eq!(
+            (&body["redis"], &body["status"], &body["redis_reason"]),
+            (&json!(said), &json!(said), &reason)
+        );
+    }
     assert_eq!(word(told(WELL, &late, nobody)), "degraded");
     assert_eq!(word(told(WELL, &skewed, nobody)), "degraded");
     assert_eq!(word(told(WELL, &figures(), Consuming { tripped: 1, ..nobody })), "degraded");

@@ -71,6 +71,8 @@ impl ApiBackend for Memory {
         Ok(found.map(|event| Committed {
             event_type: event.event_type.to_string(),
             payload_hash: event.payload.hash(),
+            tenant: event.tenant.group.as_ref().map(ToString::to_string),
+            aggregate_id: event.aggregate_id.as_ref().map(ToString::to_string),
         }))
     }
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {

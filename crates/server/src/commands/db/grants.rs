@@ -92,6 +92,8 @@ const PARTS: [Part; 5] = [
         rights: &[
             ("SELECT", &["schema_version", "outbox", "outbox_slot", "outbox_relay", "event_outbox_id", "event_inbox", "inbox_memory", "duty"]),
             ("SELECT", &["consumer", "consumer_crash", "held_event", "dead_letter_group", "dead_letter_hour", "schedule", "push_attempt"]),
+            // A corrected event takes the place of the one that its key is parked behind.
+            ("UPDATE (event_id)", &["held_event"]),
             ("SELECT", &["progress_job", "progress_item", "progress_page"]),
             ("SELECT", &["ledger_tenant", "ledger_book", "ledger_account", "ledger_rules", "ledger_rate", "ledger_period", "ledger_entry"]),
             ("SELECT", &["ledger_line", "ledger_balance", "ledger_day", "ledger_checkpoint"]),
