@@ -18,13 +18,13 @@ pub(super) struct Anchors {
     pub(super) unsigned_from: u64,
 }
 
-/// Checks every checkpoint of the entries in scope. `signed` is the entry up to which there were checkpoints when a seal was made: nothing
+/// Checks every checkpoint of the entries in scope. `vouched` is the entry up to which there were checkpoints when a seal was made: nothing
 /// else in the chain tells that the newest one is gone.
 pub(super) async fn check<B: Books>(
     books: &B,
     tenant: &TenantId,
     scope: &Scope,
-    (head, signed): (&Head, u64),
+    (head, vouched): (&Head, u64),
     problems: &mut Vec<Problem>,
 ) -> Result<Anchors, StoreError> {
     let mut anchors = Anchors::default();
@@ -68,9 +68,9 @@ pub(super) async fn check<B: Books>(
         }
     }
     anchors.unsigned_from = next;
-    if next <= signed {
+    if next <= vouched {
         let text =
-            format!("a seal says that entries up to {signed} were signed; the checkpoint of {next} is gone");
+            format!("a seal says that entries up to {vouched} were signed; the checkpoint of {next} is gone");
         problems.push(Problem::new("checkpoint_gap", Some(next), text));
     }
     // Whoever names a key wants entries that it vouches for: with the checkpoints gone, nothing would be compared with it.

@@ -64,9 +64,10 @@ impl<S: ConsumerStore> Consumer<S> {
         let received = first_received(&delivery.message, now);
         let attempt = attempt_of(&delivery);
         let read = wire::decode(&delivery.message, &delivery.routing_key, &self.service.identity, received)
-            .map(|envelope| Incoming {
-                headers: wire::headers_beside(&delivery.message),
-                ..Incoming::new(self.name.clone(), envelope, attempt)
+            .map(|envelope| {
+                let mut incoming = Incoming::new(self.name.clone(), envelope, attempt);
+                incoming.headers = wire::headers_beside(&delivery.message);
+                incoming
             })
             .map_err(|malformed| malformed.0);
         let due = read.as_ref().map_or(Ok(None), |event| due::due(&delivery.message, &event.envelope, now));

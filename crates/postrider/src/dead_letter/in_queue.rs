@@ -167,13 +167,8 @@ async fn keep<S: Triage + Operations>(
     let mut tx = store.begin().await?;
     let open = store.take_open(&mut tx, &ids).await?;
     let ours = open.iter().filter(|stored| keys.contains(&stored.letter.key));
-    let resolved: Vec<Resolution> = ours
-        .map(|stored| Resolution {
-            letter: stored.summary.id,
-            status: LetterStatus::Discarded,
-            replaced_by: None,
-        })
-        .collect();
+    let resolved: Vec<Resolution> =
+        ours.map(|stored| Resolution::plain(stored.summary.id, LetterStatus::Discarded)).collect();
     store.resolve(&mut tx, operation, &resolved).await?;
     store.record(&mut tx, log).await?;
     store.commit(tx).await

@@ -229,7 +229,7 @@ impl Postgres {
 
     /// What an error means: where the table of this outbox was never adopted, no migration makes it fit.
     pub(super) async fn explained(&self, error: StoreError) -> StoreError {
-        if error.kind != StoreErrorKind::Schema || self.table == OutboxTable::default() {
+        if error.kind != StoreErrorKind::Schema || *self.table == OutboxTable::default() {
             return error;
         }
         match self.is_strange(&self.table).await {

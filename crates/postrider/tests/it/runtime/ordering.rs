@@ -198,15 +198,9 @@ pub(super) async fn an_edited_head_is_applied_before_what_follows_it<S: Effects>
     let letter = super::triage::letters(&stage, LetterFilter::open(), 1).await.remove(0);
     stage.account(&running, |account| account.waiting == 4).await;
     let edited = serde_json::json!({ "number": 10 }).to_string();
-    let new = edit_and_replay(
-        &stage.store,
-        &stage.clock,
-        letter.id,
-        &Identity::default(),
-        edited.into(),
-        "test",
-        None,
-    );
+    let identity = Identity::default();
+    let (store, clock) = (&stage.store, &stage.clock);
+    let new = edit_and_replay(store, clock, letter.id, &identity, edited.into(), "test", None);
     assert!(new.await.unwrap().is_some());
     stage.account(&running, |account| account.applied == 5).await;
     assert_eq!(applied.lock().unwrap()["dead"], [10, 1, 2, 3, 4]);
