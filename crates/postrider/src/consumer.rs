@@ -358,7 +358,7 @@ impl<S: ConsumerStore> Consumer<S> {
                     Cause::Store => "its store cannot be reached",
                 };
                 tracing::error!(consumer = %self.name,
-                    "{why}; the queue is left alone and probed from time to time, no retries are used up");
+                    "{why}; the queue is left alone and probed from time to time, so that what waits there keeps its retries");
             }
             BreakerState::Closed => {
                 tracing::info!(consumer = %self.name, "it works again; the queue is taken up");

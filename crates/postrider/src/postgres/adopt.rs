@@ -233,7 +233,8 @@ impl Postgres {
             return error;
         }
         match self.is_strange(&self.table).await {
-            Ok(true) => not_adopted(&self.table).because(error),
+            // What the driver said stays; the advice that was given with it would lead nowhere.
+            Ok(true) => StoreError { source: error.source, ..not_adopted(&self.table) },
             _ => error,
         }
     }

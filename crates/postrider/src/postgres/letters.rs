@@ -100,7 +100,8 @@ impl Triage for Postgres {
                  WHERE i.consumer_name = d.consumer_name AND i.event_id = d.event_id)), \
              count(*) FILTER (WHERE event_id IS NULL), count(*) FILTER (WHERE replays > 0), \
              count(*) FILTER (WHERE first_failed_at < (SELECT forgotten_before FROM postrider.inbox_memory m \
-                 WHERE m.consumer_name = d.consumer_name)) FROM postrider.dead_letter d WHERE ",
+                 WHERE m.consumer_name = d.consumer_name)), count(*) FILTER (WHERE reason = 'unroutable') \
+             FROM postrider.dead_letter d WHERE ",
         );
         Where::new(&mut select).filter(filter);
         select.push(" GROUP BY queue ORDER BY queue");
@@ -108,12 +109,11 @@ impl Triage for Postgres {
         let mut survey = Survey::default();
         for row in &rows {
             let count = |column: usize| row.try_get::<i64, _>(column).map_or(0, i64::unsigned_abs);
-            survey.letters += count(1);
             survey.applied += count(2);
             survey.unidentified += count(3);
             survey.replayed_before += count(4);
             survey.forgotten += count(5);
-            survey.queues.push((row.try_get(0).unwrap_or_default(), count(1)));
+            survey.add_queue(row.try_get(0).unwrap_or_default(), count(1), count(6));
         }
         // An aggregate may have letters in many queues. Its type is that of the event without the last word.
         let mut select = QueryBuilder::new(

@@ -55,7 +55,7 @@ pub(super) fn asking(doing: &str, what: &str, error: Error) -> BrokerError {
         Some((code::PRECONDITION_FAILED, text)) => (
             BrokerErrorKind::Mismatch,
             format!(
-                "{what} exists with other settings: {text}; nothing was changed: `postrider topology plan` shows what \
+                "{what} exists with other settings: {text}; it stays as it was declared: `postrider topology plan` shows what \
                  differs, and `apply` replaces a queue without losing a message"
             ),
         ),

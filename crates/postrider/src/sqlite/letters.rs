@@ -71,20 +71,20 @@ impl Triage for Sqlite {
                  WHERE i.consumer_name = d.consumer_name AND i.event_id = d.event_id)), \
              count(*) FILTER (WHERE event_id IS NULL), count(*) FILTER (WHERE replays > 0), \
              count(*) FILTER (WHERE first_failed_at < (SELECT forgotten_before FROM inbox_memory m \
-                 WHERE m.consumer_name = d.consumer_name)) FROM dead_letter d WHERE ",
+                 WHERE m.consumer_name = d.consumer_name)), count(*) FILTER (WHERE reason = 'unroutable') \
+             FROM dead_letter d WHERE ",
         );
         Where::new(&mut select).filter(filter);
         select.push(" GROUP BY queue ORDER BY queue");
         let counted = select.build_query_as().fetch_all(self.readers()).await;
-        let counted: Vec<(String, i64, i64, i64, i64, i64)> = counted.map_err(from_sqlite)?;
+        let counted: Vec<(String, i64, i64, i64, i64, i64, i64)> = counted.map_err(from_sqlite)?;
         let mut survey = Survey::default();
-        for (queue, letters, applied, unidentified, replayed, forgotten) in counted {
-            survey.letters += letters.unsigned_abs();
+        for (queue, letters, applied, unidentified, replayed, forgotten, unroutable) in counted {
             survey.applied += applied.unsigned_abs();
             survey.unidentified += unidentified.unsigned_abs();
             survey.replayed_before += replayed.unsigned_abs();
             survey.forgotten += forgotten.unsigned_abs();
-            survey.queues.push((queue, letters.unsigned_abs()));
+            survey.add_queue(queue, letters.unsigned_abs(), unroutable.unsigned_abs());
         }
         // An aggregate may have letters in many queues. Its type is that of the event without the last word.
         let mut select = QueryBuilder::new(

@@ -76,7 +76,7 @@ impl Shown {
         let changed = self.changed_from.map(|before| {
             let now = if self.public_key.is_some() { Signing::Ed25519 } else { Signing::Hmac };
             let (before, now) = (before.as_str(), now.as_str());
-            format!("requests were signed with {before} and are with {now} from now on: receivers that know {before} alone refuse them")
+            format!("requests were signed with {before} and are with {now} from now on: receivers that know {before} alone refuse them once the old secret ends")
         });
         [once, until, changed].into_iter().flatten().collect()
     }

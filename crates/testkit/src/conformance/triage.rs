@@ -271,6 +271,16 @@ pub async fn a_survey_counts_what_a_plan_needs<F: StoreFixture>(fixture: &F) {
     ];
     desk.store.collect(others.into_iter().chain([elsewhere]).collect()).await.unwrap();
     assert_eq!(desk.store.survey(&LetterFilter::open()).await.unwrap().aggregates, 5);
+    // What no queue wanted goes back to none.
+    let unwanted = DeadLetter {
+        queue: QueueName::new("unroutable").unwrap(),
+        reason: "unroutable".to_owned(),
+        ..of(18, Some("eighteen"))
+    };
+    desk.store.collect(vec![unwanted]).await.unwrap();
+    let survey = desk.store.survey(&LetterFilter::open()).await.unwrap();
+    assert_eq!((survey.letters, survey.unroutable), (9, 1));
+    assert_eq!(survey.queues, [("another".to_owned(), 1), ("mail".to_owned(), 7)]);
 }
 
 /// Of the consumer's own inbox: what another has forgotten says nothing.

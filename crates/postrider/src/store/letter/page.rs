@@ -215,6 +215,20 @@ pub struct Survey {
     pub aggregates: u64,
     /// The queues they go back to, with how many each.
     pub queues: Vec<(String, u64)>,
+    /// Of these, that no queue wanted: they go to their exchange once more.
+    pub unroutable: u64,
+}
+
+impl Survey {
+    /// Counts the letters of a queue.
+    pub(crate) fn add_queue(&mut self, queue: String, letters: u64, unroutable: u64) {
+        self.letters += letters;
+        self.unroutable += unroutable;
+        let back = letters.saturating_sub(unroutable);
+        if back > 0 {
+            self.queues.push((queue, back));
+        }
+    }
 }
 
 /// What becomes of a letter that was taken.

@@ -43,7 +43,7 @@ async fn declaring_again_changes_nothing_and_a_difference_is_named(version: Rabb
     other.queues.push(Queue::quorum(queue_name("new")));
     let error = broker.declare(&other).await.unwrap_err();
     assert_eq!(error.kind, BrokerErrorKind::Mismatch);
-    for part in ["orders.wait", "x-message-ttl", "9000", "1500", "unrouted", "nothing was changed"] {
+    for part in ["orders.wait", "x-message-ttl", "9000", "1500", "unrouted", "stays as it was declared"] {
         assert!(error.message.contains(part), "{part} is not in: {error}");
     }
     // What could be declared was, and what exists is untouched.

@@ -76,7 +76,8 @@ pub(super) fn letters(plan: &Plan, kind: AskedKind) -> Markup {
             }
         }
         @if kind != AskedKind::DiscardLetters {
-            dl class="facts" { @for (queue, count) in &survey.queues { dt { "To " code { (queue) } } dd { (number(*count)) } } }
+            dl class="facts" { @for (queue, count) in &survey.queues { dt { "To " code { (queue) } } dd { (number(*count)) } }
+                @if survey.unroutable > 0 { dt { "To their exchange once more" } dd { (number(survey.unroutable)) } } }
         }
         @if kind == AskedKind::ReplayLetters {
             @if survey.unidentified > 0 { p class="note warn" { (number(survey.unidentified)) " have no event id: a repeat of them is not known." } }

@@ -42,8 +42,17 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
                 None => write!(text, "\n{count} go back to {queue}"),
             };
         }
-        if letters.to_queue.is_none() {
-            text.push_str("\nwhat no queue wanted goes to its exchange once more");
+        if survey.unroutable > 0 {
+            let _ = match &letters.to_queue {
+                Some(to) => write!(text, "\n{} that no queue wanted go to {to}", survey.unroutable),
+                None => {
+                    write!(
+                        text,
+                        "\n{} that no queue wanted go to their exchange once more",
+                        survey.unroutable
+                    )
+                }
+            };
         }
         for queue in &plan.missing_queues {
             let _ = write!(text, "\nthere is no queue {queue}: declare it first, or name another");
@@ -125,4 +134,31 @@ pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>,
         let _ = write!(text, "\nat this rate it takes {} s", takes.as_secs().max(1));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider::store::Survey;
+
+    use super::*;
+
+    #[test]
+    fn what_no_queue_wanted_is_told_of_where_there_is_some() {
+        let told_of = |unroutable: u64, to: Option<&str>| {
+            let queues = vec![("mail".to_owned(), 2)];
+            let survey = Survey { letters: 2 + unroutable, queues, unroutable, ..Survey::default() };
+            let total = survey.letters;
+            let plan = Plan { survey, total, takes: None, missing_queues: Vec::new(), trial: None };
+            let letters =
+                LetterPlan { to_queue: to.map(|to| QueueName::new(to).unwrap()), ..LetterPlan::default() };
+            told(&plan, &letters, OperationKind::ReplayLetters)
+        };
+        assert!(!told_of(0, None).contains("exchange"), "{}", told_of(0, None));
+        let some = told_of(3, None);
+        assert!(
+            some.contains("\n2 go back to mail\n3 that no queue wanted go to their exchange once more"),
+            "{some}"
+        );
+        assert!(told_of(3, Some("jobs")).contains("\n3 that no queue wanted go to jobs"));
+    }
 }
