@@ -10,7 +10,7 @@
 //! ([`NOT_COVERED`]) is said, too.
 
 mod anchors;
-mod base;
+mod base_currency;
 mod bounds;
 mod run;
 mod seals;
@@ -222,7 +222,12 @@ async fn in_turn<B: Books>(
         let differing = sums::compare(&total.tally, &balances, &days);
         total.problems.extend(differing);
         total.seals.check(&chart.periods, &mut total.problems);
-        base::check(chart.book.base_currency.code(), total.seals.base(), &total.tally, &mut total.problems);
+        base_currency::check(
+            chart.book.base_currency.code(),
+            total.seals.base(),
+            &total.tally,
+            &mut total.problems,
+        );
         accounts_sealed_by = total.seals.check_accounts(&chart.accounts, &total.tally, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);

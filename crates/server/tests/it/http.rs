@@ -54,7 +54,7 @@ fn events_health_and_metrics_over_http() {
     let (status, _, text) = serving.http("GET", "/v1/metrics", &[], "");
     assert_eq!(status, 200);
     assert!(
-        text.contains(r#"postrider_http_requests_total{route="/v1/events",method="POST",status="202"} 1"#),
+        text.contains(r#"postrider_http_requests_total{route="/v1/events",method="POST",status="202"} 2"#),
         "{text}"
     );
 }

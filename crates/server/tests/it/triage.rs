@@ -222,7 +222,7 @@ fn a_correction_is_made_to_everything_that_matches() {
         .assert(0, "dead_letter.left by cli:ada: no currency (its payload is not JSON)");
     let one = folder.run(&["dlq", "show", "1", "--json"]).json();
     assert_eq!(one["status"], "discarded");
-    folder.run(&["event", "trace", one["replaced_by"].as_str().unwrap()]).assert(0, "to billing alone");
+    folder.run(&["event", "trace", one["replaced_by"].as_str().unwrap()]).assert(0, "for billing alone");
     edit(&["--all", "--patch", &file, "--yes"]).assert(6, "0 done, 1 skipped");
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
@@ -250,7 +250,7 @@ fn headers_are_corrected_in_everything_that_matches() {
     let one = folder.run(&["dlq", "show", "1", "--json"]).json();
     assert_eq!(one["status"], "discarded");
     folder.run(&["dlq", "show", "1"]).assert(0, "dead_letter.edited by cli:ada: moved");
-    folder.run(&["event", "trace", one["replaced_by"].as_str().unwrap()]).assert(0, "to billing alone");
+    folder.run(&["event", "trace", one["replaced_by"].as_str().unwrap()]).assert(0, "for billing alone");
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
 }
