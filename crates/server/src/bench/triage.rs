@@ -136,6 +136,7 @@ impl<S: Backend> Desk<'_, S> {
         }
         // The batch before may still be on its way.
         while self.store.survey(&mine).await?.letters < load.events as u64 {
+            anyhow::ensure!(!running.is_finished(), "the collector ended");
             self.clock.sleep(Duration::from_millis(10)).await;
         }
         let rate = per_second(load.events, self.clock.since(begin));

@@ -20,7 +20,7 @@ async fn what_is_deferred_again_and_again_is_not_called_lost() {
     let endpoint =
         Receiver::start(move |_, _| Reply::status(if answer.load(Ordering::Relaxed) { 425 } else { 200 }))
             .await;
-    // A broker of its own: RabbitMQ 3.10 does not survive that a virtual host is removed while its wait queues are this busy.
+    // A broker of its own: a shared RabbitMQ 3.10 answered everybody with internal errors once this one's virtual host was removed.
     let broker = RabbitMq::start().await.unwrap();
     let (folder, _database, _vhost) = servers().await;
     let folder = folder
