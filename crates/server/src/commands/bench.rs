@@ -15,9 +15,9 @@ use crate::output::table;
 /// What is measured.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Every figure is a ratio to a raw limit, measured in the same run: the broker's own client, bare transactions, a\n\
-    plain posting function. Of several rounds the median counts. On the embedded default it works in a file of its\n\
-    own. On servers it writes to the outbox and to queues of its own, and removes what it wrote: use a database\n\
+    after_help = "Every figure is a ratio to a raw limit, measured in the same run: the broker's own client, bare transactions, a \
+    plain posting function. Of several rounds the median counts. On the embedded default it works in a file of its \
+    own. On servers it writes to the outbox and to queues of its own, and removes what it wrote: use a database \
     where nothing else waits.\n\n\
     Examples:\n  \
       scripts/bench                        with servers of its own for the occasion\n  \
