@@ -49,7 +49,7 @@ macro_rules! scenarios {
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $scenario() {
                     let shared = super::shared().unwrap();
-                    let database = shared.database().await.unwrap();
+                    let database = shared.migrated_database().await.unwrap();
                     let vhost = shared.vhost_on(super::RabbitVersion::$version).await.unwrap();
                     let stage = super::Stage::servers(&database.url, &vhost.amqp_url).await;
                     super::$area::$scenario(stage).await;
