@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
 
+/// The years that books have. A day of another one is a slip of somebody's pen, and PostgreSQL cannot keep all of them.
+pub const YEARS: std::ops::RangeInclusive<i16> = 1900..=2999;
+
 /// What may be posted into a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
