@@ -274,6 +274,13 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
         let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
         assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
     }
+    // An entry that was changed is proved by nothing, though its stored hash is what it was.
+    fixture.tamper("UPDATE {}ledger_line SET amount = amount + 1 WHERE entry = 3 AND line = 1").await;
+    for (entry, holds) in [(2, true), (3, false), (4, true)] {
+        let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
+        assert_eq!(proven.holds(&desk.tenant), holds, "{entry}");
+    }
+    fixture.tamper("UPDATE {}ledger_line SET amount = amount - 1 WHERE entry = 3 AND line = 1").await;
     let found = desk.verified().await;
     assert_eq!((found.unsigned_entries, found.unsigned_from), (0, None));
     desk.posted(order("o-9", "10.00", "EUR")).await;
