@@ -103,6 +103,11 @@ async fn rules_are_tried_and_the_chain_is_signed_over_http() {
         let refused: Vec<_> = tried["events"].as_array().unwrap().iter().map(|one| &one["refused"]).collect();
         assert_eq!(refused, [&Value::Null, &json!("missing_amount"), &json!("malformed")], "{tried}");
         assert_eq!(tried["events"][0]["lines"][0]["amount"], "10.01", "{tried}");
+        // Every digit counts, as it does when the event is posted.
+        let text = r#"{"events": [{"type": "payroll.salary.disbursed", "id": "s-2", "tenant": "acme", "data":
+            {"employeeId": "e", "gross": 10.0100000000000000001, "currency": "EUR", "paidOn": "2026-03-01"}}]}"#;
+        let (_, _, tried) = desk.serving.http("POST", "/v1/ledger/acme/rules/check", &[], text);
+        assert!(tried.contains("too_many_digits"), "{tried}");
         let (status, told) =
             desk.call("POST", "/acme/rules/check", "", &json!({"document": "[[rule]]\nname = 1"}));
         assert_eq!((status, &told["code"]), (422, &json!("invalid_request")), "{told}");
