@@ -77,6 +77,10 @@ async fn statements_and_totals_go_by_the_day_that_entries_count_for() {
         assert_eq!(shown.assert(0, "--after 2026-03-01/").json()["opening"], held("-2.00"));
         ledger(&["statement", "bank", "--from", "2026-03-31", "--to", "2026-03-01"])
             .assert(2, "is later than");
+        ledger(&["income-statement", "--from", "2026-03-31", "--to", "2026-03-01"])
+            .assert(2, "is later than");
+        let swapped = "/acme/income-statement?from=2026-03-31&to=2026-03-01";
+        assert_eq!(desk.call("GET", swapped, "", &Value::Null).0, 422);
         ledger(&["statement", "bank", "--from", "2026-03-01", "--before", "1.1"])
             .assert(2, "cannot be used with");
         let rows = ledger(&["totals", "--by", "day", "--account", "bank", "--json"]).assert(0, "").json();
