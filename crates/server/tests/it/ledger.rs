@@ -109,6 +109,9 @@ fn rules_are_checked_and_tried_before_they_count() {
         .assert(2, "digits after the point");
     folder.write("broken.toml", &rules.replace("'rest'", "'payload.map(x, x)'"));
     ledger(&folder, &["rules", "check", "broken.toml"]).assert(2, "no loops");
+    ledger(&folder, &["rules", "set", "rules.toml", "--dry-run"]).assert(0, "nothing was changed");
+    let ghost = ["ledger", "--tenant", "ghost", "rules", "set", "rules.toml", "--dry-run"];
+    folder.run(&ghost).assert(1, "has no books");
     ledger(&folder, &["rules", "set", "rules.toml"]).assert(0, "version 2");
 }
 
