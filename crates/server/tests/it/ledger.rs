@@ -179,6 +179,9 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
         Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap().status.code()
     };
     assert_eq!((pinned(&key), pinned(stranger)), (Some(0), Some(3)));
+    let ghost = [python, "--sqlite", ".postrider/postrider.db", "--tenant", "ghost"];
+    let ghost = Command::new(PYTHON).args(ghost).current_dir(folder.path()).output().unwrap();
+    assert_eq!(ghost.status.code(), Some(3), "nothing was verified");
     let found = || {
         let args = [python, "--sqlite", ".postrider/postrider.db"];
         Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap()
