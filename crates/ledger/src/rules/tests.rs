@@ -133,6 +133,7 @@ fn rules_that_could_never_work_are_refused_when_they_are_read() {
             "[[rule]]\nname='a'\nmatch='#'\nline=[{account='a',debit='f('},{account='b',credit='1'}]",
             "amount of line 1",
         ),
+        ("[[rule]]\nname=\"a\\u0000\"\nmatch='#'\nline=[]", "without @ and NUL"),
         ("[[rule]]\nnme='a'", "unknown field"),
         ("nonsense", "cannot be read"),
     ] {
