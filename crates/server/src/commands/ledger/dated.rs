@@ -106,7 +106,7 @@ pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>)
 }
 
 /// No day lies between days in the wrong order: whoever asks so has swapped them.
-fn in_order(from: Option<Date>, to: Option<Date>) -> anyhow::Result<()> {
+pub(super) fn in_order(from: Option<Date>, to: Option<Date>) -> anyhow::Result<()> {
     match from.zip(to).filter(|(from, to)| from > to) {
         None => Ok(()),
         Some((from, to)) => Err(usage(format!("--from {from} is later than --to {to}"))),

@@ -66,6 +66,8 @@ pub(crate) struct ImportArgs {
 
 pub(super) async fn export<B: Books>(args: ExportArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
+    // Before the chart: what is posted meanwhile may be on accounts that it does not have, and is for the next export.
+    let newest = desk.ledger.books().head(&tenant).await?.map_or(0, |head| head.number);
     let chart = desk.ledger.books().read_chart(&tenant).await?;
     let chart = chart.with_context(|| format!("{tenant} keeps no books here"))?;
     let format = match args.format {
@@ -78,8 +80,9 @@ pub(super) async fn export<B: Books>(args: ExportArgs, desk: &Desk<'_, B>) -> an
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     out.write_all(exporter.head().as_bytes())?;
     let mut after = 0;
-    loop {
-        let entries = desk.ledger.books().entries(&tenant, after, PAGE).await?;
+    while after < newest {
+        let most = usize::try_from(newest - after).unwrap_or(PAGE).min(PAGE);
+        let entries = desk.ledger.books().entries(&tenant, after, most).await?;
         let Some(last) = entries.last() else { break };
         after = last.number;
         for entry in &entries {

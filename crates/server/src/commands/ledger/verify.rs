@@ -83,7 +83,8 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
             let text = format!("{}: {}: {}", verification.tenant, problem.code, problem.text);
             desk.context.output.finding(&text)?;
         }
-        if args.after == 0 && !verification.balances_compared {
+        let is_read = verification.problems.iter().all(|problem| problem.code != "unreadable");
+        if args.after == 0 && !verification.balances_compared && is_read {
             desk.context.output.note(&format!(
                 "{}: balances, periods and accounts were not compared, because entries were posted all the time",
                 verification.tenant
