@@ -101,6 +101,7 @@ scenarios!(
         a_dead_head_lets_its_key_go_on,
         a_dead_head_parks_its_key_until_it_is_released,
         a_replayed_head_ends_the_parking,
+        a_head_that_is_sent_to_another_queue_is_not_waited_for,
         a_deferred_head_holds_its_key,
         events_without_a_key_are_held_by_nobody,
     ]

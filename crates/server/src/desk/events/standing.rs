@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use postrider::Broker;
-use postrider::store::{LetterStatus, LogEntry, OutboxStatus, OutboxStep, Registration, Trace};
+use postrider::store::{
+    LetterStatus, LetterSummary, LogEntry, OutboxStatus, OutboxStep, Registration, Trace,
+};
 use postrider::topology::{RoutingKey, ServiceQueue};
 
 use super::DeadThere;
@@ -76,6 +78,7 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
         return Some(match last.status {
             LetterStatus::Open => "dead",
             LetterStatus::Discarded => "discarded",
+            LetterStatus::Replayed if is_elsewhere(last, trace) => "sent to another queue",
             LetterStatus::Replayed if trace.outbox.iter().any(|row| pending(&row)) => {
                 "replayed, not published yet"
             }
@@ -101,6 +104,13 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
         OutboxStatus::Dead => "dead in the outbox",
         OutboxStatus::Pending | OutboxStatus::Failed => "not published yet",
     })
+}
+
+/// Whether a letter was sent to another queue than its own: then nobody waits for it there any more.
+fn is_elsewhere(letter: &LetterSummary, trace: &Trace) -> bool {
+    let row = letter.operation_id.map(|operation| format!("replay/{operation}/{}", letter.id));
+    let sent = trace.outbox.iter().find(|sent| Some(&sent.row_id) == row.as_ref());
+    sent.and_then(|sent| sent.target_queue.as_ref()).is_some_and(|to| *to != letter.queue)
 }
 
 fn is_held(trace: &Trace, consumer: &str) -> bool {
