@@ -186,7 +186,7 @@ macro_rules! store_conformance {
         $crate::conformance_cases!($fixture, edits: [
             a_correction_replaces_what_it_fits_and_names_what_it_does_not, headers_are_corrected_as_payloads_are,
             a_plan_is_kept_to_or_refused,
-            an_operation_keeps_its_rate_and_ends_when_it_is_cancelled,
+            an_operation_keeps_its_rate_and_ends_when_it_is_cancelled, what_needs_nothing_any_more_takes_no_time,
         ]);
         $crate::conformance_cases!($fixture, event_replays: [
             published_events_are_sent_again_under_their_ids, only_matching_events_are_sent_again,
