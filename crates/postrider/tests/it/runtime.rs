@@ -94,7 +94,10 @@ scenarios!(
         what_leaves_little_room_is_tried_as_often_as_any_other,
     ]
     full_queue: [a_full_queue_holds_up_nothing_but_what_goes_there]
-    given_up: [what_the_broker_itself_gave_up_is_collected]
+    given_up: [
+        what_the_broker_itself_gave_up_is_collected,
+        what_others_rejected_in_one_moment_keeps_its_order,
+    ]
     ordering: [
         events_of_a_key_keep_their_order_across_retries,
         two_processes_keep_the_order,
