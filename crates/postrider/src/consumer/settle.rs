@@ -49,7 +49,12 @@ impl<S: ConsumerStore> Consumer<S> {
         let span = self.span(arrived);
         let (outcome, turn) = self.outcome(arrived, stop).await?;
         self.end_span(span, arrived, &outcome);
-        let fate = self.carry_out(arrived, &outcome, stop).await?;
+        let Some(fate) = self.carry_out(arrived, &outcome, stop).await else {
+            if let Some(turn) = &turn {
+                Box::pin(self.left_alive(arrived, turn)).await;
+            }
+            return None;
+        };
         if !matches!(outcome, Outcome::Crashed { .. }) {
             self.over(arrived).await;
         }
@@ -92,7 +97,10 @@ impl<S: ConsumerStore> Consumer<S> {
         match self.turn(arrived, stop).await? {
             Err(outcome) => Some((outcome, None)),
             Ok(turn) => {
-                let outcome = self.attempt(entry, incoming, arrived.held, stop).await?;
+                let Some(outcome) = self.attempt(entry, incoming, arrived.held, stop).await else {
+                    Box::pin(self.left_alive(arrived, &turn)).await;
+                    return None;
+                };
                 Some((outcome, Some(turn).filter(|_| self.is_marked(arrived))))
             }
         }
