@@ -91,11 +91,18 @@ async fn lease<S: WholeStore>(
     if is_first && let Some(other) = desks.taken_by(&queue).await? {
         return Err(taken(&queue, &other));
     }
-    let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
+    let (desk, standing) = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
     let (max, lease) = (most_of(ask.max)?, lease_of(ask.lease_ms)?);
     let opening = if is_first { OPENING } else { Duration::ZERO };
     let wait = Duration::from_millis(ask.wait_ms).max(opening).min(desks.longest_wait());
-    let deliveries = desk.lease(max, lease, wait).await;
+    let leasing = async {
+        // While its consumer is paused nothing is given out, also of what was delivered before.
+        if let Some(standing) = standing {
+            standing.free().await;
+        }
+        desk.lease(max, lease, wait).await
+    };
+    let deliveries = tokio::time::timeout(wait, leasing).await.unwrap_or_default();
     Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
 }
 

@@ -115,6 +115,26 @@ fn who_asks_first_gets_what_there_is_without_waiting() {
     assert_eq!(given["deliveries"][0]["id"], "early", "{given}");
 }
 
+/// What was delivered before, and waits for a worker, is not given out either.
+#[test]
+fn while_its_consumer_is_paused_workers_get_nothing() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    publish(&serving, "one");
+    publish(&serving, "two");
+    serving.wait_for_metric("postrider_relay_published_total 2");
+    let (first, _, token) = lease(&serving, 60_000);
+    assert_eq!(ask(&serving, "POST", &format!("{PATH}:ack"), &json!({"leases": [token]})).0, 200);
+    assert_eq!(ask(&serving, "POST", "/v1/consumers/jobs/pause", &json!({"reason": "moving"})).0, 200);
+    serving.wait_for_metric("postrider_consumer_paused{consumer=\"jobs\"} 1");
+    assert_eq!(ask(&serving, "POST", PATH, &json!({"wait_ms": 1000})).1["deliveries"], json!([]));
+    assert_eq!(ask(&serving, "POST", "/v1/consumers/jobs/resume", &json!({})).0, 200);
+    let (second, _, _) = lease(&serving, 60_000);
+    assert_ne!(first, second);
+}
+
 /// What a worker has in hand is in no queue of RabbitMQ: its statistics know of it, some seconds late.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_worker_has_in_hand_waits_in_the_account() {
