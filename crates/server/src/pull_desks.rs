@@ -134,6 +134,11 @@ impl<S: WholeStore> PullDesks<S> {
         self.config.settings.http.request_timeout() * 2 / 3
     }
 
+    /// What time is told by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The desk of a queue if it is open: a lease of one that is not is over.
     pub(crate) async fn open(&self, queue: &QueueName) -> Option<Arc<PullDesk>> {
         self.open.lock().await.get(queue).map(|open| open.desk.clone())
