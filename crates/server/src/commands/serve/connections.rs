@@ -1,8 +1,9 @@
 //! The connections of the API: so many at a time, and none for a client that sends nothing.
 //!
 //! A client has `http.idle_timeout_ms` to send the whole head of its next request, whether it says nothing or one byte at a
-//! time; then its connection is closed. So clients that hang cost a connection for a while and never a request's place, and
-//! those that wait to be accepted get in. Bodies and answers have the time of their request.
+//! time; then its connection is closed. One that takes nothing of its answer for as long loses it, too. So clients that hang cost a
+//! connection for a while and never a request's place, and those that wait to be accepted get in. Bodies have the time of their
+//! request.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postrider::Clock;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -26,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::patient::Patient;
 use crate::api::Peer;
 use crate::config::Http;
 
@@ -51,8 +54,13 @@ impl OverSocket for TlsStream<TcpStream> {
 }
 
 /// Serves until `stop`, then until the requests that were begun are answered.
-pub(super) async fn serve<L>(mut listener: L, router: Router, http: &Http, stop: CancellationToken)
-where
+pub(super) async fn serve<L>(
+    mut listener: L,
+    router: Router,
+    http: &Http,
+    clock: Clock,
+    stop: CancellationToken,
+) where
     L: Listener<Addr = SocketAddr>,
     L::Io: OverSocket,
 {
@@ -75,12 +83,14 @@ where
         };
         let Some((place, stream, peer)) = accepted else { break };
         let (router, protocol, stop) = (router.clone(), protocol.clone(), stop.clone());
+        let (clock, patience) = (clock.clone(), idle(http));
         tasks.spawn(async move {
             let _place = place;
             // Without a copy of the socket nobody knows whether a client has left, and it is waited for.
             let there = Peer::of(stream.socket()).ok();
             let service = service_fn(move |request| answer(router.clone(), request, peer, there.clone()));
-            let mut connection = std::pin::pin!(protocol.serve_connection(TokioIo::new(stream), service));
+            let stream = TokioIo::new(Patient::new(stream, clock, patience));
+            let mut connection = std::pin::pin!(protocol.serve_connection(stream, service));
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
                 () = stop.cancelled() => {
