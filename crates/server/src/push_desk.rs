@@ -161,7 +161,8 @@ impl<S: WholeStore> PushDesk<S> {
         }
         let subscriptions: Vec<_> = stored.iter().map(|stored| &stored.subscription).collect();
         let consumers = self.other_consumers(&stored).await?;
-        match config.refusal(&pushed.subscription, &consumers, &subscriptions) {
+        let refusal = config.refusal(&pushed.subscription, &consumers, &subscriptions);
+        match refusal.or_else(|| config.forgets_too_soon(&pushed)) {
             Some(why) => Err(DeskError::Invalid(why)),
             None => Ok(pushed),
         }
