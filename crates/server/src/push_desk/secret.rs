@@ -90,7 +90,9 @@ impl Shown {
         });
         let paused = self.paused_by.as_ref().map(|by| {
             let name = &self.name;
-            format!("{name} was paused by {by} before, and still is: `postrider push resume {name}` lets it go on")
+            format!(
+                "{name} was paused by {by} before, and still is: `postrider push resume {name}` lets it go on"
+            )
         });
         [once, until, changed, paused].into_iter().flatten().collect()
     }

@@ -124,7 +124,11 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
         ("billing.dlq", json!({"keys": ["a.b"]}), "there is a queue billing.dlq already"),
         ("erp.dlq", json!({"keys": ["a.b"]}), "the push subscription erp has a queue erp.dlq"),
         ("crm", json!({"queue": "billing"}), "the push subscription billing takes from the queue billing"),
-        ("slow", json!({"keys": ["a.b"], "retry": {"max_retries": 60, "delays": ["24h"]}}), "must be at least 90"),
+        (
+            "slow",
+            json!({"keys": ["a.b"], "retry": {"max_retries": 60, "delays": ["24h"]}}),
+            "must be at least 90",
+        ),
     ] {
         let mut new = from.clone();
         (new["name"], new["url"]) = (json!(name), json!(receiver.url()));
