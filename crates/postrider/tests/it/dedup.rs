@@ -144,6 +144,25 @@ async fn a_slow_redis_is_left_alone_and_taken_back() {
     assert_eq!(accelerator.look(&one).await, [Seen::Processing]);
 }
 
+/// Notes may take longer than looks. That they are written does not hide that every look is late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_late_for_looks_alone_is_left_alone() {
+    let redis = Redis::start().await.unwrap();
+    let proxy = Proxy::to(&redis.url()).await;
+    let accelerator = accelerator(&proxy.url, quick()).await;
+    let one = [sighting(&accelerator, "evt_1")];
+    assert_eq!(accelerator.look(&one).await, [Seen::New]);
+    proxy.slow_down(Duration::from_millis(800));
+    for _ in 0..3 {
+        assert!(!accelerator.is_degraded());
+        assert_eq!(accelerator.look(&one).await, [Seen::Unknown]);
+        accelerator.note(&one[0], postrider::dedup::Status::Completed, None);
+        // The note is answered meanwhile.
+        Clock::system().sleep(Duration::from_millis(1500)).await;
+    }
+    assert!(accelerator.is_degraded());
+}
+
 /// As after a failover that left the old address with a replica.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_writes_is_left_alone() {

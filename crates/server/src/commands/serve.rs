@@ -8,6 +8,7 @@ mod connections;
 mod gauges_task;
 mod ledger_task;
 mod migration_task;
+mod patient;
 mod policies;
 mod progress_task;
 mod push_task;
