@@ -147,7 +147,8 @@ fn every_answer_is_what_the_document_says() {
     let id = operation["id"].as_str().unwrap();
     assert_eq!(post(&serving, "/v1/tokens", &json!({ "role": "boss" })).0, 422);
     let samples = get(&serving, "/v1/dlq/groups")["groups"][0]["samples"].clone();
-    for (asked, found) in [("min_attempts=11", true), ("min_attempts=12", false), ("max_attempts=10", false)] {
+    let by_attempts = [("min_attempts=11", true), ("min_attempts=12", false), ("max_attempts=10", false)];
+    for (asked, found) in by_attempts {
         let listed = get(&serving, &format!("/v1/dlq/messages?status=all&{asked}"));
         assert_eq!(listed["messages"].as_array().is_some_and(|some| !some.is_empty()), found, "{listed}");
     }
