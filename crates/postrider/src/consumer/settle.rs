@@ -47,11 +47,7 @@ impl<S: ConsumerStore> Consumer<S> {
     /// consumer was paused or its breaker opened: then the broker takes the delivery back.
     pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
         let span = self.span(arrived);
-        let Some((outcome, turn)) = self.outcome(arrived, stop).await else {
-            // It was left alone in peace, and no crash is to be counted against it.
-            self.over(arrived).await;
-            return None;
-        };
+        let (outcome, turn) = self.outcome(arrived, stop).await?;
         self.end_span(span, arrived, &outcome);
         let Some(fate) = self.carry_out(arrived, &outcome, stop).await else {
             if let Some(turn) = &turn {
