@@ -206,9 +206,10 @@ impl Asked {
     }
 }
 
-/// Whether a filter leaves nothing out but what is over, or came later.
+/// Whether a filter leaves nothing out but what is over, or came later. An empty text is in everything.
 fn is_everything(filter: &LetterFilter) -> bool {
-    let rest = LetterFilter { status: None, until: None, tenant: None, ..filter.clone() };
+    let text = filter.text.clone().filter(|text| !text.is_empty());
+    let rest = LetterFilter { status: None, until: None, tenant: None, text, ..filter.clone() };
     is_nothing(&rest)
 }
 

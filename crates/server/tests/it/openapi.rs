@@ -212,6 +212,8 @@ fn every_answer_is_what_the_document_says() {
         let (status, problem) = post(&serving, path, &over);
         assert!(status == 422 && problem.to_string().contains("only open dead letters"), "{problem}");
     }
+    let empty = json!({ "kind": "replay_letters", "filter": { "text": "" } });
+    assert_eq!(post(&serving, "/v1/plans", &empty).0, 422, "an empty text is in everything");
     let (status, problem) = post(&serving, "/v1/plans", &json!({ "kind": "replay_letters" }));
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     assert_eq!((status, differs(&document, &schema, &problem, "problem")), (422, Vec::new()));
