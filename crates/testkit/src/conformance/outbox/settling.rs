@@ -58,6 +58,24 @@ pub async fn failed_rows_are_due_again<F: StoreFixture>(fixture: &F) {
     }
 }
 
+/// However often they are not taken, that is one attempt: none of it was their fault.
+pub async fn postponed_rows_count_one_attempt<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([keyed("one", "order-1"), keyed("two", "order-1")]).await;
+    let again = async || {
+        until("the row to be due", async || Some(desk.claim().await).filter(|rows| !rows.is_empty())).await
+    };
+    let mut rows = desk.expect_due(["one", "two"]).await;
+    let retry_after = Duration::from_millis(20);
+    for _ in 0..3 {
+        desk.settle(&rows[..1], &PublishResult::Postponed { error: "full".into(), retry_after }).await;
+        rows = again().await;
+        assert_eq!((rows.len(), rows[0].envelope.id.as_str(), rows[0].attempts), (1, "one", 1));
+    }
+    desk.settle(&rows, &failed(retry_after)).await;
+    assert_eq!(again().await[0].attempts, 2, "what is its own fault counts on from there");
+}
+
 /// In their order.
 pub async fn a_key_flows_again_when_its_head_is_published<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
