@@ -38,7 +38,9 @@ const MEANS: &str = "SELECT current_setting('wal_level'), \
          OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'member')), \
      (SELECT count(*) FROM pg_replication_slots) < current_setting('max_replication_slots')::int, \
      (SELECT count(*) FROM pg_stat_replication) < current_setting('max_wal_senders')::int, \
-     EXISTS (SELECT FROM pg_publication WHERE pubname = $2), \
+     EXISTS (SELECT FROM pg_publication p WHERE p.pubname = $2 AND (p.puballtables OR EXISTS ( \
+         SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE r.prpubid = p.oid AND n.nspname || '.' || c.relname = $3))), \
      COALESCE((SELECT streamer <> $1 AND streamer_until > now() FROM postrider.outbox WHERE name = $3), false), \
      current_user::text";
 
@@ -126,16 +128,23 @@ impl Postgres {
         Ok(keys.into_iter().filter_map(|key| OrderingKey::new(key).ok()).collect())
     }
 
-    /// Makes the publication, or says who has to.
+    /// Makes the publication, or says who has to. One that is there without the table is of a table that was dropped and made anew: a
+    /// stream of it would tell of nothing.
     async fn publish_table(&self, publication: &str) -> Result<Option<String>, StoreError> {
         let create = self.table.statement(&format!(
             "CREATE PUBLICATION {publication} FOR TABLE {{outbox}} \
              WITH (publish = 'insert', publish_via_partition_root = true)"
         ));
-        match self.limited("making a publication", sqlx::query(create.sql()).execute(self.pool())).await {
+        let add = self.table.statement(&format!("ALTER PUBLICATION {publication} ADD TABLE {{outbox}}"));
+        let mut made =
+            self.limited("making a publication", sqlx::query(create.sql()).execute(self.pool())).await;
+        if made.as_ref().is_err_and(|error| error.message.contains("already exists")) {
+            made = self.limited("adding to a publication", sqlx::query(add.sql()).execute(self.pool())).await;
+        }
+        match made {
             Ok(_) => Ok(None),
             // Another relay was quicker: 42710, or 23505 at the same moment.
-            Err(error) if error.message.contains("already exists") => Ok(None),
+            Err(error) if error.message.contains("already member") => Ok(None),
             Err(error) if error.kind == StoreErrorKind::Invalid => Ok(None),
             Err(error) if error.kind == StoreErrorKind::Denied => Ok(Some(format!(
                 "the publication is missing and cannot be made here ({error}); as the table's owner run: CREATE PUBLICATION \
