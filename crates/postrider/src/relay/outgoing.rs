@@ -112,7 +112,7 @@ pub(super) fn postponed(
     clock: &Clock,
 ) -> PublishResult {
     let retry_after = config.backoff.delay(times, clock.random()).min(LONGEST_DECLINED);
-    tracing::warn!(event_id = %row.envelope.id, %error, "a queue does not take an event; others are published meanwhile");
+    tracing::debug!(event_id = %row.envelope.id, %error, "a queue does not take an event");
     PublishResult::Postponed { error, retry_after }
 }
 

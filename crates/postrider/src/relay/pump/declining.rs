@@ -54,6 +54,7 @@ impl<S: Outbox> Pump<S> {
     pub(super) fn decline(&mut self, rows: Vec<(OutboxRow, String, Option<Delivered>)>) {
         let room = self.relay.config.batch_size.max(1);
         let (mut waiting, mut most) = (Vec::new(), 0);
+        let (mut postponed_now, mut first) = (0_usize, None);
         for (row, why, delivered) in rows {
             match self.declined.waits_here(row.row.position, room) {
                 Ok(times) => {
@@ -61,11 +62,17 @@ impl<S: Outbox> Pump<S> {
                     waiting.push(row);
                 }
                 Err(times) => {
+                    postponed_now += 1;
+                    first.get_or_insert_with(|| (row.envelope.id.clone(), why.clone()));
                     let result = postponed(&row, why, times, &self.relay.config, &self.relay.clock);
                     self.fails(&row);
                     self.is_done(row, result, delivered);
                 }
             }
+        }
+        // Once for all of them: behind a full queue there may be very many.
+        if let Some((event_id, why)) = first {
+            tracing::warn!(%event_id, %why, events = postponed_now, "a queue does not take events; others are published meanwhile");
         }
         if !waiting.is_empty() {
             let (clock, pause) = (self.relay.clock.clone(), PAUSE * 2_u32.pow(most - 1));
