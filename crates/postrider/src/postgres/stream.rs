@@ -250,6 +250,10 @@ impl RowStream for Stream {
                     bytes += row.envelope.payload.bytes().len();
                     streamed.rows.push(*row);
                 }
+                Told::Failing(key) => {
+                    streamed.failing.push(key);
+                    moved = true;
+                }
                 Told::Unreadable(position) => {
                     let first = streamed.unreadable.get_or_insert(position);
                     *first = position.min(*first);

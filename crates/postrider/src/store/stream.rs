@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::{OutboxRow, RelayId, StoreError};
+use crate::envelope::OrderingKey;
 
 /// How many slots every outbox has. Who streams holds all of them.
 pub const SLOTS: usize = 64;
@@ -46,6 +47,8 @@ pub struct StreamLimit {
 pub struct Streamed {
     /// The rows. Their slots are not told.
     pub rows: Vec<OutboxRow>,
+    /// Keys of new rows that failed elsewhere, or are dead: what follows of these is not to go before them.
+    pub failing: Vec<OrderingKey>,
     /// The first row that could not be read: a claim will find out what is wrong with it.
     pub unreadable: Option<i64>,
     /// Everything committed before this has been told.

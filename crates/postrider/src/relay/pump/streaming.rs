@@ -194,8 +194,9 @@ impl<S: Outbox> Pump<S> {
         if !self.is_live() {
             return;
         }
-        let Streamed { mut rows, unreadable, told_to } = streamed;
+        let Streamed { mut rows, failing, unreadable, told_to } = streamed;
         let handover = &mut self.streaming.handover;
+        failing.into_iter().for_each(|key| handover.park(key));
         rows.retain(|row| handover.admits(row));
         handover.told_to(told_to);
         self.streaming.stream = Some(stream);
