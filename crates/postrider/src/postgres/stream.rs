@@ -51,7 +51,8 @@ const TAKE: &str = "UPDATE postrider.outbox SET streamer = $2, streamer_until = 
 pub(super) const CLOSE: &str = "UPDATE postrider.outbox SET streamer = NULL, streamer_until = NULL, stream_slot = NULL \
      WHERE name = $1 AND streamer = $2";
 
-const STATE: &str = "SELECT o.streamer, (pg_current_wal_lsn() - s.confirmed_flush_lsn)::bigint \
+const STATE: &str = "SELECT o.streamer, (pg_current_wal_lsn() - LEAST(s.restart_lsn, s.confirmed_flush_lsn))::bigint, \
+         (pg_current_wal_lsn() - s.confirmed_flush_lsn)::bigint \
      FROM postrider.outbox o JOIN pg_replication_slots s ON s.slot_name = o.stream_slot \
      WHERE o.name = $1 AND o.streamer_until > now() AND s.active AND s.confirmed_flush_lsn IS NOT NULL";
 
@@ -115,9 +116,11 @@ impl Postgres {
 
     pub(super) async fn read_stream_state(&self) -> Result<Option<StreamState>, StoreError> {
         let look = sqlx::query_as(STATE).bind(self.table.to_string()).fetch_optional(self.relays());
-        let found: Option<(String, i64)> = self.limited("reading how far the stream is", look).await?;
-        Ok(found.and_then(|(relay, lag)| {
-            Some(StreamState { relay: RelayId::new(relay).ok()?, lag_bytes: u64::try_from(lag).unwrap_or(0) })
+        let found: Option<(String, i64, i64)> = self.limited("reading how far the stream is", look).await?;
+        let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
+        Ok(found.and_then(|(relay, kept, untold)| {
+            let relay = RelayId::new(relay).ok()?;
+            Some(StreamState { relay, lag_bytes: bytes(kept), untold_bytes: bytes(untold) })
         }))
     }
 

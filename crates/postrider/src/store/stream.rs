@@ -60,6 +60,8 @@ pub struct Streamed {
 pub struct StreamState {
     /// Who reads it.
     pub relay: RelayId,
-    /// How much of its log the database keeps for it, in bytes.
+    /// How much of its log the database keeps for it, in bytes: from where the oldest transaction began that was open when it was last told.
     pub lag_bytes: u64,
+    /// How much of that was not told yet.
+    pub untold_bytes: u64,
 }
