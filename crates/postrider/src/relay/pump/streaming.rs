@@ -211,7 +211,7 @@ impl<S: Outbox> Pump<S> {
             return;
         }
         self.measure(&rows);
-        self.flow.take(0, self.reading.low(), rows);
+        self.flow.take_streamed(self.reading.low(), rows);
         for key in self.flow.crowded() {
             if !self.streaming.handover.has_left(&key) {
                 self.streaming.handover.drain(key);
