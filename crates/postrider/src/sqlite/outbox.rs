@@ -194,7 +194,7 @@ async fn mark_published(
     now: i64,
 ) -> Result<usize, StoreError> {
     const SQL: &str = "
-        UPDATE event_outbox SET status = 'published', published_at = ?2
+        UPDATE event_outbox SET status = 'published', published_at = ?2, last_error = NULL
         WHERE position IN (SELECT value FROM json_each(?1)) AND +status IN ('pending', 'failed')";
     if positions.is_empty() {
         return Ok(0);

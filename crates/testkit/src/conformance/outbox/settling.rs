@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postrider::store::{Ask, Outbox, PublishResult, RowResult};
+use postrider::store::{Ask, Outbox, OutboxDesk, PublishResult, RowResult};
 
-use super::super::store::{Desk, LEASE, StoreFixture, due, free, keyed, relay};
+use super::super::store::{Desk, LEASE, StoreFixture, due, free, id, keyed, relay};
 use super::super::until;
 
 fn failed(retry_after: Duration) -> PublishResult {
@@ -73,7 +73,11 @@ pub async fn postponed_rows_count_one_attempt<F: StoreFixture>(fixture: &F) {
         assert_eq!((rows.len(), rows[0].envelope.id.as_str(), rows[0].attempts), (1, "one", 1));
     }
     desk.settle(&rows, &failed(retry_after)).await;
-    assert_eq!(again().await[0].attempts, 2, "what is its own fault counts on from there");
+    let rows = again().await;
+    assert_eq!(rows[0].attempts, 2, "what is its own fault counts on from there");
+    desk.publish(&rows).await;
+    let found = desk.store.find(&id("one")).await.unwrap().unwrap();
+    assert_eq!(found.last_error, None, "nothing is wrong with it any more");
 }
 
 /// In their order.
