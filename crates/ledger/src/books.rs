@@ -93,13 +93,13 @@ pub trait Books: Outbox {
         change: &Change,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps a checkpoint.
+    /// Keeps a checkpoint. False if there is one of its entries already; then it is not kept. Call it with the books locked.
     fn keep_checkpoint(
         &self,
         tx: &mut Self::Tx,
         tenant: &TenantId,
         checkpoint: &Checkpoint,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Who keeps books here.
     fn tenants(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;

@@ -103,7 +103,7 @@ impl Books for Postgres {
         tx: &mut PostgresTx,
         tenant: &TenantId,
         checkpoint: &Checkpoint,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         changing::keep_checkpoint(self, tx.connection(), tenant, checkpoint).await
     }
 

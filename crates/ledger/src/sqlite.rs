@@ -82,7 +82,7 @@ impl Books for Sqlite {
         tx: &mut SqliteTx,
         tenant: &TenantId,
         checkpoint: &Checkpoint,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         changing::keep_checkpoint(self, tx.connection().await?, tenant, checkpoint).await
     }
 
