@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::token::hex;
@@ -90,13 +90,13 @@ struct Offer {
 /// What the handler is told when a worker has it.
 struct Taken {
     token: String,
-    until: Arc<AtomicU64>,
+    until: watch::Receiver<u64>,
     verdict: oneshot::Receiver<Verdict>,
 }
 
 struct Lease {
     began: Duration,
-    until: Arc<AtomicU64>,
+    until: watch::Sender<u64>,
     verdict: oneshot::Sender<Verdict>,
 }
 
@@ -192,9 +192,9 @@ impl PullDesk {
         while leased.len() < max {
             let Some(Offer { event, taken, .. }) = lock(&self.offers).pop_front() else { break };
             let token = LeaseToken::write(&self.name, &self.key, self.clock.secret(), &event);
-            let until = Arc::new(AtomicU64::new(millis(now + lease.min(LONGEST_LEASE))));
+            let (until, ends) = watch::channel(millis(now + lease.min(LONGEST_LEASE)));
             let (verdict, told) = oneshot::channel();
-            let handed = Taken { token: token.clone(), until: until.clone(), verdict: told };
+            let handed = Taken { token: token.clone(), until: ends, verdict: told };
             lock(&self.leases).insert(token.clone(), Lease { began: now, until, verdict });
             if taken.send(handed).is_err() {
                 // Its handler gave up just now, and the delivery is the broker's.
@@ -222,13 +222,13 @@ impl PullDesk {
         LeaseToken::read(token, &self.key).filter(|token| !token.is_of(&self.name))
     }
 
-    /// Lets a lease run for this long from now on, within the longest time a lease may have.
+    /// Lets a lease run for this long from now on, longer or shorter than it would have, within the longest time a lease may have.
     pub fn extend(&self, token: &str, lease: Duration) -> Result<Duration, LeaseOver> {
         let leases = lock(&self.leases);
         let found = leases.get(token).filter(|found| !found.verdict.is_closed()).ok_or(LeaseOver)?;
         let now = self.clock.monotonic();
         let until = (now + lease).min(found.began + LONGEST_LEASE);
-        found.until.store(millis(until), Ordering::Relaxed);
+        found.until.send_replace(millis(until));
         Ok(until.saturating_sub(now))
     }
 
@@ -254,14 +254,17 @@ impl PullDesk {
     /// What a worker said within the lease.
     async fn verdict(&self, mut taken: Taken) -> Option<Verdict> {
         loop {
-            let left = taken.until.load(Ordering::Relaxed).saturating_sub(millis(self.clock.monotonic()));
+            let until = *taken.until.borrow_and_update();
+            let left = until.saturating_sub(millis(self.clock.monotonic()));
             if left == 0 {
                 lock(&self.leases).remove(&taken.token);
                 // It may have been settled at this very moment.
                 return taken.verdict.try_recv().ok();
             }
             tokio::select! {
+                biased;
                 said = &mut taken.verdict => return said.ok(),
+                _changed = taken.until.changed() => {}
                 () = self.clock.sleep(Duration::from_millis(left)) => {}
             }
         }

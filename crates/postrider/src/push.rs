@@ -35,6 +35,9 @@ use crate::spans::{Operation, Span};
 use crate::store::{Controls, StoreError};
 use crate::topology::ConsumerName;
 
+/// Who pauses a consumer whose endpoint says that it is gone.
+pub const BY_ENDPOINT: &str = "push";
+
 /// An endpoint as a handler.
 pub struct Push {
     sender: Sender,
@@ -64,7 +67,7 @@ impl<S: Controls> Pauses for S {
         consumer: &'a ConsumerName,
         reason: &'a str,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.pause(consumer, "push", reason))
+        Box::pin(self.pause(consumer, BY_ENDPOINT, reason))
     }
 }
 

@@ -184,6 +184,13 @@ impl Config {
         self.own.topology_with(subscription, strict).unwrap_or_else(|_| self.own.layout.topology.clone())
     }
 
+    /// Why the inbox would forget events of one more push subscription before their last retry, if it would.
+    pub(crate) fn forgets_too_soon(&self, pushed: &Pushed) -> Option<String> {
+        let partitioned = matches!(self.backends, Backends::Networked { .. });
+        let fits = self.own.fits_the_inbox(&self.settings, std::slice::from_ref(pushed), partitioned);
+        fits.err().map(|(setting, why)| format!("{}: {setting} {why}", pushed.subscription.name))
+    }
+
     /// How a push subscription's consumer works: as the subscription says, but for what a [[consumer]] of its name says.
     pub(crate) fn push_consumer(&self, subscription: &Subscription) -> ConsumerConfig {
         self.consumer_over(&subscription.name, subscription.consumer_config())

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::consumer::ConsumerStatus;
 use postrider::dedup::Accelerator;
 use postrider::pull::{LeaseKey, PullDesk, PullHandler, Said};
 use postrider::registry::Registry;
@@ -60,6 +61,13 @@ struct Open<S> {
     asked: Duration,
 }
 
+impl<S: WholeStore> Open<S> {
+    /// How the consumer of this desk stands: one, unless it could not be started.
+    fn standing(&self) -> Option<Arc<ConsumerStatus>> {
+        self.running.consumers().first().map(|consumer| consumer.status.clone())
+    }
+}
+
 impl<S: WholeStore> PullDesks<S> {
     /// None is open yet. Until `stop` idle ones are closed and other processes heard; then all of them are closed.
     pub(crate) fn new(
@@ -79,8 +87,11 @@ impl<S: WholeStore> PullDesks<S> {
         desks
     }
 
-    /// The desk of a queue, opened if it is not. Nothing if the configuration has no such queue.
-    pub(crate) async fn desk(&self, queue: &QueueName) -> Result<Option<Arc<PullDesk>>, StartError> {
+    /// The desk of a queue, opened if it is not, and how its consumer stands. Nothing if the configuration has no such queue.
+    pub(crate) async fn desk(
+        &self,
+        queue: &QueueName,
+    ) -> Result<Option<(Arc<PullDesk>, Option<Arc<ConsumerStatus>>)>, StartError> {
         let layout = &self.config.own.layout;
         let Some(service) = layout.services.iter().find(|service| service.name() == queue) else {
             return Ok(None);
@@ -89,7 +100,7 @@ impl<S: WholeStore> PullDesks<S> {
         let now = self.clock.monotonic();
         if let Some(open) = open.get_mut(queue) {
             open.asked = now;
-            return Ok(Some(open.desk.clone()));
+            return Ok(Some((open.desk.clone(), open.standing())));
         }
         let Some(consumer) = self.consumer_of(service) else { return Ok(None) };
         let standings = self.store.migrations_of_buses().await?;
@@ -100,8 +111,10 @@ impl<S: WholeStore> PullDesks<S> {
         let desk = PullDesk::with_key(self.clock.clone(), self.key().await?.clone());
         let running = self.consume(consumer, service, topology, desk.clone()).await?;
         self.at_work.note_consumers(running.consumers());
-        open.insert(queue.clone(), Open { desk: desk.clone(), running, asked: now });
-        Ok(Some(desk))
+        let opened = Open { desk: desk.clone(), running, asked: now };
+        let standing = opened.standing();
+        open.insert(queue.clone(), opened);
+        Ok(Some((desk, standing)))
     }
 
     /// Who takes from this queue already, if somebody does: workers would get a part of its events, and he the rest.
@@ -119,6 +132,11 @@ impl<S: WholeStore> PullDesks<S> {
     /// How long a worker may wait: well within the time of a request.
     pub(crate) fn longest_wait(&self) -> Duration {
         self.config.settings.http.request_timeout() * 2 / 3
+    }
+
+    /// What time is told by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The desk of a queue if it is open: a lease of one that is not is over.

@@ -7,7 +7,7 @@ pub(crate) use secret::{Shown, Signing};
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::push::{Answer, Attempt, Form, Said, Source, Subscription, SystemNames, judge};
+use postrider::push::{Answer, Attempt, BY_ENDPOINT, Form, Said, Source, Subscription, SystemNames, judge};
 use postrider::store::{LogEntry, MadeIn, Pause, Registration, StoreError, StoredSubscription};
 use postrider::topology::ConsumerName;
 use postrider::{Clock, Event, EventId, Incoming};
@@ -161,7 +161,8 @@ impl<S: WholeStore> PushDesk<S> {
         }
         let subscriptions: Vec<_> = stored.iter().map(|stored| &stored.subscription).collect();
         let consumers = self.other_consumers(&stored).await?;
-        match config.refusal(&pushed.subscription, &consumers, &subscriptions) {
+        let refusal = config.refusal(&pushed.subscription, &consumers, &subscriptions);
+        match refusal.or_else(|| config.forgets_too_soon(&pushed)) {
             Some(why) => Err(DeskError::Invalid(why)),
             None => Ok(pushed),
         }
@@ -203,7 +204,18 @@ impl<S: WholeStore> PushDesk<S> {
         if !self.store.create_subscription(&pushed.subscription, secret.as_ref(), by, reason).await? {
             return Err(DeskError::Taken(name));
         }
-        Ok(Shown::of(&name, secret.as_ref()))
+        let paused_by = self.paused_by(&name, by).await?;
+        Ok(Shown { paused_by, ..Shown::of(&name, secret.as_ref()) })
+    }
+
+    /// Who paused what was here before. That the endpoint of then is gone says nothing of this one, so that pause ends.
+    async fn paused_by(&self, name: &ConsumerName, by: &str) -> Result<Option<String>, DeskError> {
+        let Some(pause) = self.store.pause_of(name).await? else { return Ok(None) };
+        if pause.by != BY_ENDPOINT {
+            return Ok(Some(pause.by));
+        }
+        self.store.resume(name, by, "its push subscription was made anew").await?;
+        Ok(None)
     }
 
     /// Removes one. Its queue stays, and what is in it; `serve` unbinds it, so that it gets no more.

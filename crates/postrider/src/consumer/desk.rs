@@ -124,6 +124,9 @@ impl<S: ConsumerStore> Desk<S> {
             return self.begin(async move {
                 if desk.consumer.deliver(&arrived, &desk.stop).await.is_some() {
                     desk.ack(arrived).await;
+                } else {
+                    // Even if the consumer goes on in the next moment: what is left here comes back with another session.
+                    desk.left.cancel();
                 }
             });
         };

@@ -173,7 +173,10 @@ impl<S: ConsumerStore> Desk<S> {
                 behind.push(arrived);
                 continue;
             }
-            let Some(fate) = self.consumer.deliver(&arrived, &self.stop).await else { return };
+            let Some(fate) = self.consumer.deliver(&arrived, &self.stop).await else {
+                // Those behind it must not go first.
+                return self.left.cancel();
+            };
             if fate == Fate::Waits {
                 blocked.extend(arrived.key().cloned());
             }

@@ -33,7 +33,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let looking = || self.looks.call(arrival.clone(), |arrivals| self.look(arrivals));
         match self.surely(stop, looking).await? {
             Admission::New => {
-                let call = self.call(stop).await?;
+                let call = self.call(held, stop).await?;
                 let start = self.clock.monotonic();
                 let answer = self.guarded_outside(handler, incoming, stop).await?;
                 drop(call);
@@ -69,16 +69,21 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 
     /// Waits until one more may be with the handler. Those whose mark is being written are not: the next can begin meanwhile.
-    /// Nothing when told to stop.
-    async fn call(&self, stop: &CancellationToken) -> Option<Call<'_>> {
+    /// Nothing when told to stop, or when the consumer is paused or its breaker opened before: then it is left to the broker. One that is
+    /// held is the store's, and goes on.
+    async fn call(&self, held: bool, stop: &CancellationToken) -> Option<Call<'_>> {
         loop {
             let freed = self.calls_ended.notified();
+            if !held && self.status.is_held_up() {
+                return None;
+            }
             if let Some(call) = Call::begin(self, self.pace().limit()) {
                 return Some(call);
             }
             self.pace().backed_up();
             tokio::select! {
                 () = stop.cancelled() => return None,
+                () = self.status.held_up(), if !held => return None,
                 () = freed => {}
             }
         }

@@ -43,13 +43,22 @@ pub(super) struct Dying<'a> {
 }
 
 impl<S: ConsumerStore> Consumer<S> {
-    /// One delivery, from who handles it until it may be acked. Nothing when it was told to stop before that: then the
-    /// broker takes the delivery back.
+    /// One delivery, from who handles it until it may be acked. Nothing when it was told to stop before that, or was not begun before the
+    /// consumer was paused or its breaker opened: then the broker takes the delivery back.
     pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
         let span = self.span(arrived);
-        let (outcome, turn) = self.outcome(arrived, stop).await?;
+        let Some((outcome, turn)) = self.outcome(arrived, stop).await else {
+            // It was left alone in peace, and no crash is to be counted against it.
+            self.over(arrived).await;
+            return None;
+        };
         self.end_span(span, arrived, &outcome);
-        let fate = self.carry_out(arrived, &outcome, stop).await?;
+        let Some(fate) = self.carry_out(arrived, &outcome, stop).await else {
+            if let Some(turn) = &turn {
+                Box::pin(self.left_alive(arrived, turn)).await;
+            }
+            return None;
+        };
         if !matches!(outcome, Outcome::Crashed { .. }) {
             self.over(arrived).await;
         }
@@ -92,7 +101,10 @@ impl<S: ConsumerStore> Consumer<S> {
         match self.turn(arrived, stop).await? {
             Err(outcome) => Some((outcome, None)),
             Ok(turn) => {
-                let outcome = self.attempt(entry, incoming, arrived.held, stop).await?;
+                let Some(outcome) = self.attempt(entry, incoming, arrived.held, stop).await else {
+                    Box::pin(self.left_alive(arrived, &turn)).await;
+                    return None;
+                };
                 Some((outcome, Some(turn).filter(|_| self.is_marked(arrived))))
             }
         }

@@ -116,7 +116,7 @@ impl Accelerator {
     pub async fn health(&self) -> CacheHealth {
         let Shared { cache, config, clock, .. } = &*self.shared;
         let answers = !self.is_degraded()
-            && self.shared.limited(config.connect_limit, cache.first_sight(&[])).await.is_some();
+            && self.shared.asked(config.connect_limit, cache.first_sight(&[])).await.is_some();
         if !answers {
             return CacheHealth::Away;
         }
@@ -200,15 +200,29 @@ impl Shared {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call with a limit; nothing if it failed or took too long.
+    /// A look or notes, with a limit; nothing if it failed or took too long. Notes may take longer than a look: those that were late for
+    /// one do not make up for looks that were.
     async fn limited<T>(
+        self: &Arc<Self>,
+        limit: Duration,
+        call: impl Future<Output = Result<T, CacheError>>,
+    ) -> Option<T> {
+        let start = self.clock.monotonic();
+        let answer = self.asked(limit, call).await?;
+        if self.clock.since(start) <= self.config.limit {
+            self.outage().answered(&self.config);
+        }
+        Some(answer)
+    }
+
+    /// A call with a limit; nothing if it failed or took too long.
+    async fn asked<T>(
         self: &Arc<Self>,
         limit: Duration,
         call: impl Future<Output = Result<T, CacheError>>,
     ) -> Option<T> {
         let failed = match timeout(limit, call).await {
             Ok(Ok(answer)) => {
-                self.outage().answered();
                 self.room().note(self.cache.refused(), self.clock.monotonic());
                 return Some(answer);
             }
@@ -254,7 +268,7 @@ async fn look_for_it(shared: Weak<Shared>, clock: Clock) {
         let Some(shared) = shared.upgrade() else { return };
         match shared.probe().await {
             Ok(()) => {
-                shared.outage().over(&shared.config);
+                shared.outage().over();
                 metrics::gauge!("postrider_dedup_degraded").set(0.0);
                 tracing::info!("Redis answers again; duplicates are known without the database");
                 return;

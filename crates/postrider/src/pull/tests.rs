@@ -103,6 +103,22 @@ async fn a_lease_can_be_extended_but_not_for_ever() {
 }
 
 #[tokio::test]
+async fn a_lease_that_is_cut_short_ends_then_and_not_when_it_would_have() {
+    let stage = Stage::new();
+    let leased = stage.lease().await;
+    let second = Duration::from_secs(1);
+    assert_eq!(stage.desk.extend(&leased.token, second), Ok(second));
+    let mut seconds = 0;
+    while stage.desk.leased() > 0 {
+        stage.hands.advance(second);
+        tokio::task::yield_now().await;
+        seconds += 1;
+    }
+    assert!(seconds < 30, "it took {seconds} seconds");
+    assert_eq!(stage.lease().await.event.envelope.id, leased.event.envelope.id);
+}
+
+#[tokio::test]
 async fn told_to_stop_it_leaves_the_delivery_to_the_broker() {
     let stage = Stage::new();
     let leased = stage.lease().await;

@@ -56,7 +56,7 @@ fn sighting(accelerator: &Accelerator, id: &str) -> Sighting {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_known_duplicate_asks_the_database_nothing() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let redis = Redis::start().await.unwrap();
     let proxy = Proxy::to(&database.url).await;
     let mail = Mail::start(postgres(&proxy.url).await, &accelerator(&redis.url(), quick()).await).await;
@@ -144,6 +144,25 @@ async fn a_slow_redis_is_left_alone_and_taken_back() {
     assert_eq!(accelerator.look(&one).await, [Seen::Processing]);
 }
 
+/// Notes may take longer than looks. That they are written does not hide that every look is late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_late_for_looks_alone_is_left_alone() {
+    let redis = Redis::start().await.unwrap();
+    let proxy = Proxy::to(&redis.url()).await;
+    let accelerator = accelerator(&proxy.url, quick()).await;
+    let one = [sighting(&accelerator, "evt_1")];
+    assert_eq!(accelerator.look(&one).await, [Seen::New]);
+    proxy.slow_down(Duration::from_millis(800));
+    for _ in 0..3 {
+        assert!(!accelerator.is_degraded());
+        assert_eq!(accelerator.look(&one).await, [Seen::Unknown]);
+        accelerator.note(&one[0], postrider::dedup::Status::Completed, None);
+        // The note is answered meanwhile.
+        Clock::system().sleep(Duration::from_millis(1500)).await;
+    }
+    assert!(accelerator.is_degraded());
+}
+
 /// As after a failover that left the old address with a replica.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_writes_is_left_alone() {
@@ -159,7 +178,7 @@ async fn a_server_that_refuses_writes_is_left_alone() {
 /// The primary dies, and a replica that had not heard of the last events takes its place, under the same address.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_to_a_replica_that_lags_loses_and_repeats_nothing() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let (primary, replica) = (Redis::start().await.unwrap(), Redis::start().await.unwrap());
     let proxy = Proxy::to(&primary.url()).await;
     let accelerator = accelerator(&proxy.url, quick()).await;
@@ -208,7 +227,7 @@ async fn a_redis_that_was_never_there_degrades_and_is_found_when_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_done_is_answered_without_the_database() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let (store, redis) = (postgres(&database.url).await, Redis::start().await.unwrap());
     let once = Deduplicator::new(store.clone(), Clock::system(), "payments")
         .accelerated(&accelerator(&redis.url(), quick()).await);
@@ -237,7 +256,7 @@ async fn what_was_done_is_answered_without_the_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_worker_at_a_time_looks_after_the_inbox() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let store = postgres(&database.url).await;
     let day = Duration::from_hours(24);
     assert!(store.forget("first", day, 10).await.unwrap().is_some());
@@ -251,7 +270,7 @@ async fn one_worker_at_a_time_looks_after_the_inbox() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_databases_have_two_histories_and_anybody_may_ask() {
     let shared = shared().unwrap();
-    let (one, two) = (shared.database().await.unwrap(), shared.database().await.unwrap());
+    let (one, two) = (shared.migrated_database().await.unwrap(), shared.migrated_database().await.unwrap());
     let (store, other) = (postgres(&one.url).await, postgres(&two.url).await);
     assert_ne!(store.lineage().await.unwrap(), other.lineage().await.unwrap());
     // With no right but to connect.

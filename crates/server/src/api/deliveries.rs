@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::routing::post;
 use axum::{Json, Router};
 use postrider::Envelope;
@@ -16,9 +16,9 @@ use postrider::topology::QueueName;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::Api;
 use super::problem::{Code, Problem};
 use super::subscriptions::{read, read_or_default};
+use super::{Api, Peer};
 use crate::pull_desks::{PullDesks, Told};
 use crate::wiring::WholeStore;
 
@@ -80,10 +80,11 @@ struct Delivered {
     data_base64: Option<String>,
 }
 
-/// Leases what there is. An empty list when there was nothing within `wait_ms`.
+/// Leases what there is. An empty list when there was nothing within `wait_ms`, or before the worker closed its side.
 async fn lease<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
+    peer: Option<Extension<Peer>>,
     body: Bytes,
 ) -> Result<Json<Given>, Problem> {
     let ask: Ask = read_or_default(&body)?;
@@ -91,11 +92,29 @@ async fn lease<S: WholeStore>(
     if is_first && let Some(other) = desks.taken_by(&queue).await? {
         return Err(taken(&queue, &other));
     }
-    let desk = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
+    let (desk, standing) = desks.desk(&queue).await?.ok_or_else(|| no_queue(&queue))?;
     let (max, lease) = (most_of(ask.max)?, lease_of(ask.lease_ms)?);
     let opening = if is_first { OPENING } else { Duration::ZERO };
     let wait = Duration::from_millis(ask.wait_ms).max(opening).min(desks.longest_wait());
-    let deliveries = desk.lease(max, lease, wait).await;
+    let leasing = async {
+        // While its consumer is paused nothing is given out, also of what was delivered before.
+        if let Some(standing) = standing {
+            standing.free().await;
+        }
+        desk.lease(max, lease, wait).await
+    };
+    let left = async {
+        match &peer {
+            Some(Extension(peer)) => peer.left(desks.clock()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let deliveries = tokio::select! {
+        biased;
+        deliveries = tokio::time::timeout(wait, leasing) => deliveries.unwrap_or_default(),
+        // Nobody would read the answer, and what it gave out would be nobody's until the lease runs out.
+        () = left => Vec::new(),
+    };
     Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
 }
 

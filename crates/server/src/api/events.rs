@@ -89,9 +89,14 @@ fn ready(event: Result<Event, Refused>, caller: &Caller, headers: &HeaderMap) ->
     let mut event = event.map_err(|why| refused(&why))?;
     keep_to_tenant(&mut event, caller)?;
     if event.trace.traceparent.is_none() {
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        event.trace.traceparent = header("traceparent");
-        event.trace.tracestate = header("tracestate").filter(|_| event.trace.traceparent.is_some());
+        // What is longer is no trace, and would keep the event from being published.
+        let header = |name: &str, most: usize| {
+            let text = headers.get(name).and_then(|value| value.to_str().ok());
+            text.filter(|text| text.len() <= most).map(str::to_owned)
+        };
+        event.trace.traceparent = header("traceparent", cloud_event::SHORT);
+        let has_parent = event.trace.traceparent.is_some();
+        event.trace.tracestate = header("tracestate", cloud_event::LONGEST_STATE).filter(|_| has_parent);
     }
     Ok(event)
 }

@@ -20,6 +20,11 @@ use serde_json::value::RawValue;
 use super::{Refused, check_payload};
 use crate::config::Limits;
 
+/// A content type is a short text of AMQP, and so is all that a trace parent may be.
+pub(crate) const SHORT: usize = 255;
+/// The state of a trace is a header, which leaves room for others.
+pub(crate) const LONGEST_STATE: usize = 4096;
+
 /// What the attributes say.
 #[derive(Debug, Default)]
 struct Attributes {
@@ -169,6 +174,13 @@ impl Attributes {
         if self.source.is_empty() {
             return Err(wrong("its source is empty"));
         }
+        for (name, text, most) in [
+            ("datacontenttype", Some(payload.content_type()), SHORT),
+            ("traceparent", self.traceparent.as_deref(), SHORT),
+            ("tracestate", self.tracestate.as_deref(), LONGEST_STATE),
+        ] {
+            fits(name, text.unwrap_or_default(), most)?;
+        }
         check_payload(&payload, limits)?;
         let mut event = Event::new(&self.event_type)?.id(&self.id)?.payload(payload);
         if let Some(subject) = self.subject.filter(|subject| !subject.is_empty()) {
@@ -227,6 +239,20 @@ fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
         }
     }
     Cow::Owned(decoded)
+}
+
+/// Committed, an event that no broker can carry would never be published.
+fn fits(name: &str, text: &str, most: usize) -> Result<(), Refused> {
+    if text.len() > most {
+        return Err(wrong(format!(
+            "its {name} has {} bytes, more than the {most} that a message can carry",
+            text.len()
+        )));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(wrong(format!("its {name} has a control character")));
+    }
+    Ok(())
 }
 
 fn wrong(why: impl Into<String>) -> Refused {
@@ -301,6 +327,23 @@ mod tests {
         assert_eq!(whole.payload.bytes().as_ref(), b"null");
         let text = [&needed[..], &[("content-type", "text/plain")]].concat();
         assert!(binary(&headers(&text), Bytes::new(), LIMITS).unwrap().payload.bytes().is_empty());
+    }
+
+    #[test]
+    fn what_no_message_can_carry_is_refused() {
+        let event = |name: &str, value: &str| {
+            let json = serde_json::json!({"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "data": "x", name: value});
+            structured(&json.to_string(), LIMITS)
+        };
+        for (name, most) in
+            [("datacontenttype", SHORT), ("traceparent", SHORT), ("tracestate", LONGEST_STATE)]
+        {
+            assert!(event(name, &"x".repeat(most)).is_ok(), "{name}");
+            let told = event(name, &"x".repeat(most + 1)).unwrap_err().to_string();
+            assert!(told.contains(name) && told.contains("a message can carry"), "{told}");
+            let told = event(name, "text/pl\0ain").unwrap_err().to_string();
+            assert!(told.contains(name) && told.contains("control character"), "{told}");
+        }
     }
 
     #[test]

@@ -59,13 +59,23 @@ pub(crate) struct Shown {
     /// What the secret before it signs with, where the new one does it in another way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) changed_from: Option<Signing>,
+    /// Who paused a consumer of this name before it was made: it waits until somebody resumes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) paused_by: Option<String>,
 }
 
 impl Shown {
     pub(super) fn of(name: &ConsumerName, secret: Option<&SigningSecret>) -> Self {
         let public_key = secret.and_then(SigningSecret::public_key);
         let own = secret.filter(|secret| !secret.is_key_pair()).map(|secret| secret.reveal().to_owned());
-        Self { name: name.to_string(), secret: own, public_key, old_until: None, changed_from: None }
+        Self {
+            name: name.to_string(),
+            secret: own,
+            public_key,
+            old_until: None,
+            changed_from: None,
+            paused_by: None,
+        }
     }
 
     /// What people have to know beside it.
@@ -78,6 +88,12 @@ impl Shown {
             let (before, now) = (before.as_str(), now.as_str());
             format!("requests were signed with {before} and are with {now} from now on: receivers that know {before} alone refuse them once the old secret ends")
         });
-        [once, until, changed].into_iter().flatten().collect()
+        let paused = self.paused_by.as_ref().map(|by| {
+            let name = &self.name;
+            format!(
+                "{name} was paused by {by} before, and still is: `postrider push resume {name}` lets it go on"
+            )
+        });
+        [once, until, changed, paused].into_iter().flatten().collect()
     }
 }

@@ -206,6 +206,25 @@ fn clients_that_send_nothing_lose_their_connection_and_keep_nobody_out() {
 }
 
 #[test]
+fn clients_that_read_nothing_lose_their_connection_and_keep_nobody_out() {
+    let folder = Folder::new()
+        .with("POSTRIDER_HTTP__IDLE_TIMEOUT_MS", "500")
+        .with("POSTRIDER_HTTP__MAX_CONNECTIONS", "2");
+    let serving = folder.serve(&["--roles", "api"]);
+    let ask = "GET /v1/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
+    let hold = || {
+        let mut stream = TcpStream::connect(&serving.address).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+        // Until the answers that nobody reads fill every buffer on the way, and the questions do.
+        while stream.write_all(ask.as_bytes()).is_ok() {}
+        stream
+    };
+    let held = [hold(), hold()];
+    assert_eq!(serving.http("GET", "/v1/health/live", &[], "").0, 200);
+    drop(held);
+}
+
+#[test]
 fn a_huge_head_is_refused_and_a_connection_closed_half_way_commits_nothing() {
     let folder = Folder::new();
     let serving = folder.serve(&["--roles", "api"]);

@@ -1,5 +1,7 @@
 //! Pull behind a load balancer: a worker's requests go to any of several processes.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -113,6 +115,49 @@ fn who_asks_first_gets_what_there_is_without_waiting() {
     serving.wait_for_metric("postrider_relay_published_total 1");
     let given = ask(&serving, "POST", PATH, &json!({})).1;
     assert_eq!(given["deliveries"][0]["id"], "early", "{given}");
+}
+
+/// A worker that was killed, or lost its patience, while it waited would keep the next delivery from all others until its lease runs out.
+#[test]
+fn who_hangs_up_while_waiting_is_given_nothing() {
+    use std::io::Write as _;
+
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    assert_eq!(ask(&serving, "POST", PATH, &json!({})).1["deliveries"], json!([]));
+    let body = json!({"wait_ms": 20_000, "lease_ms": 600_000}).to_string();
+    let head = "host: localhost\r\ncontent-type: application/json";
+    let asked = format!("POST {PATH} HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut worker = std::net::TcpStream::connect(&serving.address).unwrap();
+    worker.write_all(asked.as_bytes()).unwrap();
+    std::thread::park_timeout(Duration::from_secs(1));
+    drop(worker);
+    // Within a moment it is known.
+    std::thread::park_timeout(Duration::from_secs(2));
+    publish(&serving, "next");
+    assert_eq!(lease(&serving, 60_000).0, "next");
+}
+
+/// What was delivered before, and waits for a worker, is not given out either.
+#[test]
+fn while_its_consumer_is_paused_workers_get_nothing() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    publish(&serving, "one");
+    publish(&serving, "two");
+    serving.wait_for_metric("postrider_relay_published_total 2");
+    let (first, _, token) = lease(&serving, 60_000);
+    assert_eq!(ask(&serving, "POST", &format!("{PATH}:ack"), &json!({"leases": [token]})).0, 200);
+    assert_eq!(ask(&serving, "POST", "/v1/consumers/jobs/pause", &json!({"reason": "moving"})).0, 200);
+    serving.wait_for_metric("postrider_consumer_paused{consumer=\"jobs\"} 1");
+    assert_eq!(ask(&serving, "POST", PATH, &json!({"wait_ms": 1000})).1["deliveries"], json!([]));
+    assert_eq!(ask(&serving, "POST", "/v1/consumers/jobs/resume", &json!({})).0, 200);
+    let (second, _, _) = lease(&serving, 60_000);
+    assert_ne!(first, second);
 }
 
 /// What a worker has in hand is in no queue of RabbitMQ: its statistics know of it, some seconds late.

@@ -124,6 +124,11 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
         ("billing.dlq", json!({"keys": ["a.b"]}), "there is a queue billing.dlq already"),
         ("erp.dlq", json!({"keys": ["a.b"]}), "the push subscription erp has a queue erp.dlq"),
         ("crm", json!({"queue": "billing"}), "the push subscription billing takes from the queue billing"),
+        (
+            "slow",
+            json!({"keys": ["a.b"], "retry": {"max_retries": 60, "delays": ["24h"]}}),
+            "must be at least 90",
+        ),
     ] {
         let mut new = from.clone();
         (new["name"], new["url"]) = (json!(name), json!(receiver.url()));
@@ -177,6 +182,38 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     assert_eq!(log["entries"][0]["reason"], "moved", "{log}");
     // What was a subscription may be one again.
     assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).0, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn made_anew_it_is_called_though_its_endpoint_was_gone() {
+    let gone = Arc::new(AtomicBool::new(true));
+    let told = gone.clone();
+    let endpoint = move |_: &Request, _| Reply::status(if told.load(Ordering::Relaxed) { 410 } else { 200 });
+    let receiver = Receiver::start(endpoint).await;
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[egress]\nallow = ['127.0.0.1', 'http']\n");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let new = json!({"name": "erp", "url": receiver.url(), "keys": ["shop.refund.*"]});
+    assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).0, 201);
+    let state = || ask(&serving, "GET", "/v1/subscriptions/erp", &Value::Null).1["state"].clone();
+    let mut number = 0;
+    until(|| {
+        number += 1;
+        let event = json!({"type": "shop.refund.paid", "data": {}, "id": format!("evt_{number}")});
+        assert_eq!(ask(&serving, "POST", "/v1/events", &event).0, 202);
+        state() == "paused"
+    })
+    .await;
+    gone.store(false, Ordering::Relaxed);
+    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp", &[], "").0, 204);
+    let (status, made) = ask(&serving, "POST", "/v1/subscriptions", &new);
+    assert!(status == 201 && made.get("paused_by").is_none(), "{made}");
+    until(|| state() == "active").await;
+    // What somebody has paused stays so, and whoever makes it anew is told.
+    assert_eq!(ask(&serving, "POST", "/v1/subscriptions/erp/pause", &json!({})).0, 200);
+    assert_eq!(serving.http("DELETE", "/v1/subscriptions/erp", &[], "").0, 204);
+    assert_eq!(ask(&serving, "POST", "/v1/subscriptions", &new).1["paused_by"], "api");
 }
 
 /// What the message has of its own, a correction among it, comes to the endpoint.

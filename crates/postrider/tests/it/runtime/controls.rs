@@ -129,6 +129,31 @@ impl OutsideHandler for Calling {
     }
 }
 
+/// One call at a time, and nine that were delivered and wait for theirs.
+pub(super) async fn what_waits_for_a_call_goes_back_when_it_is_paused<S: Effects>(mut stage: Stage<S>) {
+    let mail = ConsumerName::new(CONSUMER).unwrap();
+    stage.config.concurrency = Concurrency::fixed(1);
+    let (takes, clock) = (Arc::new(AtomicU64::new(500)), stage.clock.clone());
+    let handler = Calling { takes: takes.clone(), clock };
+    for _ in 0..10 {
+        stage.commit(placed()).await;
+    }
+    let running = stage.start_with(Registry::new().on_outside("order.placed", handler)).await;
+    let status = running.consumers()[0].status.clone();
+    stage.until(async || status.applied() == 1).await;
+    assert!(stage.store.pause(&mail, "ann", "it moves").await.unwrap());
+    stage.until(async || matches!(status.state(), ConsumerState::Paused(_))).await;
+    // The call that is under way ends, and then nothing is in anybody's hands.
+    stage.until(async || status.in_flight() == 0).await;
+    let applied = status.applied();
+    assert!(applied < 6, "{applied} were called");
+
+    takes.store(1, Ordering::SeqCst);
+    assert!(stage.store.resume(&mail, "bob", "").await.unwrap());
+    let account = stage.account(&running, |account| account.applied == 10 && account.holds()).await;
+    assert_eq!(account.dead, 0);
+}
+
 /// With the default settings: up while there is more to do than is done, down when the load ends, and down when each takes longer.
 pub(super) async fn concurrency_goes_from_ten_towards_fifty_and_comes_back<S: Effects>(stage: Stage<S>) {
     const LOAD: usize = 3_000;

@@ -26,8 +26,8 @@ const BATCH: usize = 500;
 /// Where the events are.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A line is {\"type\": …, \"id\": …, \"tenant\": …, \"data\": {…}}, with occurred_at where it matters.\n\
-    Events that are refused are printed with their reasons, and the rest is posted: exit code 6. Mend the cause and run it\n\
+    after_help = "A line is {\"type\": …, \"id\": …, \"tenant\": …, \"data\": {…}}, with occurred_at where it matters. \
+    Events that are refused are printed with their reasons, and the rest is posted: exit code 6. Mend the cause and run it \
     again: what is posted already is not posted twice. In json: posted, duplicates, and refused with a row each."
 )]
 pub(crate) struct IngestArgs {

@@ -46,11 +46,11 @@ enum Program {
 /// History, or opening balances.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "History is JSON lines or CSV as `ledger export` writes them. Every entry keeps its source event, so a repeat posts nothing\n\
-    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. In json: posted, duplicates,\n\
+    after_help = "History is JSON lines or CSV as `ledger export` writes them. Every entry keeps its source event, so a repeat posts nothing \
+    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. In json: posted, duplicates, \
     seals_left_out, and refused with a row each. docs/ledger.md has the columns.\n\n\
-    With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one\n\
-    entry, so debits and credits must be equal in each currency; the same file again is the same entry, another file of the\n\
+    With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one \
+    entry, so debits and credits must be equal in each currency; the same file again is the same entry, another file of the \
     same day is another one: to correct balances, reverse the entry and import the corrected file."
 )]
 pub(crate) struct ImportArgs {

@@ -124,7 +124,7 @@ impl ApiTask {
             });
             let measured = behind.metrics.clone();
             let pulse = Pulse::start(desk.clone(), backend, once, measured, clock.clone(), stop.clone());
-            let front = Front { desk, pulse, clock };
+            let front = Front { desk, pulse, clock: clock.clone() };
             if faces.api {
                 more = Some(routes(&behind, front.clone(), &at_work, &stop)?);
             }
@@ -137,9 +137,9 @@ impl ApiTask {
         let dashboard = faces.dashboard.then(|| format!("{scheme}://{listens_at}/dashboard"));
         let task = if let Some(certified) = &certified {
             let listener = TlsListener::new(listener, certified.subscribe())?;
-            tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
+            tokio::spawn(async move { connections::serve(listener, router, &served, clock, stop).await })
         } else {
-            tokio::spawn(async move { connections::serve(listener, router, &served, stop).await })
+            tokio::spawn(async move { connections::serve(listener, router, &served, clock, stop).await })
         };
         say(&format!("listening on {scheme}://{listens_at}"));
         Ok(Self { task, api, certified, dashboard, at_work })

@@ -1,8 +1,9 @@
 //! The connections of the API: so many at a time, and none for a client that sends nothing.
 //!
 //! A client has `http.idle_timeout_ms` to send the whole head of its next request, whether it says nothing or one byte at a
-//! time; then its connection is closed. So clients that hang cost a connection for a while and never a request's place, and
-//! those that wait to be accepted get in. Bodies and answers have the time of their request.
+//! time; then its connection is closed. One that takes nothing of its answer for as long loses it, too. So clients that hang cost a
+//! connection for a while and never a request's place, and those that wait to be accepted get in. Bodies have the time of their
+//! request.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,21 +19,50 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postrider::Clock;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::patient::Patient;
+use crate::api::Peer;
 use crate::config::Http;
 
 /// A request's line and headers may have so many bytes.
 const MOST_HEAD: usize = 64 * 1024;
 
+/// What is sent over a socket.
+pub(super) trait OverSocket {
+    /// The socket.
+    fn socket(&self) -> &TcpStream;
+}
+
+impl OverSocket for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl OverSocket for TlsStream<TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
 /// Serves until `stop`, then until the requests that were begun are answered.
-pub(super) async fn serve<L>(mut listener: L, router: Router, http: &Http, stop: CancellationToken)
-where
+pub(super) async fn serve<L>(
+    mut listener: L,
+    router: Router,
+    http: &Http,
+    clock: Clock,
+    stop: CancellationToken,
+) where
     L: Listener<Addr = SocketAddr>,
+    L::Io: OverSocket,
 {
     allow_open_files();
     let (room, tasks) = (Arc::new(Semaphore::new(http.max_connections)), TaskTracker::new());
@@ -53,10 +83,14 @@ where
         };
         let Some((place, stream, peer)) = accepted else { break };
         let (router, protocol, stop) = (router.clone(), protocol.clone(), stop.clone());
+        let (clock, patience) = (clock.clone(), idle(http));
         tasks.spawn(async move {
             let _place = place;
-            let service = service_fn(move |request| answer(router.clone(), request, peer));
-            let mut connection = std::pin::pin!(protocol.serve_connection(TokioIo::new(stream), service));
+            // Without a copy of the socket nobody knows whether a client has left, and it is waited for.
+            let there = Peer::of(stream.socket()).ok();
+            let service = service_fn(move |request| answer(router.clone(), request, peer, there.clone()));
+            let stream = TokioIo::new(Patient::new(stream, clock, patience));
+            let mut connection = std::pin::pin!(protocol.serve_connection(stream, service));
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
                 () = stop.cancelled() => {
@@ -77,9 +111,13 @@ async fn answer(
     router: Router,
     request: hyper::Request<Incoming>,
     peer: SocketAddr,
+    there: Option<Peer>,
 ) -> Result<Response, Infallible> {
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(ConnectInfo(peer));
+    if let Some(there) = there {
+        request.extensions_mut().insert(there);
+    }
     router.oneshot(request).await
 }
 
