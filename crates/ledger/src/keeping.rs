@@ -2,6 +2,8 @@
 //!
 //! Each of these locks the books, so none can slip between the steps of a batch that is being posted.
 
+use std::collections::HashSet;
+
 use postrider::envelope::TenantId;
 
 use crate::account::{Account, AccountCode, AccountType};
@@ -24,6 +26,7 @@ impl<B: Books> Ledger<B> {
         rules: &str,
     ) -> Result<bool, LedgerError> {
         Rules::parse(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
         let (now, tenant) = (self.clock.now(), &book.tenant);
         let retained = accounts.iter().find(|account| Some(&account.code) == book.retained_account.as_ref());
         if let Some(retained) = retained {
@@ -76,6 +79,7 @@ impl<B: Books> Ledger<B> {
 
     /// Adds accounts, renames them, opens and closes them for entries. What an account is stays.
     pub async fn set_accounts(&self, tenant: &TenantId, accounts: &[Account]) -> Result<(), LedgerError> {
+        once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
         let (mut tx, _, chart) = self.locked(tenant).await?;
         for account in accounts {
             let Some(there) = chart.accounts.get(&account.code) else { continue };
@@ -113,6 +117,8 @@ impl<B: Books> Ledger<B> {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
             return Err(LedgerError::Invalid(text));
         }
+        let named = |rate: &DayRate| format!("the rate of {} on {} by {:?}", rate.quote, rate.day, rate.source);
+        once_each(rates.iter().map(named))?;
         if let Some(odd) = rates.iter().find(|rate| rate.rate.scale() > RATE_DIGITS) {
             let text = format!(
                 "the rate of {} on {} has {} digits after the point, and may have {RATE_DIGITS}",
@@ -140,6 +146,17 @@ impl<B: Books> Ledger<B> {
         let chart = self.books.chart(&mut tx, tenant).await?;
         Ok((tx, head, chart))
     }
+}
+
+/// Refuses a list in which something stands twice: the one would take the place of the other, and nobody says which.
+fn once_each(names: impl Iterator<Item = String>) -> Result<(), LedgerError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if let Some(twice) = seen.replace(name) {
+            return Err(LedgerError::Invalid(format!("{twice} stands twice in the list")));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an account for retained earnings that cannot be it.
