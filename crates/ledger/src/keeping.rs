@@ -117,7 +117,8 @@ impl<B: Books> Ledger<B> {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
             return Err(LedgerError::Invalid(text));
         }
-        let named = |rate: &DayRate| format!("the rate of {} on {} by {:?}", rate.quote, rate.day, rate.source);
+        let named =
+            |rate: &DayRate| format!("the rate of {} on {} by {:?}", rate.quote, rate.day, rate.source);
         once_each(rates.iter().map(named))?;
         if let Some(odd) = rates.iter().find(|rate| rate.rate.scale() > RATE_DIGITS) {
             let text = format!(
