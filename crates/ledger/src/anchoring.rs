@@ -67,8 +67,7 @@ impl<B: Books> Ledger<B> {
         let Some(checkpoint) = Checkpoint::sign(key, tenant, first, &run, self.clock.now()) else {
             return Ok(None);
         };
-        let mut tx = self.books.begin().await?;
-        self.books.lock(&mut tx, tenant).await?;
+        let (mut tx, _) = self.lock_books(tenant).await?;
         if !self.books.keep_checkpoint(&mut tx, tenant, &checkpoint).await? {
             self.books.rollback(tx).await?;
             return Ok(None);

@@ -115,6 +115,16 @@ pub trait Books: Outbox {
     fn read_chart(&self, tenant: &TenantId)
     -> impl Future<Output = Result<Option<Chart>, StoreError>> + Send;
 
+    /// The settings of a tenant's books: one row, where [`Books::read_chart`] reads every account.
+    fn book(&self, tenant: &TenantId) -> impl Future<Output = Result<Option<Book>, StoreError>> + Send;
+
+    /// One account of a tenant's.
+    fn account(
+        &self,
+        tenant: &TenantId,
+        code: &AccountCode,
+    ) -> impl Future<Output = Result<Option<Account>, StoreError>> + Send;
+
     /// The next entries after a number, in order.
     fn entries(
         &self,

@@ -139,13 +139,20 @@ impl<B: Books> Ledger<B> {
         Ok(self.end(tx).await?)
     }
 
-    /// A transaction that has the books locked, and what entries are made by.
+    /// A transaction that has the books locked, and what entries are made by. That is a row for every account: who only posts asks for
+    /// [`Self::lock_books`], because others wait meanwhile.
     pub(crate) async fn locked(&self, tenant: &TenantId) -> Result<(B::Tx, Head, Chart), LedgerError> {
+        let (mut tx, head) = self.lock_books(tenant).await?;
+        let chart = self.books.chart(&mut tx, tenant).await?;
+        Ok((tx, head, chart))
+    }
+
+    /// A transaction that has the books locked.
+    pub(crate) async fn lock_books(&self, tenant: &TenantId) -> Result<(B::Tx, Head), LedgerError> {
         let mut tx = self.books.begin().await?;
         let head = self.books.lock(&mut tx, tenant).await?;
         let head = head.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()))?;
-        let chart = self.books.chart(&mut tx, tenant).await?;
-        Ok((tx, head, chart))
+        Ok((tx, head))
     }
 }
 

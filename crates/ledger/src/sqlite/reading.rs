@@ -22,6 +22,9 @@ const ENTRY: &str = "number, kind, effective_on, posted_at, source_event, payloa
      metadata, refers_to, hash";
 const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source, line";
 
+const BOOK: &str = "SELECT base_currency, rounding_account, retained_account, rate_source, back_dated, max_entries \
+     FROM ledger_book WHERE tenant = ?1";
+
 pub(super) async fn tenants(store: &Sqlite) -> Result<Vec<TenantId>, StoreError> {
     listed(store, "SELECT tenant FROM ledger_book ORDER BY tenant").await
 }
@@ -58,6 +61,29 @@ fn read_head(tenant: &TenantId, row: &SqliteRow) -> Result<Head, StoreError> {
     })
 }
 
+pub(super) async fn book(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+) -> Result<Option<Book>, StoreError> {
+    let row = sqlx::query(BOOK).bind(tenant.as_str()).fetch_optional(connection).await;
+    let row = row.map_err(|cause| store.error(cause))?;
+    row.map(|row| read_book(tenant, &row)).transpose()
+}
+
+pub(super) async fn account(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    code: &AccountCode,
+) -> Result<Option<Account>, StoreError> {
+    let select = "SELECT code, name, type, normal_side, currency, active, opens_children FROM ledger_account \
+         WHERE tenant = ?1 AND code = ?2";
+    let row = sqlx::query(select).bind(tenant.as_str()).bind(code.as_str()).fetch_optional(connection).await;
+    let row = row.map_err(|cause| store.error(cause))?;
+    row.map(|row| read_account(tenant, &row)).transpose()
+}
+
 pub(super) async fn chart(
     store: &Sqlite,
     connection: &mut SqliteConnection,
@@ -65,9 +91,7 @@ pub(super) async fn chart(
 ) -> Result<Chart, StoreError> {
     let fail = |cause| store.error(cause);
     let all = |select: &'static str| sqlx::query(select).bind(tenant.as_str());
-    let select = "SELECT base_currency, rounding_account, retained_account, rate_source, back_dated, max_entries \
-         FROM ledger_book WHERE tenant = ?1";
-    let book = read_book(tenant, &all(select).fetch_one(&mut *connection).await.map_err(fail)?)?;
+    let book = read_book(tenant, &all(BOOK).fetch_one(&mut *connection).await.map_err(fail)?)?;
     let select = "SELECT code, name, type, normal_side, currency, active, opens_children FROM ledger_account \
          WHERE tenant = ?1 ORDER BY code";
     let accounts = all(select).fetch_all(&mut *connection).await.map_err(fail)?;
