@@ -51,3 +51,18 @@ fn promises_are_seen_in_balances_until_they_are_kept() {
     let then = ledger(&folder, &["balance", "bank", "--at", "2026-12-31", "--json"]).assert(0, "").json();
     assert!(then[0]["pending_debits"].is_null() && then[0]["balance"].is_string(), "{then}");
 }
+
+#[test]
+fn entries_of_many_lines_are_imported_a_part_at_a_time() {
+    let folder = books();
+    let line = |side: &str| {
+        format!(r#"{{"account": "bank", "side": "{side}", "amount": "1", "currency": "EUR"}}"#)
+    };
+    let lines = vec![[line("debit"), line("credit")].join(","); 500].join(",");
+    let entry =
+        |n: usize| format!(r#"{{"sourceEvent": "m-{n}", "effectiveOn": "2026-03-05", "lines": [{lines}]}}"#);
+    folder.write("many.jsonl", &(0..12).map(entry).collect::<Vec<_>>().join("\n"));
+    ledger(&folder, &["import", "many.jsonl"]).assert(0, "12 posted, 0 were posted before, 0 refused");
+    ledger(&folder, &["import", "many.jsonl"]).assert(0, "0 posted, 12 were posted before");
+    ledger(&folder, &["verify"]).assert(0, "hold");
+}
