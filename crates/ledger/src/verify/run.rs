@@ -132,8 +132,9 @@ impl Run<'_> {
     fn check_nothings(&mut self, number: u64, entry: &EntryRow<'_>, lines: &[LineRow<'_>]) {
         let is_half = |line: &LineRow<'_>| line.rate.is_none() != line.rate_source.is_none();
         if entry.refers_to == Some(0) || lines.iter().any(is_half) {
-            let text =
-                format!("entry {number} has 0 for a reference, or a line with a rate or a source of one alone");
+            let text = format!(
+                "entry {number} has 0 for a reference, or a line with a rate or a source of one alone"
+            );
             self.result.problems.push(Problem::new("hash_differs", Some(number), text));
         }
     }
