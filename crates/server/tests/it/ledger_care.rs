@@ -66,3 +66,18 @@ fn entries_of_many_lines_are_imported_a_part_at_a_time() {
     ledger(&folder, &["import", "many.jsonl"]).assert(0, "0 posted, 12 were posted before");
     ledger(&folder, &["verify"]).assert(0, "hold");
 }
+
+#[test]
+fn what_the_ledger_tells_is_not_held_to_what_others_may_publish() {
+    let folder = books();
+    let config = "[topology]\npreset = \"fis\"\n[ledger]\nannounce_exchange = \"fis.domain.exchange\"\n\
+        [limits]\nmax_payload_bytes = 300\n";
+    folder.write("postrider.toml", config);
+    let line = |account: &str, side: &str| {
+        format!(r#"{{"account": "{account}", "side": "{side}", "amount": "50.00", "currency": "EUR"}}"#)
+    };
+    let (debit, credit) = (line("bank", "debit"), line("equity", "credit"));
+    folder
+        .write("entry.json", &format!(r#"{{"effectiveOn": "2026-03-05", "lines": [{debit}, {credit}]}}"#));
+    ledger(&folder, &["entries", "add", "entry.json"]).assert(0, "5");
+}
