@@ -249,6 +249,7 @@ macro_rules! books_conformance {
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,
             the_base_currency_is_not_changed_in_silence, a_seal_remembers_the_checkpoints,
+            many_who_sign_at_once_sign_once,
             what_people_change_after_a_seal_is_no_problem, books_that_are_gone_are_named, a_period_without_a_seal_is_named,
             entries_and_lines_are_final, whatever_is_changed_is_found_and_named, what_lies_beyond_the_chain_is_named,
             checkpoints_prove_entries,
