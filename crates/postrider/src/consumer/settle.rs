@@ -47,11 +47,7 @@ impl<S: ConsumerStore> Consumer<S> {
     /// consumer was paused or its breaker opened: then the broker takes the delivery back.
     pub(super) async fn deliver(&self, arrived: &Arrived, stop: &CancellationToken) -> Option<Fate> {
         let span = self.span(arrived);
-        let Some((outcome, turn)) = self.outcome(arrived, stop).await else {
-            // It was left alone in peace, and no crash is to be counted against it.
-            self.over(arrived).await;
-            return None;
-        };
+        let (outcome, turn) = self.outcome(arrived, stop).await?;
         self.end_span(span, arrived, &outcome);
         let fate = self.carry_out(arrived, &outcome, stop).await?;
         if !matches!(outcome, Outcome::Crashed { .. }) {
@@ -96,7 +92,13 @@ impl<S: ConsumerStore> Consumer<S> {
         match self.turn(arrived, stop).await? {
             Err(outcome) => Some((outcome, None)),
             Ok(turn) => {
-                let outcome = self.attempt(entry, incoming, arrived.held, stop).await?;
+                let Some(outcome) = self.attempt(entry, incoming, arrived.held, stop).await else {
+                    // It is given back in peace: the mark that it has since this turn began is of no crash.
+                    if matches!(turn, Turn::Beside(_)) {
+                        self.over(arrived).await;
+                    }
+                    return None;
+                };
                 Some((outcome, Some(turn).filter(|_| self.is_marked(arrived))))
             }
         }
