@@ -8,8 +8,8 @@ the head of the chain is the last entry, and that checkpoints stand for the entr
     ledger-verify.py --sqlite … --key HEX             the public key that you know from elsewhere: others may not have signed
 
 Prints one line a tenant with its last hash: compare it with `postrider ledger verify` or with a published checkpoint.
-Exit code 0: everything holds. 3: something was changed, and it says what. Standard library only; signatures of checkpoints are
-checked too where the package `cryptography` is installed.
+Exit code 0: everything holds. 3: something was changed, and it says what; or --tenant keeps no books there. Standard
+library only; signatures of checkpoints are checked too where the package `cryptography` is installed.
 """
 import argparse
 import csv
@@ -89,8 +89,8 @@ def merkle_root(hashes):
 def check_checkpoint(tenant, checkpoint, hashes, keys):
     first, last, root, head, made_at, public_key, signature = checkpoint
     name = f"the checkpoint of entries {first} to {last}"
-    if last > len(hashes):
-        return [f"{name} names entries that are gone"]
+    if not 1 <= first <= last <= len(hashes):
+        return [f"{name} names entries that are gone, or never were"]
     run = hashes[first - 1:last]
     problems = []
     if merkle_root(run) != root or run[-1] != head:
@@ -242,6 +242,10 @@ def main():
     begun = {owner for owner, head in (heads or {}).items() if head != BEGINNING}
     for tenant in {owner for owner, _ in checkpoints} | {owner for owner, _ in strays} | begun:
         tenants.setdefault(tenant, [])
+    # Nothing that was verified is not the same as nothing that is wrong.
+    if args.tenant is not None and args.tenant not in tenants and args.tenant not in (heads or {}):
+        print(f"{args.tenant} keeps no books here; nothing was verified")
+        sys.exit(3)
     for tenant, entries in sorted(tenants.items()):
         if args.tenant not in (None, tenant):
             continue

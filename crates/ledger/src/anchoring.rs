@@ -5,7 +5,7 @@ use postrider::envelope::{Ordering, TenantId};
 use serde_json::{Value, json};
 
 use crate::books::Books;
-use crate::chain::Hash;
+use crate::chain::{self, Hash};
 use crate::checkpoint::{Checkpoint, Key, Proof};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
@@ -17,7 +17,7 @@ const MOST: u64 = 100_000;
 /// That an entry is in a signed checkpoint.
 #[derive(Debug, Clone)]
 pub struct Proven {
-    /// The hash of the entry.
+    /// The hash of the entry as it stands in the books: of one that was changed since, the way leads to no root.
     pub hash: Hash,
     /// The way from it to the root.
     pub proof: Proof,
@@ -84,8 +84,18 @@ impl<B: Books> Ledger<B> {
         let Some(checkpoint) = all.into_iter().find(covers) else { return Ok(None) };
         let run = self.books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
         let place = usize::try_from(entry - checkpoint.first).unwrap_or(usize::MAX);
-        let proof = run.get(place).zip(Proof::of(&run, place));
-        Ok(proof.map(|(hash, proof)| Proven { hash: *hash, proof, checkpoint }))
+        let hash = self.hash_now(tenant, entry).await?;
+        Ok(Proof::of(&run, place).map(|proof| Proven { hash, proof, checkpoint }))
+    }
+
+    /// The hash of an entry as it stands in the books. The one that is stored beside it says nothing of what was changed since.
+    async fn hash_now(&self, tenant: &TenantId, entry: u64) -> Result<Hash, LedgerError> {
+        let before = entry.saturating_sub(1);
+        let there = self.books.entries(tenant, before, 1).await?;
+        let there = there.into_iter().find(|there| there.number == entry);
+        let there = there.ok_or(Refusal::UnknownEntry(entry))?;
+        let before = if before == 0 { Vec::new() } else { self.books.hashes(tenant, before, before).await? };
+        Ok(chain::hash(before.first().unwrap_or(&Hash::ZERO), &there))
     }
 }
 

@@ -130,11 +130,12 @@ pub struct DatedStatement {
 impl<B: Books> Ledger<B> {
     /// What happened to accounts day by day.
     pub async fn daily(&self, tenant: &TenantId, which: &Days) -> Result<DayPage, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
         let limit = which.limit.unwrap_or(usize::MAX);
         // One more says whether there are later ones.
         let ask = Days { limit: which.limit.map(|limit| limit.saturating_add(1)), ..which.clone() };
         let mut kept = self.books.days(tenant, &ask).await?;
+        // After the totals, so that it has every account of theirs.
+        let chart = self.read_chart(tenant).await?;
         let has_more = kept.len() > limit;
         kept.truncate(limit);
         let next = kept.last().filter(|_| has_more).map(|(day, last)| AfterDay {

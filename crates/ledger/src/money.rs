@@ -22,7 +22,7 @@ const DIGITS: [(&str, u32); 4] = [
          CNY COP COU CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HTG HUF IDR \
          ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MXV \
          MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD \
-         SSP STN SVC SYP SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XCD YER ZAR ZMW ZWG",
+         SSP STN SVC SYP SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XCD XCG YER ZAR ZMW ZWG",
         2,
     ),
 ];
@@ -204,6 +204,7 @@ mod tests {
 
     #[test]
     fn only_currencies_of_the_standard_are_known() {
+        assert_eq!(currency("XCG").digits(), 2, "of Curaçao and Sint Maarten since 2025");
         for bad in ["eur", "EURO", "XXY", "", "€", "US D"] {
             assert!(Currency::new(bad).is_err(), "{bad:?}");
         }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
 
+/// The years that books have. A day of another one is a slip of somebody's pen, and PostgreSQL cannot keep all of them.
+pub const YEARS: std::ops::RangeInclusive<i16> = 1900..=2999;
+
 /// What may be posted into a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,7 +81,8 @@ impl Period {
     /// The period that a name stands for: a year (`2026`), a quarter (`2026-Q1`) or a month (`2026-03`).
     pub fn named(name: &str, state: PeriodState) -> Option<Self> {
         let (year, part) = name.split_once('-').unwrap_or((name, ""));
-        if year.len() != 4 {
+        // A number may be read of a text with a sign, too.
+        if year.len() != 4 || name.contains('+') {
             return None;
         }
         let year: i16 = year.parse().ok()?;
@@ -181,7 +185,7 @@ mod tests {
             let period = period(name, PeriodState::Open);
             assert_eq!((period.starts_on, period.ends_on), (first, last), "{name}");
         }
-        for bad in ["2026-13", "2026-Q5", "26-01", "2026-1", "march", "", "2026-é"] {
+        for bad in ["2026-13", "2026-Q5", "26-01", "2026-1", "2026-+3", "+026", "march", "", "2026-é"] {
             assert_eq!(Period::named(bad, PeriodState::Open), None, "{bad}");
         }
     }

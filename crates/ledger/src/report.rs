@@ -1,4 +1,6 @@
 //! What people read of all accounts: trial balance, balance sheet, income statement.
+//!
+//! Sums are read before the chart: accounts are opened by entries and never go, so that every account of the sums is in the chart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,11 +102,11 @@ impl<B: Books> Ledger<B> {
         tenant: &TenantId,
         as_of: Option<Date>,
     ) -> Result<TrialBalance, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
         let mut balances = self.books.movements(tenant, None, as_of).await?;
+        let promised = if as_of.is_none() { self.books.balances(tenant).await? } else { Vec::new() };
+        let chart = self.read_chart(tenant).await?;
         let base = chart.book.base_currency;
         let totals = totals(&balances, base);
-        let promised = if as_of.is_none() { self.books.balances(tenant).await? } else { Vec::new() };
         join_promised(&mut balances, &promised);
         let mut rows = rows(&chart, &balances, |_| true);
         if as_of.is_none() {
@@ -119,8 +121,8 @@ impl<B: Books> Ledger<B> {
         tenant: &TenantId,
         as_of: Option<Date>,
     ) -> Result<Statement, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
         let balances = self.books.movements(tenant, None, as_of).await?;
+        let chart = self.read_chart(tenant).await?;
         let sum = |kind| base_sum(&chart, &balances, kind);
         let (assets, liabilities, equity) =
             (sum(AccountType::Asset), -sum(AccountType::Liability), -sum(AccountType::Equity));
@@ -146,9 +148,9 @@ impl<B: Books> Ledger<B> {
         from: Option<Date>,
         to: Option<Date>,
     ) -> Result<Statement, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
         let closings = self.books.closings(tenant, from, to).await?;
         let balances = without(self.books.movements(tenant, from, to).await?, &closings);
+        let chart = self.read_chart(tenant).await?;
         let carried = base_sum(&chart, &closings, AccountType::Income)
             + base_sum(&chart, &closings, AccountType::Expense);
         let income = -base_sum(&chart, &balances, AccountType::Income);

@@ -193,8 +193,9 @@ impl Rule {
     fn read(text: RuleText) -> Result<Self, BadRules> {
         let name = text.name;
         let bad = |why: &str| BadRules::Rule { rule: name.clone(), why: why.to_owned() };
-        if name.is_empty() || name.len() > 100 || name.contains('@') {
-            return Err(bad("needs a name of 1 to 100 bytes without @"));
+        // An entry keeps it, and PostgreSQL keeps no NUL.
+        if name.is_empty() || name.len() > 100 || name.contains(['@', '\0']) {
+            return Err(bad("needs a name of 1 to 100 bytes without @ and NUL"));
         }
         if text.line.len() < 2 {
             return Err(bad("has fewer than two lines, so its entries could not balance"));

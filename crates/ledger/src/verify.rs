@@ -21,15 +21,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use jiff::civil::Date;
 use postrider::envelope::TenantId;
-use postrider::store::StoreError;
+use postrider::store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::books::{Books, Days, Head};
+use crate::books::{Balance, Books, Days, Head};
 use crate::chain::Hash;
+use crate::chart::Chart;
 use crate::checkpoint::PublicKey;
+use anchors::Anchors;
 use run::RunResult;
 
 /// Entries in a run.
@@ -129,6 +132,11 @@ impl Verification {
     /// Of somebody who has something left of books, and not the row that all else hangs on.
     fn without_books(tenant: TenantId, scope: &Scope) -> Self {
         let text = format!("{tenant} has accounts, or is listed as who keeps books, and has none");
+        Self::of_nothing(tenant, scope, vec![Problem::new("book_missing", None, text)])
+    }
+
+    /// Of books of which nothing could be checked.
+    fn of_nothing(tenant: TenantId, scope: &Scope, problems: Vec<Problem>) -> Self {
         Self {
             tenant,
             entries: 0,
@@ -141,7 +149,7 @@ impl Verification {
             balances_compared: false,
             accounts_sealed_by: None,
             not_covered: NOT_COVERED,
-            problems: vec![Problem::new("book_missing", None, text)],
+            problems,
         }
     }
 
@@ -197,18 +205,20 @@ async fn in_turn<B: Books>(
     scope: &Scope,
     turns: &Arc<Semaphore>,
 ) -> Result<Option<Verification>, StoreError> {
-    let Some(mut head) = books.head(tenant).await? else { return Ok(None) };
     let mut total = RunResult::default();
+    let mut head = match readable(books.head(tenant).await, &mut total.problems)? {
+        None => return Ok(Some(Verification::of_nothing(tenant.clone(), scope, total.problems))),
+        Some(None) => return Ok(None),
+        Some(Some(head)) => head,
+    };
     check_runs(books, tenant, scope.after..head.number, (scope, turns), &mut total).await;
     let mut beside = None;
     if scope.after == 0 {
         for _ in 0..TRIES {
-            let balances = books.balances(tenant).await?;
-            let days = books.days(tenant, &Days::default()).await?;
-            let Some(chart) = books.read_chart(tenant).await? else { break };
-            let Some(now) = books.head(tenant).await? else { break };
+            let read = readable(read_beside(books, tenant).await, &mut total.problems)?;
+            let Some((now, read)) = read.flatten() else { break };
             if now.number == head.number {
-                beside = Some((balances, days, chart));
+                beside = Some(read);
                 break;
             }
             check_runs(books, tenant, head.number..now.number, (scope, turns), &mut total).await;
@@ -231,11 +241,13 @@ async fn in_turn<B: Books>(
         accounts_sealed_by = total.seals.check_accounts(&chart.accounts, &total.tally, &mut total.problems);
     }
     check_head(&head, scope.after, total.last, &mut total.problems);
-    if let Some(stored) = books.bounds(tenant).await? {
+    if let Some(stored) = readable(books.bounds(tenant).await, &mut total.problems)?.flatten() {
         bounds::check(&stored, &mut total.problems);
     }
     let anchors =
-        anchors::check(books, tenant, scope, (&head, total.seals.signed()), &mut total.problems).await?;
+        anchors::check(books, tenant, scope, (&head, total.seals.signed()), &mut total.problems).await;
+    let anchors = readable(anchors, &mut total.problems)?;
+    let anchors = anchors.unwrap_or_else(|| Anchors { unsigned_from: 1, ..Anchors::default() });
     let unsigned_entries = (head.number + 1).saturating_sub(anchors.unsigned_from);
     total.problems.sort_by_key(|problem| problem.entry.unwrap_or(u64::MAX));
     Ok(Some(Verification {
@@ -252,6 +264,28 @@ async fn in_turn<B: Books>(
         not_covered: NOT_COVERED,
         problems: total.problems,
     }))
+}
+
+/// What is kept beside the entries.
+type Beside = (Vec<Balance>, Vec<(Date, Balance)>, Chart);
+
+/// What is kept beside the entries, and where the chain stood after all of it was read. Nothing if there are no books any more.
+async fn read_beside<B: Books>(books: &B, tenant: &TenantId) -> Result<Option<(Head, Beside)>, StoreError> {
+    let balances = books.balances(tenant).await?;
+    let days = books.days(tenant, &Days::default()).await?;
+    let Some(chart) = books.read_chart(tenant).await? else { return Ok(None) };
+    Ok(books.head(tenant).await?.map(|head| (head, (balances, days, chart))))
+}
+
+/// What somebody made unreadable is a problem of these books, and no reason to leave those of others unverified.
+fn readable<T>(read: Result<T, StoreError>, problems: &mut Vec<Problem>) -> Result<Option<T>, StoreError> {
+    match read {
+        Err(error) if error.kind == StoreErrorKind::Other => {
+            problems.push(Problem::new("unreadable", None, error.to_string()));
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
 
 /// Checks the entries after one number up to another.

@@ -33,9 +33,10 @@ pub(crate) use servers::Servers;
 use naive::Naive;
 use raw::Raw;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One thing that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -107,7 +108,7 @@ pub(crate) struct Sizes {
 }
 
 /// Which of two values one would rather have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     Higher,
@@ -115,7 +116,7 @@ pub(crate) enum Better {
 }
 
 /// One figure. The ratio is the median of the rounds; what was measured is of that round.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// What it is.
     pub(crate) name: String,
@@ -132,7 +133,7 @@ pub(crate) struct Figure {
     /// Which ratio one would rather have.
     pub(crate) better: Better,
     /// Of both values: `/s`, `ms`, `s` or `MiB`.
-    pub(crate) unit: &'static str,
+    pub(crate) unit: Cow<'static, str>,
     /// The ratios of all rounds, in order of size.
     pub(crate) rounds: Vec<f64>,
 }
@@ -155,7 +156,7 @@ impl Figure {
             ratio: rounded(value / raw),
             target: None,
             better: if unit == "/s" { Better::Higher } else { Better::Lower },
-            unit,
+            unit: unit.into(),
             rounds: rounds.iter().map(|(value, raw)| rounded(value / raw)).collect(),
         })
     }

@@ -15,7 +15,7 @@ use crate::output::{Format, Output};
 #[derive(Debug, Parser)]
 #[command(name = "postrider", version, max_term_width = 110, arg_required_else_help = true)]
 #[command(
-    after_help = "With no configuration, everything runs on one SQLite file, .postrider/postrider.db.\n\
+    after_help = "With no configuration, everything runs on one SQLite file, .postrider/postrider.db. \
     DATABASE_URL and RABBITMQ_URL choose PostgreSQL and RabbitMQ; postrider.toml sets the rest.\n\n\
     Examples:\n  \
       postrider demo\n  \

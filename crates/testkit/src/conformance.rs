@@ -178,6 +178,7 @@ macro_rules! store_conformance {
         ]);
         $crate::conformance_cases!($fixture, replays: [
             the_account_holds_through_every_step_of_a_replay, an_edited_event_counts_for_itself,
+            an_event_that_is_sent_to_another_queue_is_dead_in_its_own,
             a_replay_that_dies_opens_its_letter_again_and_parks_nobody, a_replay_runs_to_its_end_and_is_logged,
             two_replays_of_one_group_double_nothing, an_operation_goes_on_where_it_was_after_a_stop,
             a_trace_tells_every_step, a_rule_takes_its_turn_and_leaves_what_dies_again_and_again,
@@ -185,7 +186,7 @@ macro_rules! store_conformance {
         $crate::conformance_cases!($fixture, edits: [
             a_correction_replaces_what_it_fits_and_names_what_it_does_not, headers_are_corrected_as_payloads_are,
             a_plan_is_kept_to_or_refused,
-            an_operation_keeps_its_rate_and_ends_when_it_is_cancelled,
+            an_operation_keeps_its_rate_and_ends_when_it_is_cancelled, what_needs_nothing_any_more_takes_no_time,
         ]);
         $crate::conformance_cases!($fixture, event_replays: [
             published_events_are_sent_again_under_their_ids, only_matching_events_are_sent_again,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::account::{AccountCode, Side};
 use crate::chain::Hash;
 use crate::correcting::hash_of;
-use crate::decimal::Decimal;
+use crate::decimal::{Decimal, DecimalError};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Rate, Source};
 use crate::money::{Amount, Currency};
 use crate::refusal::Refusal;
@@ -111,6 +111,7 @@ impl PastEntry {
         };
         let event = EventId::new(&self.source_event)
             .map_err(|error| Refusal::Malformed(format!("sourceEvent: {error}")))?;
+        kept("rule", &self.rule)?;
         let payload_hash = match &self.payload_hash {
             None => hash_of(&self.told()),
             Some(text) => payload_hash(text)?,
@@ -166,8 +167,7 @@ impl PastLine {
             (None, _) if keep_base.is_none() && self.base_amount.is_some() => return Ok(None),
             (None, _) => return Err(Refusal::AmountNotPositive { amount: self.amount.clone() }),
         };
-        let rate =
-            self.rate.clone().map(|rate| Rate { rate, source: self.rate_source.clone().unwrap_or_default() });
+        let rate = self.rate()?;
         Ok(Some(DraftLine {
             account,
             side: self.side,
@@ -176,6 +176,27 @@ impl PastLine {
             base: base.map(|base| (base, rate)),
         }))
     }
+
+    /// The rate as it is written, if it is one.
+    fn rate(&self) -> Result<Option<Rate>, Refusal> {
+        let Some(rate) = self.rate.clone().filter(|rate| !rate.is_empty()) else { return Ok(None) };
+        let bad = |why: String| Refusal::Malformed(format!("the rate {rate:?} {why}"));
+        let exact: Decimal = rate.parse().map_err(|error: DecimalError| bad(error.to_string()))?;
+        if exact.is_zero() || exact.is_negative() {
+            return Err(bad("is not more than zero".to_owned()));
+        }
+        let source = self.rate_source.clone().unwrap_or_default();
+        kept("rateSource", &source)?;
+        Ok(Some(Rate { rate, source }))
+    }
+}
+
+/// Refuses a text that no database keeps, where it goes into the books as it is.
+fn kept(name: &str, text: &str) -> Result<(), Refusal> {
+    if text.contains('\0') {
+        return Err(Refusal::Malformed(format!("{name} contains a NUL character")));
+    }
+    Ok(())
 }
 
 /// Whether entries of this kind carry on what books hold, or undo that, and may have more in a line than an event may bring.
@@ -230,6 +251,21 @@ mod tests {
         assert_eq!(drafted(&dollars.replace("3.35", "3.355"), "EUR"), Err("too_many_digits"));
         assert_eq!(drafted(&dollars.replace("10.05", "-1"), "EUR"), Err("amount_not_positive"));
         assert_eq!(drafted(&dollars.replace("10.05", "ten"), "EUR"), Err("malformed"));
+    }
+
+    #[test]
+    fn texts_that_are_no_rate_are_refused() {
+        let line = |rate: &str| {
+            let start = r#"{"account": "bank", "side": "debit", "amount": "10.05", "currency": "USD", "baseAmount": "3.35""#;
+            drafted(&format!(r#"{start}, "rate": "{rate}", "rateSource": "ecb"}}"#), "EUR")
+        };
+        assert!(line("0.3333").is_ok() && line("").is_ok());
+        for bad in ["abc", "1,5", "0", "-1", "=1+1", "1\\u0000"] {
+            assert_eq!(line(bad), Err("malformed"), "{bad}");
+        }
+        let mut other = past("");
+        other.rule = "a\0b".to_owned();
+        assert_eq!(other.draft(Currency::new("EUR").unwrap(), |_| None).unwrap_err().code(), "malformed");
     }
 
     #[test]

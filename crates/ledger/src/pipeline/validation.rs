@@ -1,5 +1,5 @@
 //! Fourth step: the draft is a journal entry. Two lines or more, on accounts that exist and are active and take the currency,
-//! debits equal to credits in every currency.
+//! debits equal to credits in every currency, for a day of the years that books have.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use crate::account::Side;
 use crate::chart::Chart;
 use crate::entry::{Draft, EntryKind};
 use crate::money::Currency;
+use crate::period::YEARS;
 use crate::refusal::Refusal;
 
 /// The most lines of an entry.
@@ -19,6 +20,10 @@ const MAX_METADATA: usize = 8000;
 /// Refuses what is no journal entry.
 pub fn check(draft: &Draft, chart: &Chart) -> Result<(), Refusal> {
     texts(draft)?;
+    let day = draft.effective_on;
+    if draft.kind != EntryKind::Seal && !YEARS.contains(&day.year()) {
+        return Err(Refusal::BadDate(day.to_string()));
+    }
     if draft.kind == EntryKind::Seal {
         return if draft.lines.is_empty() { Ok(()) } else { Err(Refusal::TooManyLines(draft.lines.len())) };
     }

@@ -13,6 +13,7 @@ use super::{Expression, Facts, Rule};
 use crate::account::{AccountCode, Side};
 use crate::entry::{Draft, DraftLine, Metadata, Source};
 use crate::money::{Amount, Currency, MAX_AMOUNT};
+use crate::period::YEARS;
 use crate::refusal::Refusal;
 
 /// One rule on one event.
@@ -161,18 +162,14 @@ fn left_over(lines: &[DraftLine], side: Side, currency: Currency) -> Result<Opti
 
 /// A day, or the day of a time in the offset that it was written with.
 pub fn day(text: &str) -> Result<Date, Refusal> {
-    if let Ok(zoned) = text.parse::<Zoned>() {
-        return Ok(zoned.date());
-    }
+    let day = text.parse::<Zoned>().map_or_else(|_| written_day(text), |zoned| Some(zoned.date()));
     let bad = || Refusal::BadDate(text.chars().take(40).collect());
+    day.filter(|day| YEARS.contains(&day.year())).ok_or_else(bad)
+}
+
+fn written_day(text: &str) -> Option<Date> {
     // `2026-02-28…`: the calendar day stands first in every way of writing a time.
-    let date: Date = text.get(..10).and_then(|day| day.parse().ok()).ok_or_else(bad)?;
-    if text.len() > 10 && text.parse::<Timestamp>().is_err() && text.parse::<jiff::civil::DateTime>().is_err()
-    {
-        return Err(bad());
-    }
-    if !(1900..=2999).contains(&date.year()) {
-        return Err(bad());
-    }
-    Ok(date)
+    let date = text.get(..10)?.parse().ok()?;
+    let is_time = || text.parse::<Timestamp>().is_ok() || text.parse::<jiff::civil::DateTime>().is_ok();
+    (text.len() == 10 || is_time()).then_some(date)
 }

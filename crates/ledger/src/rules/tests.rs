@@ -71,6 +71,8 @@ fn every_bad_event_has_its_refusal() {
         (order(r#", "total": 1, "completedAt": "2025-02-29""#), "bad_date"),
         (order(r#", "total": 1, "completedAt": "0001-01-01""#), "bad_date"),
         (order(r#", "total": 1, "completedAt": "2026-01-01garbage""#), "bad_date"),
+        (order(r#", "total": 1, "completedAt": "1066-10-14T12:00:00+00:00[UTC]""#), "bad_date"),
+        (order(r#", "total": 1, "completedAt": "-009000-10-14T12:00:00+00:00[UTC]""#), "bad_date"),
         (order(r#", "total": 1"#).replace("EUR", "EURO"), "unknown_currency"),
         (order(r#", "total": 1"#).replace("alice", "al ice"), "bad_account"),
         ("{\"orderId\":".to_owned(), "malformed"),
@@ -131,6 +133,7 @@ fn rules_that_could_never_work_are_refused_when_they_are_read() {
             "[[rule]]\nname='a'\nmatch='#'\nline=[{account='a',debit='f('},{account='b',credit='1'}]",
             "amount of line 1",
         ),
+        ("[[rule]]\nname=\"a\\u0000\"\nmatch='#'\nline=[]", "without @ and NUL"),
         ("[[rule]]\nnme='a'", "unknown field"),
         ("nonsense", "cannot be read"),
     ] {
@@ -146,6 +149,7 @@ fn a_time_counts_for_the_day_where_it_was_written() {
         ("2026-12-31T23:59:59Z", date(2026, 12, 31)),
         ("2026-12-31T23:30:00-05:00", date(2026, 12, 31)),
         ("2024-02-29T00:00:00", date(2024, 2, 29)),
+        ("2026-12-31T23:30:00-05:00[-05:00]", date(2026, 12, 31)),
     ] {
         assert_eq!(day(text), Ok(on), "{text}");
     }

@@ -115,6 +115,7 @@ impl Run<'_> {
         self.result.entries += 1;
         self.result.last = stored.map(|hash| (number, hash)).or(self.result.last);
         self.check_places(number, lines);
+        self.check_nothings(number, entry, lines);
         self.balance(number, entry, lines);
         self.add_up(number, entry, lines);
     }
@@ -124,6 +125,17 @@ impl Run<'_> {
         if let Some((place, line)) = (1..).zip(lines).find(|(place, line)| line.line != *place) {
             let text = format!("line {place} of entry {number} has the number {}", line.line);
             self.result.problems.push(Problem::new("lines_renumbered", Some(number), text));
+        }
+    }
+
+    /// No reference has the hash of 0, and no rate that of an empty one. The ledger writes the former, and a rate with its source.
+    fn check_nothings(&mut self, number: u64, entry: &EntryRow<'_>, lines: &[LineRow<'_>]) {
+        let is_half = |line: &LineRow<'_>| line.rate.is_none() != line.rate_source.is_none();
+        if entry.refers_to == Some(0) || lines.iter().any(is_half) {
+            let text = format!(
+                "entry {number} has 0 for a reference, or a line with a rate or a source of one alone"
+            );
+            self.result.problems.push(Problem::new("hash_differs", Some(number), text));
         }
     }
 

@@ -56,7 +56,7 @@ async fn what_leaves_the_embedded_broker_no_room_is_a_dead_letter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_leaves_rabbitmq_no_room_is_a_dead_letter() {
     let servers = shared().unwrap();
-    let (database, vhost) = (servers.database().await.unwrap(), servers.vhost().await.unwrap());
+    let (database, vhost) = (servers.migrated_database().await.unwrap(), servers.vhost().await.unwrap());
     let store = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
     store.migrate().await.unwrap();
     let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();
@@ -66,7 +66,7 @@ async fn what_leaves_rabbitmq_no_room_is_a_dead_letter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_of_rabbitmq_ends_up_in_the_books() {
     let servers = shared().unwrap();
-    let (database, vhost) = (servers.database().await.unwrap(), servers.vhost().await.unwrap());
+    let (database, vhost) = (servers.migrated_database().await.unwrap(), servers.vhost().await.unwrap());
     let store = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
     store.migrate().await.unwrap();
     let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();

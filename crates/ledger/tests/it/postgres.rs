@@ -17,7 +17,7 @@ struct Database {
 
 impl Database {
     async fn new() -> Self {
-        let database = shared().unwrap().database().await.unwrap();
+        let database = shared().unwrap().migrated_database().await.unwrap();
         let store = connect(&database.url).await;
         store.migrate().await.unwrap();
         Self { store, database }

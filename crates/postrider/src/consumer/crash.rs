@@ -80,6 +80,14 @@ impl<S: ConsumerStore> Consumer<S> {
         }
     }
 
+    /// Takes the mark of a delivery away that is left to the broker by who was told to stop: nothing died under it. Where crashes left marks
+    /// before, all of them stay.
+    pub(super) async fn left_alive(&self, arrived: &Arrived, turn: &Turn<'_>) {
+        if matches!(turn, Turn::Beside(_)) {
+            self.over(arrived).await;
+        }
+    }
+
     /// Whether a crash left a mark on it.
     pub(super) fn is_marked(&self, arrived: &Arrived) -> bool {
         self.crash_mark(arrived).is_some()

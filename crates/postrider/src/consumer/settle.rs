@@ -49,7 +49,12 @@ impl<S: ConsumerStore> Consumer<S> {
         let span = self.span(arrived);
         let (outcome, turn) = self.outcome(arrived, stop).await?;
         self.end_span(span, arrived, &outcome);
-        let fate = self.carry_out(arrived, &outcome, stop).await?;
+        let Some(fate) = self.carry_out(arrived, &outcome, stop).await else {
+            if let Some(turn) = &turn {
+                Box::pin(self.left_alive(arrived, turn)).await;
+            }
+            return None;
+        };
         if !matches!(outcome, Outcome::Crashed { .. }) {
             self.over(arrived).await;
         }
@@ -93,10 +98,7 @@ impl<S: ConsumerStore> Consumer<S> {
             Err(outcome) => Some((outcome, None)),
             Ok(turn) => {
                 let Some(outcome) = self.attempt(entry, incoming, arrived.held, stop).await else {
-                    // It is given back in peace: the mark that it has since this turn began is of no crash.
-                    if matches!(turn, Turn::Beside(_)) {
-                        self.over(arrived).await;
-                    }
+                    Box::pin(self.left_alive(arrived, &turn)).await;
                     return None;
                 };
                 Some((outcome, Some(turn).filter(|_| self.is_marked(arrived))))

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 
 use super::story;
@@ -28,6 +29,26 @@ struct Batch {
     letters: Vec<DeadLetter>,
 }
 
+/// Puts letters of the same second in the order in which they came: what a broker or a foreign consumer dead-lettered has times of whole
+/// seconds, and a replay takes letters by their times, so that each key keeps its order. Two batches are stored at once, so their
+/// numbers say nothing of it.
+#[derive(Default)]
+struct Order {
+    micros: i64,
+}
+
+impl Order {
+    fn tell_apart(&mut self, letter: &mut DeadLetter) {
+        const SECOND: i64 = 1_000_000;
+        self.micros = (self.micros + 1) % SECOND;
+        for time in [&mut letter.first_failed_at, &mut letter.dead_at] {
+            if time.subsec_nanosecond() == 0 {
+                *time = time.saturating_add(SignedDuration::from_micros(self.micros)).unwrap_or(*time);
+            }
+        }
+    }
+}
+
 /// Collects the dead letters of one queue.
 pub struct Collector<S> {
     store: S,
@@ -46,12 +67,12 @@ impl<S: DeadLetters> Collector<S> {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let Some(mut subscription) = self.subscribe(&stop).await? else { return Ok(()) };
         let settler = subscription.settler();
-        let mut collecting = FuturesUnordered::new();
+        let (mut collecting, mut order) = (FuturesUnordered::new(), Order::default());
         let mut goes_on = true;
         while goes_on || !collecting.is_empty() {
             tokio::select! {
                 Some(collected) = collecting.next(), if !collecting.is_empty() => goes_on &= collected?,
-                next = self.receive(subscription.as_mut(), &stop), if goes_on && collecting.len() < AT_ONCE => match next? {
+                next = self.receive(subscription.as_mut(), &mut order, &stop), if goes_on && collecting.len() < AT_ONCE => match next? {
                     Some(batch) => collecting.push(self.collect(batch, settler.as_ref(), &stop)),
                     None => goes_on = false,
                 },
@@ -64,6 +85,7 @@ impl<S: DeadLetters> Collector<S> {
     async fn receive(
         &self,
         subscription: &mut dyn Subscription,
+        order: &mut Order,
         stop: &CancellationToken,
     ) -> Result<Option<Batch>, BrokerError> {
         let deliveries = tokio::select! {
@@ -71,7 +93,8 @@ impl<S: DeadLetters> Collector<S> {
             deliveries = subscription.next(BATCH) => deliveries?,
         };
         let letter = |delivery| story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
-        let (receipts, letters) = deliveries.into_iter().map(letter).unzip();
+        let (receipts, mut letters): (Vec<_>, Vec<_>) = deliveries.into_iter().map(letter).unzip();
+        letters.iter_mut().for_each(|letter| order.tell_apart(letter));
         Ok(Some(Batch { receipts, letters }))
     }
 

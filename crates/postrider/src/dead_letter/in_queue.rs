@@ -4,7 +4,7 @@
 //! delivery limit drops what was delivered too often, so looking stops before that.
 //!
 //! What is taken away is written down in the audit log before it leaves the queue: no message is gone that nobody can name. What is
-//! discarded is kept in the table as well, as discarded, so that the account of its consumer finds it.
+//! discarded, or sent to another queue, is kept in the table as well, as discarded, so that the account of its consumer finds it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ pub async fn take_away<S: Triage + Operations>(
                 moved.moved += 1;
                 log.push(taken_away(id, clock, service, taking, &letter));
                 gone.push((receipt, Verdict::Ack));
-                if taking.way == Way::Discard {
+                if taking.way.gives_up(&letter) {
                     discarded.push(letter);
                 }
             } else {
@@ -252,6 +252,14 @@ impl Way {
         match self {
             Self::Replay { .. } => "replayed",
             Self::Discard => "discarded",
+        }
+    }
+
+    /// Whether the letter does not come back to its own queue, whose account has to find it.
+    fn gives_up(&self, letter: &DeadLetter) -> bool {
+        match self {
+            Self::Replay { to } => to.as_ref().is_some_and(|to| *to != letter.queue),
+            Self::Discard => true,
         }
     }
 }

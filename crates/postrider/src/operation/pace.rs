@@ -30,7 +30,7 @@ impl Pace {
 
     /// How long so many items take, at least.
     #[expect(clippy::cast_precision_loss, reason = "a chunk has at most 500 items")]
-    pub(super) fn takes(self, items: usize) -> Duration {
+    pub(super) fn takes(self, items: u64) -> Duration {
         self.0.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((items as f64 / rate).min(3600.0)))
     }
 }

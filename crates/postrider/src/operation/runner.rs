@@ -51,7 +51,8 @@ pub struct Runner<S> {
 
 /// What one transaction came to.
 enum Step {
-    Took(usize),
+    /// So many items were done. What needed nothing any more costs no time.
+    Did(u64),
     Over,
     TakenAway,
 }
@@ -122,7 +123,7 @@ impl<S: Operations> Runner<S> {
             }
             let started = self.clock.monotonic();
             let wait = match self.step(operation, work, most).await {
-                Ok(Step::Took(items)) => {
+                Ok(Step::Did(items)) => {
                     pause = Duration::from_millis(100);
                     most = (most * 2).min(pace.chunk());
                     pace.takes(items).saturating_sub(self.clock.since(started))
@@ -189,13 +190,12 @@ impl<S: Operations> Runner<S> {
             self.store.rollback(tx).await?;
             return Ok(Step::Over);
         }
-        let count = items.len();
         let Chunk { done, skipped } = work.chunk(&self.store, &mut tx, operation, items).await?;
         self.store.advance(&mut tx, operation.id, done, skipped).await?;
         self.store.commit(tx).await?;
         metrics::counter!("postrider_operation_items_total", "kind" => operation.kind.as_str())
             .increment(done);
-        Ok(Step::Took(count))
+        Ok(Step::Did(done))
     }
 
     /// Leaves one item as it is, and writes down why.

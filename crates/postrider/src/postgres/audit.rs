@@ -3,6 +3,7 @@
 use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::Postgres;
+use super::letters::sent_elsewhere;
 use super::table::{OutboxTable, Statement};
 use crate::envelope::EventId;
 use crate::store::{Audit, AuditScope, CommittedEvent, CommittedRow, ConsumerCount, Place, StoreError};
@@ -25,7 +26,7 @@ const PLACED: &str = "WITH placed AS ( \
              WHEN EXISTS (SELECT FROM postrider.event_inbox i \
                           WHERE i.consumer_name = $6 AND i.event_id = o.id::text) THEN 'applied' \
              WHEN o.status = 'dead' OR EXISTS (SELECT FROM postrider.dead_letter d \
-                          WHERE d.event_id = o.id::text AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
+                          WHERE d.event_id = o.id::text AND d.queue = $1 AND (d.status <> 'replayed' OR {elsewhere})) THEN 'dead' \
              WHEN o.status <> 'published' {again} THEN 'unpublished' \
              WHEN EXISTS (SELECT FROM postrider.held_event h \
                           WHERE h.consumer_name = $5 AND h.event_id = o.id::text) THEN 'held' \
@@ -51,7 +52,7 @@ const PLACES: &str = "SELECT CASE \
          WHEN EXISTS (SELECT FROM postrider.event_inbox i WHERE i.consumer_name = $4 AND i.event_id = e.id OFFSET 0) \
              THEN 'applied' \
          WHEN EXISTS (SELECT FROM postrider.dead_letter d \
-                      WHERE d.event_id = e.id AND d.queue = $1 AND d.status <> 'replayed') THEN 'dead' \
+                      WHERE d.event_id = e.id AND d.queue = $1 AND (d.status <> 'replayed' OR {elsewhere})) THEN 'dead' \
          WHEN false {again} THEN 'unpublished' \
          WHEN EXISTS (SELECT FROM postrider.held_event h \
                       WHERE h.event_id = e.id AND h.consumer_name || '' = $2 OFFSET 0) THEN 'held' \
@@ -130,6 +131,7 @@ impl Postgres {
             .replace("{placed}", PLACED)
             .replace("{reaching}", REACHING)
             .replace("{again}", &places)
+            .replace("{elsewhere}", sent_elsewhere!())
             .replace("{until}", &scope.until.to_string())
             .replace("{key}", &format!("({key})"));
         self.table.statement(&filled)

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
+use super::letters::sent_elsewhere;
 use super::{Postgres, PostgresTx};
 use crate::envelope::{EventId, OrderingKey};
 use crate::store::{Held, HeldEvent, HeldHead, HeldKey, HeldState, StoreError, StoreErrorKind, pack, unpack};
@@ -83,12 +84,16 @@ const RELEASE_KEY: &str = "WITH released AS ( \
      SELECT $3, 'consumer.release', $1, COALESCE(NULLIF($4, '') || ': ', '') || 'ordering key ' || $2 || ', head ' || event_id \
      FROM released";
 
-const RELEASE_DISCARDED: &str = "DELETE FROM postrider.held_event held \
+/// Its last letter counts: one that was discarded before says nothing of a replay that is on its way.
+const RELEASE_DISCARDED: &str = concat!(
+    "DELETE FROM postrider.held_event held \
      WHERE consumer_name = $1 AND state = 'parked' \
-       AND EXISTS (SELECT FROM postrider.dead_letter letter WHERE letter.event_id = held.event_id \
-                   AND letter.consumer_name = $1 AND letter.status = 'discarded') \
+       AND (SELECT d.status = 'discarded' OR ",
+    sent_elsewhere!(),
+    " FROM postrider.dead_letter d WHERE d.event_id = held.event_id AND d.consumer_name = $1 ORDER BY d.id DESC LIMIT 1) \
        AND NOT EXISTS (SELECT FROM postrider.dead_letter letter WHERE letter.event_id = held.event_id \
-                       AND letter.consumer_name = $1 AND letter.status = 'open')";
+                       AND letter.consumer_name = $1 AND letter.status = 'open')"
+);
 
 const KEYS: &str = "SELECT head.consumer_name, head.ordering_key, key.events, head.event_id, head.state, head.attempt, \
          head.due_at, head.held_at, head.error \

@@ -27,6 +27,15 @@ macro_rules! summary {
 }
 pub(super) use summary;
 
+/// Whether the letter `d` was sent to another queue than its own, where nobody waits for it any more then.
+macro_rules! sent_elsewhere {
+    () => {
+        "(d.status = 'replayed' AND EXISTS (SELECT FROM postrider.operation op WHERE op.id = d.operation_id \
+         AND op.plan ->> 'to_queue' <> d.queue))"
+    };
+}
+pub(super) use sent_elsewhere;
+
 /// A page walks the index that has its order, whatever the statistics say. Just after many letters were stored PostgreSQL knows nothing of
 /// them, takes them for few, and would rather read and sort every one: two seconds for a million.
 const WALK: &str = "BEGIN READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; \

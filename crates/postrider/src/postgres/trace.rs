@@ -11,16 +11,16 @@ use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, 
 
 /// The event's own row is found by the time its id was registered with, those that send it again by the event they name.
 const OUTBOX: &str = "SELECT o.id, o.aggregate_type || '.' || o.event_type, o.status, o.target_queue, o.created_at, \
-         o.published_at, o.attempts, o.last_error, o.position, o.group_id, o.verbatim \
+         o.published_at, o.attempts, o.last_error, o.position, o.group_id, o.verbatim, o.exchange, o.routing_key \
      FROM postrider.event_outbox_id known \
          JOIN postrider.event_outbox o ON o.created_at = known.created_at AND o.id = known.id WHERE known.id = $1 \
      UNION ALL \
      SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, attempts, last_error, \
-         position, group_id, verbatim FROM postrider.event_outbox WHERE event_id = $1 AND id <> $1 \
+         position, group_id, verbatim, exchange, routing_key FROM postrider.event_outbox WHERE event_id = $1 AND id <> $1 \
      ORDER BY position";
 
 const APPLIED: &str = "SELECT consumer_name, processed_at FROM postrider.event_inbox WHERE consumer_name = ANY( \
-         ARRAY(SELECT name FROM postrider.consumer) || ARRAY(SELECT DISTINCT consumer_name FROM postrider.dead_letter \
+         ARRAY(SELECT name FROM postrider.consumer) || ARRAY(SELECT registration ->> 'inbox' FROM postrider.consumer) || ARRAY(SELECT DISTINCT consumer_name FROM postrider.dead_letter \
          WHERE event_id = $1 AND consumer_name IS NOT NULL)) AND event_id = $1 ORDER BY processed_at";
 
 const LETTERS: &str =
@@ -60,6 +60,8 @@ fn step(row: &PgRow) -> Result<OutboxStep, sqlx::Error> {
         event_type: row.try_get(1)?,
         status: OutboxStatus::from_name(row.try_get(2)?).unwrap_or(OutboxStatus::Pending),
         target_queue: row.try_get(3)?,
+        exchange: row.try_get(11)?,
+        routing_key: row.try_get(12)?,
         created_at: row.try_get::<jiff_sqlx::Timestamp, _>(4)?.to_jiff(),
         published_at: published.map(jiff_sqlx::Timestamp::to_jiff),
         attempts: u32::try_from(row.try_get::<i32, _>(6)?).unwrap_or(0),

@@ -6,6 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::Sqlite;
 use super::error::from_sqlite;
+use super::letters::sent_elsewhere;
 use crate::envelope::EventId;
 use crate::store::{Audit, AuditScope, CommittedEvent, CommittedRow, ConsumerCount, StoreError, unusable};
 
@@ -89,8 +90,8 @@ WITH committed AS (
             'pending', status) AS status,
         EXISTS (SELECT 1 FROM event_inbox WHERE consumer_name = ?4 AND event_id = event_outbox.id) AS applied,
         status = 'dead' OR EXISTS (
-            SELECT 1 FROM dead_letter
-            WHERE event_id = event_outbox.id AND queue = ?3 AND dead_letter.status <> 'replayed') AS dead,
+            SELECT 1 FROM dead_letter d
+            WHERE d.event_id = event_outbox.id AND d.queue = ?3 AND (d.status <> 'replayed' OR {elsewhere})) AS dead,
         EXISTS (SELECT 1 FROM held_event WHERE consumer_name = ?2 AND event_id = event_outbox.id) AS held,
         coalesce(published_at < ?5, 0) AS early
     FROM event_outbox
@@ -158,5 +159,6 @@ async fn elsewhere(
 
 /// The text is made of constants and a number only.
 fn from_committed(scope: &AuditScope, select: &str) -> String {
-    format!("{} {select}", COMMITTED.replace("{until}", &scope.until.to_string()))
+    let committed = COMMITTED.replace("{until}", &scope.until.to_string());
+    format!("{} {select}", committed.replace("{elsewhere}", sent_elsewhere!()))
 }

@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::controls::log;
 use super::error::from_sqlite;
+use super::letters::sent_elsewhere;
 use super::outbox::time;
 use super::{Sqlite, SqliteTx};
 use crate::envelope::{EventId, OrderingKey};
@@ -40,11 +41,15 @@ const CLAIM: &str = "WITH RECURSIVE key (name) AS (
          ORDER BY position LIMIT ?5)
      RETURNING event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body";
 
-const RELEASE_DISCARDED: &str = "DELETE FROM held_event WHERE consumer_name = ?1 AND state = 'parked'
-     AND EXISTS (SELECT 1 FROM dead_letter letter WHERE letter.event_id = held_event.event_id
-                 AND letter.consumer_name = ?1 AND letter.status = 'discarded')
+/// Its last letter counts: one that was discarded before says nothing of a replay that is on its way.
+const RELEASE_DISCARDED: &str = concat!(
+    "DELETE FROM held_event WHERE consumer_name = ?1 AND state = 'parked'
+     AND (SELECT d.status = 'discarded' OR ",
+    sent_elsewhere!(),
+    " FROM dead_letter d WHERE d.event_id = held_event.event_id AND d.consumer_name = ?1 ORDER BY d.id DESC LIMIT 1)
      AND NOT EXISTS (SELECT 1 FROM dead_letter letter WHERE letter.event_id = held_event.event_id
-                     AND letter.consumer_name = ?1 AND letter.status = 'open')";
+                     AND letter.consumer_name = ?1 AND letter.status = 'open')"
+);
 
 const KEYS: &str =
     "SELECT head.consumer_name, head.ordering_key, key.events, head.event_id, head.state, head.attempt,

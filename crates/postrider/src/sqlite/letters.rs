@@ -28,6 +28,15 @@ macro_rules! summary {
 }
 pub(super) use summary;
 
+/// Whether the letter `d` was sent to another queue than its own, where nobody waits for it any more then.
+macro_rules! sent_elsewhere {
+    () => {
+        "(d.status = 'replayed' AND EXISTS (SELECT 1 FROM operation op WHERE op.id = d.operation_id \
+         AND op.plan ->> 'to_queue' <> d.queue))"
+    };
+}
+pub(super) use sent_elsewhere;
+
 impl Triage for Sqlite {
     async fn letters(&self, query: &LetterQuery) -> Result<LetterPage, StoreError> {
         let bound = self.scan_bound(&query.filter, query.turn).await?;

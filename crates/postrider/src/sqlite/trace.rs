@@ -8,12 +8,12 @@ use crate::envelope::EventId;
 use crate::store::{AppliedStep, HeldStep, OutboxStatus, OutboxStep, StoreError, Trace, Traces};
 
 const OUTBOX: &str = "SELECT id, aggregate_type || '.' || event_type, status, target_queue, created_at, published_at, \
-         attempts, last_error, group_id, verbatim \
+         attempts, last_error, group_id, verbatim, exchange, routing_key \
      FROM event_outbox WHERE id = ?1 OR event_id = ?1 ORDER BY position";
 
 /// The marks have the consumer first in their key, so the consumers that could have one are asked for.
 const APPLIED: &str = "SELECT consumer_name, processed_at FROM event_inbox WHERE event_id = ?1 AND consumer_name IN ( \
-         SELECT name FROM consumer UNION SELECT consumer_name FROM dead_letter WHERE event_id = ?1) \
+         SELECT name FROM consumer UNION SELECT registration ->> 'inbox' FROM consumer UNION SELECT consumer_name FROM dead_letter WHERE event_id = ?1) \
      ORDER BY processed_at";
 
 const LETTERS: &str =
@@ -35,6 +35,8 @@ type Row = (
     Option<String>,
     Option<String>,
     Option<Vec<u8>>,
+    Option<String>,
+    Option<String>,
 );
 
 impl Traces for Sqlite {
@@ -68,6 +70,8 @@ fn step(row: Row) -> OutboxStep {
         last_error,
         tenant,
         head,
+        exchange,
+        routing_key,
     ) = row;
     OutboxStep {
         row_id,
@@ -75,6 +79,8 @@ fn step(row: Row) -> OutboxStep {
         event_type,
         status: OutboxStatus::from_name(&status).unwrap_or(OutboxStatus::Pending),
         target_queue,
+        exchange,
+        routing_key,
         created_at: time(created_at),
         published_at: published_at.map(time),
         attempts,

@@ -51,6 +51,12 @@ pub struct OutboxStep {
     pub status: OutboxStatus,
     /// The one queue it goes to, if it is not routed.
     pub target_queue: Option<String>,
+    /// The exchange that it is published to, where it names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
+    /// The key that it is published with, where that is not its type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing_key: Option<String>,
     /// When it was committed.
     pub created_at: Timestamp,
     /// When the broker confirmed it.

@@ -56,7 +56,7 @@ fn sighting(accelerator: &Accelerator, id: &str) -> Sighting {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_known_duplicate_asks_the_database_nothing() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let redis = Redis::start().await.unwrap();
     let proxy = Proxy::to(&database.url).await;
     let mail = Mail::start(postgres(&proxy.url).await, &accelerator(&redis.url(), quick()).await).await;
@@ -178,7 +178,7 @@ async fn a_server_that_refuses_writes_is_left_alone() {
 /// The primary dies, and a replica that had not heard of the last events takes its place, under the same address.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_to_a_replica_that_lags_loses_and_repeats_nothing() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let (primary, replica) = (Redis::start().await.unwrap(), Redis::start().await.unwrap());
     let proxy = Proxy::to(&primary.url()).await;
     let accelerator = accelerator(&proxy.url, quick()).await;
@@ -227,7 +227,7 @@ async fn a_redis_that_was_never_there_degrades_and_is_found_when_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_done_is_answered_without_the_database() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let (store, redis) = (postgres(&database.url).await, Redis::start().await.unwrap());
     let once = Deduplicator::new(store.clone(), Clock::system(), "payments")
         .accelerated(&accelerator(&redis.url(), quick()).await);
@@ -256,7 +256,7 @@ async fn what_was_done_is_answered_without_the_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_worker_at_a_time_looks_after_the_inbox() {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let store = postgres(&database.url).await;
     let day = Duration::from_hours(24);
     assert!(store.forget("first", day, 10).await.unwrap().is_some());
@@ -270,7 +270,7 @@ async fn one_worker_at_a_time_looks_after_the_inbox() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_databases_have_two_histories_and_anybody_may_ask() {
     let shared = shared().unwrap();
-    let (one, two) = (shared.database().await.unwrap(), shared.database().await.unwrap());
+    let (one, two) = (shared.migrated_database().await.unwrap(), shared.migrated_database().await.unwrap());
     let (store, other) = (postgres(&one.url).await, postgres(&two.url).await);
     assert_ne!(store.lineage().await.unwrap(), other.lineage().await.unwrap());
     // With no right but to connect.

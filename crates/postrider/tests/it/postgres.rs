@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// A migrated database of the test's own.
 async fn store() -> (Postgres, TestDatabase) {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let postgres = connect(&database).await;
     postgres.migrate().await.unwrap();
     (postgres, database)

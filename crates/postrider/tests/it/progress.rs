@@ -27,7 +27,7 @@ async fn sqlite() -> (Sqlite, TempDir) {
 }
 
 async fn postgres() -> (Postgres, TestDatabase) {
-    let database = shared().unwrap().database().await.unwrap();
+    let database = shared().unwrap().migrated_database().await.unwrap();
     let store = Postgres::connect(PostgresConfig::new(&database.url), Clock::system()).await.unwrap();
     store.migrate().await.unwrap();
     (store, database)

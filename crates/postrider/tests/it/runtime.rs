@@ -49,7 +49,7 @@ macro_rules! scenarios {
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $scenario() {
                     let shared = super::shared().unwrap();
-                    let database = shared.database().await.unwrap();
+                    let database = shared.migrated_database().await.unwrap();
                     let vhost = shared.vhost_on(super::RabbitVersion::$version).await.unwrap();
                     let stage = super::Stage::servers(&database.url, &vhost.amqp_url).await;
                     super::$area::$scenario(stage).await;
@@ -94,13 +94,17 @@ scenarios!(
         what_leaves_little_room_is_tried_as_often_as_any_other,
     ]
     full_queue: [a_full_queue_holds_up_nothing_but_what_goes_there]
-    given_up: [what_the_broker_itself_gave_up_is_collected]
+    given_up: [
+        what_the_broker_itself_gave_up_is_collected,
+        what_others_rejected_in_one_moment_keeps_its_order,
+    ]
     ordering: [
         events_of_a_key_keep_their_order_across_retries,
         two_processes_keep_the_order,
         a_dead_head_lets_its_key_go_on,
         a_dead_head_parks_its_key_until_it_is_released,
         a_replayed_head_ends_the_parking,
+        a_head_that_is_sent_to_another_queue_is_not_waited_for,
         a_deferred_head_holds_its_key,
         events_without_a_key_are_held_by_nobody,
     ]

@@ -110,7 +110,7 @@ impl Running {
 
 impl Stage {
     async fn new() -> Self {
-        let database = shared().unwrap().database().await.unwrap();
+        let database = shared().unwrap().migrated_database().await.unwrap();
         let store = Self::connect(&database.url).await;
         store.migrate().await.unwrap();
         let config = RelayConfig {

@@ -212,6 +212,7 @@ async fn income_statement<B: Books>(
     Path(tenant): Whose,
     Query(FromTo { from, to }): Query<FromTo>,
 ) -> Result<Json<Statement>, Problem> {
+    dated::in_order(from, to)?;
     Ok(Json(ledger.income_statement(&tenant, from, to).await?))
 }
 

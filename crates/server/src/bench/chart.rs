@@ -22,7 +22,7 @@ pub(crate) fn chart(figures: &[Figure]) -> String {
          @media(prefers-color-scheme:dark){{text{{fill:#e6edf3}}.aim{{stroke:#e6edf3}}}}</style>\n\
          <text x=\"12\" y=\"24\" font-size=\"14\">Over the raw limit of the same run; the line is the target</text>\n"
     );
-    for (place, figure) in figures.into_iter().enumerate() {
+    for (place, figure) in figures.iter().enumerate() {
         let y = TOP + STEP * place;
         let class = if figure.is_reached() { "bar" } else { "short" };
         let (bar, aim) = lengths(figure);
@@ -33,7 +33,7 @@ pub(crate) fn chart(figures: &[Figure]) -> String {
             svg,
             "<text x=\"12\" y=\"{middle}\">{}{better}</text><rect class=\"{class}\" x=\"{BARS}\" y=\"{y}\" width=\"{bar:.0}\" height=\"18\" rx=\"2\"/>\
              <text x=\"{:.0}\" y=\"{middle}\">{:.2}</text>",
-            escaped(&figure.name),
+            escaped(&called(figure, &figures)),
             BARS + bar.max(aim.unwrap_or_default()) + 8.0,
             figure.ratio
         );
@@ -48,6 +48,12 @@ pub(crate) fn chart(figures: &[Figure]) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// Its name, with what it was measured on where another has the same.
+fn called(figure: &Figure, all: &[&Figure]) -> String {
+    let twins = all.iter().filter(|other| other.name == figure.name).count();
+    if twins > 1 { format!("{}, {}", figure.name, figure.backend) } else { figure.name.clone() }
 }
 
 /// How long the bar is, and where the target is on it. Each figure has a scale of its own: the larger of ratio, target and 1.

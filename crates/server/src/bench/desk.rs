@@ -28,7 +28,7 @@ pub(crate) struct Desk<'a, S> {
     pub(crate) queue: &'a QueueName,
     pub(crate) clock: &'a Clock,
     /// What they are, for people.
-    pub(crate) backend: &'static str,
+    pub(crate) backend: &'a str,
     /// Their processes.
     pub(crate) processes: Processes,
 }

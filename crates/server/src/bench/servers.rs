@@ -25,8 +25,6 @@ use crate::config::Server;
 use crate::exit::usage;
 use crate::wiring;
 
-const BACKEND: &str = "PostgreSQL + RabbitMQ";
-
 /// The servers, connected.
 pub(crate) struct Servers<'a> {
     context: &'a Context,
@@ -38,6 +36,8 @@ pub(crate) struct Servers<'a> {
     accelerator: Option<Accelerator>,
     queue: QueueName,
     processes: Processes,
+    /// What they are called in the table.
+    name: &'a str,
 }
 
 impl<'a> Servers<'a> {
@@ -46,6 +46,7 @@ impl<'a> Servers<'a> {
         context: &'a Context,
         database: &'a Server,
         broker: &Server,
+        name: &'a str,
     ) -> anyhow::Result<Self> {
         let (config, clock) = (&context.config, &context.clock);
         let store = Postgres::connect(wiring::postgres(config, database), clock.clone()).await?;
@@ -70,7 +71,7 @@ impl<'a> Servers<'a> {
         let naive = Naive::open(store.pool(), &url, queue.as_str()).await?;
         let broker = Arc::new(RabbitMq::connect(settings, clock.clone()).await?);
         let accelerator = wiring::accelerator(context).await.filter(|front| !front.is_degraded());
-        Ok(Self { context, database, store, broker, raw, naive, accelerator, queue, processes })
+        Ok(Self { context, database, store, broker, raw, naive, accelerator, queue, processes, name })
     }
 
     /// Measures one part. What needs a server that is not there is left out, and said so.
@@ -86,7 +87,7 @@ impl<'a> Servers<'a> {
             broker: &self.broker,
             queue: &self.queue,
             clock,
-            backend: BACKEND,
+            backend: self.name,
             processes: self.processes,
         };
         let raw = &mut self.raw;

@@ -27,9 +27,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, Args)]
 #[command(
     after_help = "The consumers are those that ever started on this store, and every [[consumer]] of the \
-    configuration; the events\nare those of every outbox, in whatever database, that were there when it began. What the ledger has applied is\n\
-    counted from its books. On RabbitMQ the management API tells what is with consumers, some seconds late, so an account that\n\
-    does not hold is drawn up again, for the same events; more may be committed meanwhile. Where the same ones are missing each\n\
+    configuration; the events are those of every outbox, in whatever database, that were there when it began. What the ledger has applied is \
+    counted from its books. On RabbitMQ the management API tells what is with consumers, some seconds late, so an account that \
+    does not hold is drawn up again, for the same events; more may be committed meanwhile. Where the same ones are missing each \
     time for twelve seconds, it names them: exit code 3. Where something moves all the while, it says so: exit code 6, ask again.\n\n\
     Examples:\n  postrider audit\n  postrider audit --json    the ids of what is unaccounted for, for a script"
 )]

@@ -1,10 +1,10 @@
 //! `postrider bench`: the figures of the README, as ratios measured in one run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Context;
 use crate::bench::{Better, Embedded, Figure, Load, Part, Servers, Sizes, chart};
@@ -15,9 +15,9 @@ use crate::output::table;
 /// What is measured.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Every figure is a ratio to a raw limit, measured in the same run: the broker's own client, bare transactions, a\n\
-    plain posting function. Of several rounds the median counts. On the embedded default it works in a file of its\n\
-    own. On servers it writes to the outbox and to queues of its own, and removes what it wrote: use a database\n\
+    after_help = "Every figure is a ratio to a raw limit, measured in the same run: the broker's own client, bare transactions, a \
+    plain posting function. Of several rounds the median counts. On the embedded default it works in a file of its \
+    own. On servers it writes to the outbox and to queues of its own, and removes what it wrote: use a database \
     where nothing else waits.\n\n\
     Examples:\n  \
       scripts/bench                        with servers of its own for the occasion\n  \
@@ -56,6 +56,12 @@ pub(crate) struct BenchArgs {
     /// Rows that outbox, inbox and dead letters grow to
     #[arg(long, value_name = "N", default_value_if("quick", "true", "100000"), default_value = "5000000")]
     rows: usize,
+    /// What these servers are called in the table
+    #[arg(long, value_name = "NAME", default_value = "PostgreSQL + RabbitMQ")]
+    on: String,
+    /// Tell the figures of another run (its --json) with these, before them
+    #[arg(long, value_name = "FILE")]
+    after: Option<PathBuf>,
     /// Write the figures as a picture too
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -93,7 +99,7 @@ impl BenchArgs {
 const COLUMNS: [&str; 7] = ["FIGURE", "ON", "RATIO", "TARGET", "MEASURED", "RAW", "ROUNDS"];
 
 /// What is printed.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Report {
     figures: Vec<Figure>,
 }
@@ -103,7 +109,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     if args.events == 0 || args.rounds == 0 || args.rate == 0 {
         return Err(usage("--events, --rounds and --rate must be at least 1"));
     }
-    let mut figures = Vec::new();
+    let mut figures = args.after.as_deref().map_or(Ok(Vec::new()), read)?;
     let measured = measure(&args, context, &mut figures).await;
     // What was measured before something failed took long enough to be told.
     if measured.is_ok() || !figures.is_empty() {
@@ -111,6 +117,14 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     }
     measured?;
     Ok(Exit::Ok)
+}
+
+/// The figures of another run.
+fn read(file: &Path) -> anyhow::Result<Vec<Figure>> {
+    let bad = |why: String| usage(format!("{} has no figures of `bench --json`: {why}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|why| bad(why.to_string()))?;
+    let report: Report = serde_json::from_str(&text).map_err(|why| bad(why.to_string()))?;
+    Ok(report.figures)
 }
 
 fn tell(args: &BenchArgs, context: &Context, figures: Vec<Figure>) -> anyhow::Result<()> {
@@ -126,7 +140,7 @@ fn tell(args: &BenchArgs, context: &Context, figures: Vec<Figure>) -> anyhow::Re
 
 async fn measure(args: &BenchArgs, context: &Context, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
     if let Backends::Networked { database, broker } = &context.config.backends {
-        let mut servers = Servers::open(context, database, broker).await?;
+        let mut servers = Servers::open(context, database, broker, &args.on).await?;
         let measured = on_servers(&mut servers, args, figures).await;
         servers.remove().await?;
         measured?;

@@ -39,9 +39,9 @@ enum What {
     /// Take over an outbox table that is there already: additive columns, no long lock, its own INSERTs go on
     #[command(
         after_help = "The table needs the columns of the usual outbox: id, group_id, subsidiary_id, aggregate_type, \
-        aggregate_id,\nevent_type, payload (jsonb), status, available_at, attempts, created_at. Stop its old publisher first, \
-        then name it\nunder [[outbox.table]] so that `serve` relays it. From then on an INSERT of a row that no relay could publish is \
-        refused.\nNo view and no partitioned table can be adopted. May be repeated, and should be after an upgrade."
+        aggregate_id, event_type, payload (jsonb), status, available_at, attempts, created_at. Stop its old publisher first, \
+        then name it under [[outbox.table]] so that `serve` relays it. From then on an INSERT of a row that no relay could publish is \
+        refused. No view and no partitioned table can be adopted. May be repeated, and should be after an upgrade."
     )]
     Adopt {
         /// table, or schema.table

@@ -22,8 +22,8 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 /// How the demo is run.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A small shop commits orders with their events; four services apply them: one issues events of its own,\n\
-    one is flaky, one gets poisoned orders, one wants everything. At the end the account is drawn up from\n\
+    after_help = "A small shop commits orders with their events; four services apply them: one issues events of its own, \
+    one is flaky, one gets poisoned orders, one wants everything. At the end the account is drawn up from \
     what is stored. Exit code 0 only if it holds: committed = applied + waiting + dead, and no effect twice.\n\n\
     Kill it at any moment (kill -9) and run it again: the account of all runs still holds.\n\n\
     Examples:\n  \

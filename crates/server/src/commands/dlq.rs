@@ -45,7 +45,7 @@ enum What {
         postrider dlq ls --group 3f2a9c41d07be855\n  \
         postrider dlq ls --text 'no such account' --since 2d\n\n\
         A filter that no index answers (text, tenant, aggregate, …) looks at 20000 letters at a time and says where it \
-        stopped;\n--before goes on from there.")]
+        stopped; --before goes on from there.")]
     Ls(list::LsArgs),
     /// Show one dead letter: its payload, its headers, what is known of its attempts
     Show {
@@ -60,7 +60,7 @@ enum What {
         postrider dlq replay 42\n  \
         postrider dlq replay --group 3f2a9c41d07be855 --limit 5      a canary first\n  \
         postrider dlq replay --group 3f2a9c41d07be855 --rate 100\n\n\
-        Each goes back through the outbox, to its own queue alone, with a fresh budget of attempts; the inbox knows what was\n\
+        Each goes back through the outbox, to its own queue alone, with a fresh budget of attempts; the inbox knows what was \
         applied before. Ctrl-C detaches: whoever serves goes on with it.")]
     Replay(change::ReplayArgs),
     /// Mark dead letters as not wanted; they stay in the table
@@ -74,7 +74,7 @@ enum What {
         postrider dlq edit 42 --data @mended.json\n  \
         postrider dlq edit --group 3f2a9c41d07be855 --merge '{\"currency\": \"EUR\"}' --dry-run\n  \
         postrider dlq edit --type shop.order.placed --patch @fix.json --limit 5\n\n\
-        A correction is tried on some of them first; the plan shows one payload before and after it. What it does not fit (a\n\
+        A correction is tried on some of them first; the plan shows one payload before and after it. What it does not fit (a \
         `test` that fails, no JSON) stays open: `postrider ops get` names it, the rest go on.")]
     Edit(Box<edit::EditArgs>),
     /// Write dead letters as JSON lines, byte for byte

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(200);
     cutover   events go to the new bus alone; the old one is still there\n  \
     rollback  back to both; what went to the new one alone is copied\n  \
     finish    the old exchange and queue are removed\n\n\
-    Outboxes in other databases ([[outbox.table]] url) follow: every figure is of all of them, and compare, cutover and finish\n\
+    Outboxes in other databases ([[outbox.table]] url) follow: every figure is of all of them, and compare, cutover and finish \
     are refused while one of them cannot be asked.\n\n\
     Examples:\n  \
     postrider migration start --dry-run\n  \

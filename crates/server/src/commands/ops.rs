@@ -30,7 +30,7 @@ const LOGGED: usize = 50;
     postrider ops ls\n  \
     postrider ops watch 0192f5c0-7d2e-7000-8000-000000000001\n  \
     postrider ops cancel 0192f5c0-7d2e-7000-8000-000000000001 --reason 'the wrong group'\n\n\
-    An operation is a replay, a discard, an edit or a step of a migration: work that goes on when nobody watches. `postrider serve`\n\
+    An operation is a replay, a discard, an edit or a step of a migration: work that goes on when nobody watches. `postrider serve` \
     runs what is waiting; where nobody serves, `ops resume` does.")]
 pub(crate) struct OpsArgs {
     #[command(subcommand)]

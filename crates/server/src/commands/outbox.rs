@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
     postrider outbox show 0192f5c0-7d2e-7000-8000-000000000001\n  \
     postrider outbox unpark shop.order/42\n  \
     postrider outbox ls --table fis_outbox\n\n\
-    An event that cannot be published (no queue wants it, the broker refuses it) is tried again ever less often. After\n\
-    relay.max_attempts it is dead, and the events of its ordering key wait behind it: the key is parked. Mend what was\n\
+    An event that cannot be published (no queue wants it, the broker refuses it) is tried again ever less often. After \
+    relay.max_attempts it is dead, and the events of its ordering key wait behind it: the key is parked. Mend what was \
     wrong, then unpark it; the events go out in their order.")]
 pub(crate) struct OutboxArgs {
     #[command(subcommand)]

@@ -23,7 +23,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
     postrider publish shop.order.placed --data '{\"total\": \"12.50\"}'\n  \
     postrider publish shop.order.placed --data @order.json --aggregate shop.order/42 --tenant acme\n  \
     jq .payload in.json | postrider publish shop.order.placed --data - --id evt_987654321\n\n\
-    The event is committed to the outbox; the relay of `postrider serve` publishes it. A second event with the same --id\n\
+    The event is committed to the outbox; the relay of `postrider serve` publishes it. A second event with the same --id \
     is refused, so a repeat is safe.")]
 pub(crate) struct PublishArgs {
     /// What happened, two words or more: shop.order.placed

@@ -96,8 +96,8 @@ enum What {
     /// Remove a subscription; its queue gets no more, and keeps what is in it
     #[command(
         after_help = "`postrider serve` unbinds a queue of the subscription's own within seconds. What waits there is kept: add a subscription of \
-        the same name\nagain and it is sent, or look at it first. Events that come meanwhile are not kept for it. A queue of the \
-        configuration (--queue) stays bound.\nA queue left by a [[push]] that is in no configuration any more is removed in the same way."
+        the same name again and it is sent, or look at it first. Events that come meanwhile are not kept for it. A queue of the \
+        configuration (--queue) stays bound. A queue left by a [[push]] that is in no configuration any more is removed in the same way."
     )]
     Rm {
         /// The subscription

@@ -18,7 +18,7 @@ use crate::exit::{Exit, usage};
     postrider schema check\n  \
     postrider schema check email.verification.requested --data @payload.json\n  \
     postrider schema release\n\n\
-    A catalogue is a folder with a JSON file for each type of event: type, description, owner, schema, example. What was released is\n\
+    A catalogue is a folder with a JSON file for each type of event: type, description, owner, schema, example. What was released is \
     in released.json beside them; commit both, and run `schema check` in CI.")]
 pub(crate) struct SchemaArgs {
     #[command(subcommand)]

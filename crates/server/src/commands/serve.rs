@@ -49,7 +49,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
     postrider serve --roles consumers\n  \
     postrider serve --roles ledger --listen 127.0.0.1:7071\n  \
     postrider serve --roles api,dashboard --listen 127.0.0.1:0\n\n\
-    SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it\n\
+    SIGTERM or Ctrl-C stops it in order: work in flight is finished, for at most shutdown.drain_ms. A second one ends it \
     at once; nothing is lost, some of it is done again. SIGHUP reads the configuration again.")]
 pub(crate) struct ServeArgs {
     /// The parts to run [default: all; the ledger where ledger.queue names its queue]

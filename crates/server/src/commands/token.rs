@@ -17,7 +17,7 @@ use crate::wiring::{OnStore, WholeStore, Wired};
 #[command(after_help = "Examples:\n  \
     postrider token create --role viewer --name dashboard\n  \
     postrider token ls\n\n\
-    What each role may do: metrics reads the metrics alone, viewer reads everything, operator publishes, replays and pauses, admin also\n\
+    What each role may do: metrics reads the metrics alone, viewer reads everything, operator publishes, replays and pauses, admin also \
     makes tokens and changes the books' rules. Without any token the API is open to this machine alone.")]
 pub(crate) struct TokenArgs {
     #[command(subcommand)]

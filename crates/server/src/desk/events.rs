@@ -137,7 +137,7 @@ impl<S: WholeStore> Look<'_, S> {
                 continue;
             }
             if !is_default(outbox) {
-                known.outbox.push(step(&found));
+                known.outbox.push(step(&found, outbox.choice.exchange.as_str()));
             }
             row.get_or_insert(found);
         }
@@ -207,14 +207,16 @@ fn told_of(known: &Trace) -> Option<String> {
     of_rows.or_else(|| known.dead_letters.iter().find_map(|letter| letter.tenant.clone()))
 }
 
-/// An event's own row in an outbox beside the default one.
-fn step(row: &RowView) -> OutboxStep {
+/// An event's own row in an outbox beside the default one, which publishes to an exchange of its own.
+fn step(row: &RowView, exchange: &str) -> OutboxStep {
     OutboxStep {
         row_id: row.id.clone(),
         tenant: row.group_id.clone(),
         event_type: row.event_type.clone(),
         status: OutboxStatus::from_name(&row.status).unwrap_or(OutboxStatus::Pending),
         target_queue: None,
+        exchange: Some(exchange.to_owned()),
+        routing_key: None,
         created_at: row.created_at,
         published_at: row.published_at,
         attempts: row.attempts.unsigned_abs(),

@@ -182,6 +182,10 @@ impl Asked {
             (false, _) | (true, AskedKind::EditLetters) => {}
             (true, _) => return wrong("`edit` and `headers` are for edit_letters"),
         }
+        // Whoever names others would have everything done to the open ones instead.
+        if self.filter.status.is_some_and(|status| status != LetterStatus::Open) {
+            return wrong("only open dead letters are touched: leave out `status`, or say \"open\"");
+        }
         match (&self.events, self.kind) {
             (None, AskedKind::ReplayOutbox) => wrong("say which events: `events` with from and to"),
             (Some(events), AskedKind::ReplayOutbox) if events.from >= events.to => {
@@ -205,7 +209,7 @@ impl Asked {
 /// Whether a filter leaves nothing out but what is over, or came later.
 fn is_everything(filter: &LetterFilter) -> bool {
     let rest = LetterFilter { status: None, until: None, tenant: None, ..filter.clone() };
-    is_nothing(&rest) && filter.status.is_none_or(|status| status == LetterStatus::Open)
+    is_nothing(&rest)
 }
 
 #[async_trait]

@@ -109,6 +109,9 @@ fn rules_are_checked_and_tried_before_they_count() {
         .assert(2, "digits after the point");
     folder.write("broken.toml", &rules.replace("'rest'", "'payload.map(x, x)'"));
     ledger(&folder, &["rules", "check", "broken.toml"]).assert(2, "no loops");
+    ledger(&folder, &["rules", "set", "rules.toml", "--dry-run"]).assert(0, "nothing was changed");
+    let ghost = ["ledger", "--tenant", "ghost", "rules", "set", "rules.toml", "--dry-run"];
+    folder.run(&ghost).assert(1, "has no books");
     ledger(&folder, &["rules", "set", "rules.toml"]).assert(0, "version 2");
 }
 
@@ -176,6 +179,9 @@ fn a_changed_byte_is_found_here_and_by_the_verifier_in_python() {
         Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap().status.code()
     };
     assert_eq!((pinned(&key), pinned(stranger)), (Some(0), Some(3)));
+    let ghost = [python, "--sqlite", ".postrider/postrider.db", "--tenant", "ghost"];
+    let ghost = Command::new(PYTHON).args(ghost).current_dir(folder.path()).output().unwrap();
+    assert_eq!(ghost.status.code(), Some(3), "nothing was verified");
     let found = || {
         let args = [python, "--sqlite", ".postrider/postrider.db"];
         Command::new(PYTHON).args(args).current_dir(folder.path()).output().unwrap()

@@ -21,6 +21,9 @@ fn what_cannot_be_is_refused_before_anybody_relies_on_it() {
     let told = ledger(&folder, &["ingest", "twice.jsonl", "--json"]).assert(6, "").json();
     let refused = &told["refused"];
     assert_eq!((&refused[0]["id"], &refused[0]["code"]), (&"e-9".into(), &"malformed".into()), "{refused}");
+    folder.write("nobody.jsonl", r#"{"type": "a.b", "id": "e-10", "data": {}}"#);
+    let told = folder.run(&["ledger", "ingest", "nobody.jsonl", "--json"]).assert(6, "").json();
+    assert_eq!(told["refused"][0]["code"], "no_tenant", "{told}");
 }
 
 #[test]

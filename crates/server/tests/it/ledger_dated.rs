@@ -77,6 +77,10 @@ async fn statements_and_totals_go_by_the_day_that_entries_count_for() {
         assert_eq!(shown.assert(0, "--after 2026-03-01/").json()["opening"], held("-2.00"));
         ledger(&["statement", "bank", "--from", "2026-03-31", "--to", "2026-03-01"])
             .assert(2, "is later than");
+        ledger(&["income-statement", "--from", "2026-03-31", "--to", "2026-03-01"])
+            .assert(2, "is later than");
+        let swapped = "/acme/income-statement?from=2026-03-31&to=2026-03-01";
+        assert_eq!(desk.call("GET", swapped, "", &Value::Null).0, 422);
         ledger(&["statement", "bank", "--from", "2026-03-01", "--before", "1.1"])
             .assert(2, "cannot be used with");
         let rows = ledger(&["totals", "--by", "day", "--account", "bank", "--json"]).assert(0, "").json();
@@ -103,6 +107,11 @@ async fn rules_are_tried_and_the_chain_is_signed_over_http() {
         let refused: Vec<_> = tried["events"].as_array().unwrap().iter().map(|one| &one["refused"]).collect();
         assert_eq!(refused, [&Value::Null, &json!("missing_amount"), &json!("malformed")], "{tried}");
         assert_eq!(tried["events"][0]["lines"][0]["amount"], "10.01", "{tried}");
+        // Every digit counts, as it does when the event is posted.
+        let text = r#"{"events": [{"type": "payroll.salary.disbursed", "id": "s-2", "tenant": "acme", "data":
+            {"employeeId": "e", "gross": 10.0100000000000000001, "currency": "EUR", "paidOn": "2026-03-01"}}]}"#;
+        let (_, _, tried) = desk.serving.http("POST", "/v1/ledger/acme/rules/check", &[], text);
+        assert!(tried.contains("too_many_digits"), "{tried}");
         let (status, told) =
             desk.call("POST", "/acme/rules/check", "", &json!({"document": "[[rule]]\nname = 1"}));
         assert_eq!((status, &told["code"]), (422, &json!("invalid_request")), "{told}");

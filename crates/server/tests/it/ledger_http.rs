@@ -9,7 +9,7 @@ use super::process::{Folder, Serving};
 /// A running API over the books of two tenants, and a bearer for each kind of caller.
 pub(super) struct Desk {
     pub(super) folder: Folder,
-    serving: Serving,
+    pub(super) serving: Serving,
     _servers: Option<(TestDatabase, TestVhost)>,
 }
 

@@ -196,6 +196,17 @@ fn every_answer_is_what_the_document_says() {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         assert_eq!(differs(&document, &schema, answer, name), Vec::<String>::new());
     }
+    // Those that are over cannot be sent again, and the open ones are not meant.
+    for path in ["/v1/plans", "/v1/operations"] {
+        let over = json!({ "kind": "replay_letters", "filter": { "status": "discarded" }, "reason": "oops" });
+        let over = if path == "/v1/plans" {
+            json!({ "kind": over["kind"], "filter": over["filter"] })
+        } else {
+            over
+        };
+        let (status, problem) = post(&serving, path, &over);
+        assert!(status == 422 && problem.to_string().contains("only open dead letters"), "{problem}");
+    }
     let (status, problem) = post(&serving, "/v1/plans", &json!({ "kind": "replay_letters" }));
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     assert_eq!((status, differs(&document, &schema, &problem, "problem")), (422, Vec::new()));

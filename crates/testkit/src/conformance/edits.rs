@@ -228,6 +228,29 @@ pub async fn an_operation_keeps_its_rate_and_ends_when_it_is_cancelled<F: StoreF
     assert_eq!(again.run(op, &work, &stop).await.unwrap(), None, "what is cancelled is over");
 }
 
+/// A rate is for what is done: what others resolved meanwhile keeps nobody waiting behind it.
+pub async fn what_needs_nothing_any_more_takes_no_time<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let (store, plan) = (&desk.store, LetterPlan::default());
+    store.collect((0..10).map(letter).collect()).await.unwrap();
+    let (kind, work) = (OperationKind::DiscardLetters, LetterWork::new(desk.clock.clone()));
+    let stop = CancellationToken::new();
+    let mut ended = Vec::new();
+    // The first is run at once, and the second finds nothing left of what it froze. At its rate it would take hours.
+    let (first, second) = (None, Some(0.001));
+    let mut started = Vec::new();
+    for rate in [first, second] {
+        started.push(start(store, &desk.clock, kind, &plan, rate, "suite", None).await.unwrap().unwrap());
+    }
+    for op in started {
+        let runner = Runner::new(store.clone(), desk.clock.clone(), RunnerConfig::default());
+        assert_eq!(runner.run(op, &work, &stop).await.unwrap(), Some(Ended::Done));
+        let over = found(store, op).await;
+        ended.push((over.done, over.skipped));
+    }
+    assert_eq!(ended, [(10, 0), (0, 10)]);
+}
+
 async fn found<S: Backend>(store: &S, id: Uuid) -> Operation {
     store.operation(id).await.unwrap().unwrap()
 }

@@ -11,6 +11,7 @@ use postrider::store::{
     OutboxStatus, PublishResult,
 };
 use postrider::store::{DeadLetters as _, Operations as _, Outbox as _, Traces as _, Triage as _};
+use postrider::topology::QueueName;
 use postrider::triage::{Rule, Schedule};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -90,6 +91,24 @@ pub async fn the_account_holds_through_every_step_of_a_replay<F: StoreFixture>(f
     desk.publish(&rows).await;
     desk.apply("order-consumer", &["two"]).await;
     assert_eq!(counts().await, (2, 2, 0, 0, 0));
+}
+
+/// It is given up for the queue that it died in, wherever it is applied later.
+pub async fn an_event_that_is_sent_to_another_queue_is_dead_in_its_own<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([free("one"), free("two")]).await;
+    let rows = desk.expect_due(["one", "two"]).await;
+    desk.publish(&rows).await;
+    for (event, to) in [("one", "aside"), ("two", "orders")] {
+        desk.bury("orders", &[event]).await;
+        let plan = LetterPlan { to_queue: Some(QueueName::new(to).unwrap()), ..LetterPlan::default() };
+        let started = start(&desk.store, &desk.clock, REPLAY, &plan, None, "suite", None).await;
+        assert_eq!(run(&desk.store, started.unwrap().unwrap()).await, Some(Ended::Done));
+    }
+    desk.publish(&again(&desk).await).await;
+    let counted = count(&desk.store, &scope()).await;
+    assert_eq!((counted.committed, counted.dead, counted.elsewhere), (2, 1, 1));
+    assert_eq!(counted.elsewhere_ids, [id("two")]);
 }
 
 /// It is new, and the one it replaces is not wanted any more.

@@ -1,6 +1,8 @@
 //! The servers of a test run: started once, outside, and told by the environment. Each test takes its own corner of them.
 #![allow(clippy::disallowed_methods)] // the environment is how nextest's many processes learn of the shared servers
 
+mod template;
+
 use std::thread;
 use std::time::Duration;
 
@@ -53,11 +55,22 @@ impl Shared {
 
     /// A new, empty database of the test's own.
     pub async fn database(&self) -> Result<TestDatabase> {
+        // A copy of template0 is made from files that nobody is connected to: two tests never wait for each other.
+        self.copy_of("template0").await
+    }
+
+    /// A new database of the test's own that has the schema: a copy of the one that the first test to ask makes. Applying every migration
+    /// takes longer than many a test.
+    pub async fn migrated_database(&self) -> Result<TestDatabase> {
+        template::make(&self.database_url).await?;
+        self.copy_of(template::NAME).await
+    }
+
+    async fn copy_of(&self, template: &str) -> Result<TestDatabase> {
         let name = unique_name();
         let mut url = Url::parse(&self.database_url).context("DATABASE_URL is not an address")?;
         url.set_path(&name);
-        // A copy of template0 is made from files that nobody is connected to: two tests never wait for each other.
-        run_sql(&self.database_url, format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
+        run_sql(&self.database_url, format!("CREATE DATABASE {name} TEMPLATE {template}")).await?;
         Ok(TestDatabase { url: url.into(), name, server: self.database_url.clone(), open: true })
     }
 

@@ -184,7 +184,8 @@ async fn embedded(at: At) {
 
 async fn servers(version: RabbitVersion, at: At) {
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
+    let (database, vhost) =
+        (shared.migrated_database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let clock = Clock::system();
     let store = worker::connect_postgres(&database.url, &clock).await.unwrap();
     store.migrate().await.unwrap();

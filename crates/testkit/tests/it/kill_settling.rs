@@ -164,7 +164,8 @@ async fn embedded(folder: &tempfile::TempDir) -> Stage<Sqlite> {
 
 async fn servers(version: RabbitVersion) -> (Stage<postrider::postgres::Postgres>, impl Sized) {
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
+    let (database, vhost) =
+        (shared.migrated_database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let clock = Clock::system();
     let store = worker::connect_postgres(&database.url, &clock).await.unwrap();
     store.migrate().await.unwrap();

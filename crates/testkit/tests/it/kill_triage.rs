@@ -158,7 +158,8 @@ async fn embedded(at: Option<DieAt>) {
 async fn servers(version: RabbitVersion, at: Option<DieAt>) {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
+    let (database, vhost) =
+        (shared.migrated_database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let clock = Clock::system();
     let store = worker::connect_postgres(&database.url, &clock).await.unwrap();
     store.migrate().await.unwrap();

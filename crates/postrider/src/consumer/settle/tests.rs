@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::*;
-use crate::broker::{Broker, BrokerError, BrokerErrorKind, Subscription};
+use crate::broker::{Broker, BrokerError, BrokerErrorKind, Delivery, Receipt, Subscription};
 use crate::clock::{Clock, ManualClock};
+use crate::envelope::{Event, WireFormat, wire};
+use crate::handler::{Failure, Incoming, OutsideHandler};
 use crate::registry::Registry;
 use crate::settlement::RetryPolicy;
 use crate::sqlite::{Sqlite, SqliteConfig};
-use crate::topology::{ConsumerName, QueueName, ServiceQueue, Topology};
+use crate::store::Crashes as _;
+use crate::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey, ServiceQueue, Topology};
 
 /// Takes nothing until it was asked so often, and notes when it was asked.
 struct Unwilling {
@@ -98,6 +101,52 @@ async fn three_tries_after_one_and_two_seconds_and_then_the_delivery_is_kept_unt
 async fn whoever_is_told_to_stop_leaves_the_delivery_unacked() {
     let (sent, pauses) = publish(usize::MAX, Duration::from_mins(1)).await;
     assert!(!sent && pauses.starts_with(&[1, 2, 10, 10]), "{pauses:?}");
+}
+
+/// Hears nothing but that it has to stop.
+struct Patient;
+
+impl OutsideHandler for Patient {
+    async fn handle(&self, _: &Incoming, stop: &CancellationToken) -> Option<Result<(), Failure>> {
+        stop.cancelled().await;
+        None
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_told_to_stop_has_not_died_under_what_came_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::system();
+    let store = Sqlite::open(SqliteConfig::new(folder.path().join("left.db")), clock.clone()).await.unwrap();
+    let broker = Arc::new(Unwilling { clock: clock.clone(), refusals: 0, asked: Mutex::default() });
+    let (name, service) = (ConsumerName::new("mail"), ServiceQueue::new("mail", RetryPolicy::default()));
+    let (name, service) = (name.unwrap(), service.unwrap());
+    let registry = Registry::new().on_outside("#", Patient);
+    let consumer = Consumer::new(store.clone(), broker, clock.clone(), name.clone(), service, registry);
+    let envelope = Event::new("shop.order.placed").unwrap().id("evt_1").unwrap().into_envelope(&clock);
+    let arrived = consumer.read(Delivery {
+        message: wire::encode(&envelope, WireFormat::Envelope, 0),
+        exchange: ExchangeName::new("shop").unwrap(),
+        routing_key: RoutingKey::from(&envelope.event_type),
+        redelivered: true,
+        receipt: Receipt::void(),
+    });
+    // Once as it came, and once with what a crash left.
+    for marks in [0, 1] {
+        if marks == 1 {
+            store.begun(&name, "evt_1").await.unwrap();
+        }
+        let stop = CancellationToken::new();
+        let told = stop.clone();
+        let (fate, ()) = tokio::join!(consumer.deliver(&arrived, &stop), async {
+            while store.unfinished(&name, "evt_1").await.unwrap() <= marks {
+                tokio::task::yield_now().await;
+            }
+            told.cancel();
+        });
+        assert_eq!(fate, None);
+        assert_eq!(store.unfinished(&name, "evt_1").await.unwrap(), marks * 2, "what crashes left stays");
+    }
 }
 
 /// A task is copied when it is begun, with the room for all that it may ever do.

@@ -37,7 +37,7 @@ pub(super) struct Database {
 
 impl Database {
     pub(super) async fn new() -> Self {
-        let database = shared().unwrap().database().await.unwrap();
+        let database = shared().unwrap().migrated_database().await.unwrap();
         Self { store: connect(&database.url).await, _ends_with_the_case: database }
     }
 }

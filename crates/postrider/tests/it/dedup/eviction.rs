@@ -27,7 +27,8 @@ async fn count(redis: &Redis, command: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_keys_are_evicted_each_event_is_applied_once() {
     const EVENTS: usize = 1_500;
-    let (database, redis) = (shared().unwrap().database().await.unwrap(), Redis::start().await.unwrap());
+    let (database, redis) =
+        (shared().unwrap().migrated_database().await.unwrap(), Redis::start().await.unwrap());
     let cache = accelerator(&redis.url(), quick()).await;
     let mail = Mail::start(postgres(&database.url).await, &cache).await;
     // Room for some hundred keys more than it has.

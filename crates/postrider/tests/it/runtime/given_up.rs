@@ -64,3 +64,35 @@ pub(super) async fn what_the_broker_itself_gave_up_is_collected<S: Effects>(stag
     assert_eq!(by_queue("refused"), ("foreign_rejected", Some("no thanks")));
     running.stop(Duration::from_secs(10)).await;
 }
+
+/// The broker's times are whole seconds, and many die in one of them.
+pub(super) async fn what_others_rejected_in_one_moment_keeps_its_order<S: Effects>(stage: Stage<S>) {
+    let refused = service("refused", &[]);
+    let running = Runtime::new(stage.store.clone(), stage.broker.clone(), stage.clock.clone())
+        .topology(Topology::default().service(&refused))
+        .collect(refused.clone())
+        .start()
+        .await
+        .unwrap();
+    let ids: Vec<String> = (0..40).map(|number| format!("evt_{number}")).collect();
+    let messages = ids.iter().map(|id| {
+        let mut message = Message { body: "{}".into(), ..Message::default() };
+        message.properties.message_id = Some(id.clone());
+        message.properties.kind = Some("order.placed".to_owned());
+        Outgoing::to_queue(refused.name(), message)
+    });
+    let sent = stage.broker.publish(messages.collect()).await;
+    assert!(sent.iter().all(|answer| *answer == Published::Confirmed), "{sent:?}");
+    let mut subscription = stage.broker.subscribe(refused.name(), 40).await.unwrap();
+    for _ in &ids {
+        let delivery = subscription.next(1).await.unwrap().remove(0);
+        subscription.settler().settle(vec![(delivery.receipt, Verdict::Reject)]).await.unwrap();
+    }
+    letters(&stage, LetterFilter::open(), 40).await;
+    let mut found = Vec::new();
+    for id in stage.store.foremost(&LetterFilter::open(), 40).await.unwrap() {
+        found.extend(stage.store.letter(id).await.unwrap().unwrap().summary.event_id);
+    }
+    assert_eq!(found, ids);
+    running.stop(Duration::from_secs(10)).await;
+}

@@ -48,7 +48,7 @@ impl Buses {
     /// The same, and each also on the outbox of another database.
     async fn with_other(count: usize, other: Option<&Postgres>) -> Self {
         let (shared, clock, definition) = (shared().unwrap(), Clock::system(), mailer::definition().unwrap());
-        let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+        let (database, vhost) = (shared.migrated_database().await.unwrap(), shared.vhost().await.unwrap());
         let store = Postgres::connect(PostgresConfig::new(&database.url), clock.clone()).await.unwrap();
         store.migrate().await.unwrap();
         let relay = RelayConfig {

@@ -8,9 +8,10 @@ use postrider::broker::Message;
 use postrider::dead_letter::replay::edit_and_replay;
 use postrider::envelope::OrderingKey;
 use postrider::envelope::wire::Identity;
+use postrider::operation::LetterPlan;
 use postrider::settlement::RetryPolicy;
 use postrider::store::{HeldState, LetterFilter};
-use postrider::topology::{ConsumerName, OnDead};
+use postrider::topology::{ConsumerName, OnDead, Queue, QueueName, Topology};
 use postrider::{Event, EventId, Failure, Incoming};
 use postrider_testkit::effects::Effects;
 
@@ -204,6 +205,25 @@ pub(super) async fn an_edited_head_is_applied_before_what_follows_it<S: Effects>
     assert!(new.await.unwrap().is_some());
     stage.account(&running, |account| account.applied == 5).await;
     assert_eq!(applied.lock().unwrap()["dead"], [10, 1, 2, 3, 4]);
+    stage.until(async || stage.store.held_keys(None, 10).await.unwrap().is_empty()).await;
+}
+
+/// Nobody waits in this queue for what was sent to another one: neither its key, nor the account.
+pub(super) async fn a_head_that_is_sent_to_another_queue_is_not_waited_for<S: Effects>(mut stage: Stage<S>) {
+    ordered(&mut stage, OnDead::Park);
+    let applied = Applied::default();
+    let running = stage.start(rejecting(&applied)).await;
+    let aside = QueueName::new("aside").unwrap();
+    stage.broker.declare(&Topology::default().queue(Queue::quorum(aside.clone()))).await.unwrap();
+    commit_all(&stage, &["dead"], 5).await;
+    super::triage::letters(&stage, LetterFilter::open(), 1).await;
+    stage.account(&running, |account| account.waiting == 4).await;
+    let plan = LetterPlan { to_queue: Some(aside.clone()), ..LetterPlan::default() };
+    super::triage::replay(&stage, &plan).await;
+    stage.until(async || stage.broker.depth(&aside).await.unwrap() == 1).await;
+    let account = stage.account(&running, |account| account.applied == 4).await;
+    assert!(account.holds() && account.dead == 1, "{account:?}");
+    assert_eq!(applied.lock().unwrap()["dead"], [1, 2, 3, 4]);
     stage.until(async || stage.store.held_keys(None, 10).await.unwrap().is_empty()).await;
 }
 

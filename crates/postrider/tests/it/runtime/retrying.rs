@@ -265,7 +265,8 @@ pub(super) async fn an_endless_error_is_cut_and_headers_of_every_type_survive<S:
 
 async fn carbon_copies_are_not_sent_again_with_a_retry(version: RabbitVersion) {
     let shared = shared().unwrap();
-    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost_on(version).await.unwrap());
+    let (database, vhost) =
+        (shared.migrated_database().await.unwrap(), shared.vhost_on(version).await.unwrap());
     let mut stage = Stage::servers(&database.url, &vhost.amqp_url).await;
     stage.retry = RetryPolicy::fixed(1, Duration::from_millis(50));
     let _running = stage.start(|_| Err(Failure::transient("not yet"))).await;

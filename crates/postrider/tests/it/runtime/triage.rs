@@ -49,7 +49,7 @@ macro_rules! scenarios {
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $scenario() {
                     let shared = super::shared().unwrap();
-                    let (database, vhost) = (shared.database().await.unwrap(), shared.vhost().await.unwrap());
+                    let (database, vhost) = (shared.migrated_database().await.unwrap(), shared.vhost().await.unwrap());
                     let stage = super::Stage::servers(&database.url, &vhost.amqp_url).await;
                     super::$scenario(stage).await;
                 }

@@ -76,7 +76,7 @@ pub(super) async fn statement<B: Books>(
 }
 
 /// No day lies between days in the wrong order: whoever asks so has swapped them.
-fn in_order(from: Option<Date>, to: Option<Date>) -> Result<(), Problem> {
+pub(super) fn in_order(from: Option<Date>, to: Option<Date>) -> Result<(), Problem> {
     match from.zip(to).filter(|(from, to)| from > to) {
         None => Ok(()),
         Some((from, to)) => {

@@ -62,6 +62,8 @@ struct Way<B> {
     tenant: TenantId,
     chart: Chart,
     exporter: Exporter,
+    /// The last entry of the file. Later ones may be on accounts that the chart does not have.
+    newest: u64,
     /// The last entry that was sent; nothing before the head of the file.
     after: Option<u64>,
 }
@@ -73,7 +75,11 @@ impl<B: Books> Way<B> {
             self.after = Some(0);
             return Ok(Some(self.exporter.head()));
         };
-        let entries = self.ledger.books().entries(&self.tenant, after, PAGE).await?;
+        let most = usize::try_from(self.newest.saturating_sub(after)).unwrap_or(PAGE).min(PAGE);
+        if most == 0 {
+            return Ok(None);
+        }
+        let entries = self.ledger.books().entries(&self.tenant, after, most).await?;
         let Some(last) = entries.last() else { return Ok(None) };
         self.after = Some(last.number);
         Ok(Some(entries.iter().map(|entry| self.exporter.entry(entry, &self.chart)).collect()))
@@ -87,10 +93,12 @@ pub(super) async fn export<B: Books>(
     Path(tenant): Whose,
     Query(As { format }): Query<As>,
 ) -> Result<Response, Problem> {
+    // Before the chart, so that it has every account of these entries.
+    let newest = ledger.books().head(&tenant).await?.ok_or_else(|| no_books(&tenant))?.number;
     let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
     let (format, kind) = format.format();
     let exporter = Exporter::new(format, &chart);
-    let way = Way { ledger, tenant, chart, exporter, after: None };
+    let way = Way { ledger, tenant, chart, exporter, newest, after: None };
     let pieces = stream::try_unfold(way, |mut way| async move {
         Ok::<_, StoreError>(way.next().await?.map(|piece| (Bytes::from(piece), way)))
     });

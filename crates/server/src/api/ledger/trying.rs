@@ -11,6 +11,7 @@ use postrider_ledger::checkpoint::Checkpoint;
 use postrider_ledger::rules::{BadRules, Rules};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{Desk, MOST, Means, Whose, no_books};
 use crate::api::front::Path;
@@ -25,8 +26,9 @@ use crate::{rules_trial, signing_key};
 struct Trial {
     /// TOML; the rules that count now when absent.
     document: Option<String>,
+    /// Each as it was written: a number that became a float on the way would be another one.
     #[serde(default)]
-    events: Vec<Value>,
+    events: Vec<Box<RawValue>>,
 }
 
 #[derive(Serialize)]
@@ -59,7 +61,7 @@ pub(super) async fn check_rules<B: Books>(
     }
     let (mut tried, mut would_post) = (Vec::new(), 0);
     for (event, line) in events.into_iter().zip(1..) {
-        let envelope = serde_json::from_value::<EventInput>(event).map_err(|error| error.to_string());
+        let envelope = serde_json::from_str::<EventInput>(event.get()).map_err(|error| error.to_string());
         let envelope =
             envelope.and_then(|input| input.into_event(means.limits).map_err(|error| error.to_string()));
         let row = match envelope.map(|event| event.into_envelope(&means.clock)) {

@@ -19,8 +19,8 @@ use crate::wiring::WholeStore;
 #[derive(Debug, Args)]
 #[command(
     after_help = "A note with the payload's hash takes its place in the outbox, its archive and dead letters; answers of handlers and \
-    endpoints are\nforgotten. Ids, types, times, hashes and counts stay, so that duplicates are known and the account holds. Every event \
-    is in the\naudit log. What it cannot reach, it names.\n\nExamples:\n  \
+    endpoints are forgotten. Ids, types, times, hashes and counts stay, so that duplicates are known and the account holds. Every event \
+    is in the audit log. What it cannot reach, it names.\n\nExamples:\n  \
     postrider event erase evt_1 --reason 'request 4711'\n  \
     postrider event erase --aggregate shop.customer/42 --reason 'request 4711'"
 )]

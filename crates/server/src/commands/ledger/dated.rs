@@ -15,7 +15,7 @@ use crate::output::table;
 /// Of which account.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without a day it begins at the end: the newest movements, in the order of posting. With --from or --to it goes by the days that\n\
+    after_help = "Without a day it begins at the end: the newest movements, in the order of posting. With --from or --to it goes by the days that \
     entries count for, and says what the account held before and after.\n\n\
     Examples:\n  postrider ledger statement bank --limit 20\n  postrider ledger statement bank --from 2026-03-01 --to 2026-03-31"
 )]
@@ -106,7 +106,7 @@ pub(super) async fn statement<B: Books>(args: StatementArgs, desk: &Desk<'_, B>)
 }
 
 /// No day lies between days in the wrong order: whoever asks so has swapped them.
-fn in_order(from: Option<Date>, to: Option<Date>) -> anyhow::Result<()> {
+pub(super) fn in_order(from: Option<Date>, to: Option<Date>) -> anyhow::Result<()> {
     match from.zip(to).filter(|(from, to)| from > to) {
         None => Ok(()),
         Some((from, to)) => Err(usage(format!("--from {from} is later than --to {to}"))),

@@ -10,6 +10,7 @@ use postrider::envelope::TenantId;
 use postrider::{Envelope, EventId};
 use postrider_ledger::books::Books;
 use postrider_ledger::pipeline::{Answer, Arrival};
+use postrider_ledger::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
 use super::Desk;
@@ -25,8 +26,8 @@ const BATCH: usize = 500;
 /// Where the events are.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A line is {\"type\": …, \"id\": …, \"tenant\": …, \"data\": {…}}, with occurred_at where it matters.\n\
-    Events that are refused are printed with their reasons, and the rest is posted: exit code 6. Mend the cause and run it\n\
+    after_help = "A line is {\"type\": …, \"id\": …, \"tenant\": …, \"data\": {…}}, with occurred_at where it matters. \
+    Events that are refused are printed with their reasons, and the rest is posted: exit code 6. Mend the cause and run it \
     again: what is posted already is not posted twice. In json: posted, duplicates, and refused with a row each."
 )]
 pub(crate) struct IngestArgs {
@@ -62,15 +63,14 @@ pub(super) async fn run<B: Books>(args: IngestArgs, desk: &Desk<'_, B>) -> anyho
     let (mut reading, input) = Reading::open(&args.file, desk.context)?;
     for line in lines(input) {
         let (number, line) = line?;
-        let read = read(&line, desk.context).and_then(|envelope| {
+        let read = read(&line, desk.context).map_err(|why| ("malformed", why)).and_then(|envelope| {
             let tenant = envelope.tenant.group.clone().or_else(|| desk.tenant.clone());
-            tenant
-                .map(|tenant| (tenant, envelope))
-                .ok_or_else(|| "it names no tenant; add --tenant".to_owned())
+            let nobody = || (Refusal::NoTenant.code(), "it names no tenant; add --tenant".to_owned());
+            tenant.map(|tenant| (tenant, envelope)).ok_or_else(nobody)
         });
         match read {
-            Err(why) => {
-                let (id, code) = (id(&line), "malformed".to_owned());
+            Err((code, why)) => {
+                let (id, code) = (id(&line), code.to_owned());
                 ingested.refused.push(Refused { line: number, id, code, why });
             }
             Ok((tenant, envelope)) => {

@@ -14,7 +14,7 @@ use crate::signing_key;
 /// How.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Signs with the key in ledger.signing_key_file, which is made if it is absent. Keep a copy of the key and of the\n\
+    after_help = "Signs with the key in ledger.signing_key_file, which is made if it is absent. Keep a copy of the key and of the \
     public key: who has only the public key can check every checkpoint."
 )]
 pub(crate) struct CheckpointArgs {

@@ -12,7 +12,7 @@ use crate::exit::{Exit, usage};
 /// What to do with periods.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A name is a month (2026-03), a quarter (2026-Q1) or a year (2026). Days that no period covers are open.\n\
+    after_help = "A name is a month (2026-03), a quarter (2026-Q1) or a year (2026). Days that no period covers are open. \
     Every change of a period is recorded in the chain, so that `ledger verify` names a period that is something else."
 )]
 pub(crate) struct PeriodsArgs {

@@ -106,6 +106,7 @@ pub(super) async fn balance_sheet<B: Books>(args: AtArgs, desk: &Desk<'_, B>) ->
 }
 
 pub(super) async fn income_statement<B: Books>(args: FromToArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    super::dated::in_order(args.from, args.to)?;
     let tenant = desk.tenant().await?;
     let statement = desk.ledger.income_statement(&tenant, args.from, args.to).await?;
     desk.context.output.one(&statement, &for_people(&statement))?;

@@ -69,8 +69,10 @@ pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow
         }
         What::Check { events: Some(events), .. } => try_on(rules, &events, desk).await,
         What::Set { dry_run: true, .. } => {
-            desk.context.output.note(&format!("{} rules can be used; nothing was changed", rules.len()));
-            Ok(Exit::Ok)
+            let tenant = desk.tenant().await?;
+            let version = desk.rehearsing_if(true).set_rules(&tenant, &document).await?;
+            let text = format!("make {} rules version {version} of {tenant}'s rules", rules.len());
+            desk.would(&text, "nothing was changed", json!({"rules": rules.len(), "version": version}))
         }
         What::Set { .. } => {
             let tenant = desk.tenant().await?;

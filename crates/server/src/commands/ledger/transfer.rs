@@ -46,11 +46,11 @@ enum Program {
 /// History, or opening balances.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "History is JSON lines or CSV as `ledger export` writes them. Every entry keeps its source event, so a repeat posts nothing\n\
-    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. In json: posted, duplicates,\n\
+    after_help = "History is JSON lines or CSV as `ledger export` writes them. Every entry keeps its source event, so a repeat posts nothing \
+    twice; what cannot be posted is named with its line, and the rest is posted: exit code 6. In json: posted, duplicates, \
     seals_left_out, and refused with a row each. docs/ledger.md has the columns.\n\n\
-    With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one\n\
-    entry, so debits and credits must be equal in each currency; the same file again is the same entry, another file of the\n\
+    With --on the file has opening balances: the columns account,side,amount,currency, with a header line. All of it is one \
+    entry, so debits and credits must be equal in each currency; the same file again is the same entry, another file of the \
     same day is another one: to correct balances, reverse the entry and import the corrected file."
 )]
 pub(crate) struct ImportArgs {
@@ -66,6 +66,8 @@ pub(crate) struct ImportArgs {
 
 pub(super) async fn export<B: Books>(args: ExportArgs, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
+    // Before the chart: what is posted meanwhile may be on accounts that it does not have, and is for the next export.
+    let newest = desk.ledger.books().head(&tenant).await?.map_or(0, |head| head.number);
     let chart = desk.ledger.books().read_chart(&tenant).await?;
     let chart = chart.with_context(|| format!("{tenant} keeps no books here"))?;
     let format = match args.format {
@@ -78,8 +80,9 @@ pub(super) async fn export<B: Books>(args: ExportArgs, desk: &Desk<'_, B>) -> an
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     out.write_all(exporter.head().as_bytes())?;
     let mut after = 0;
-    loop {
-        let entries = desk.ledger.books().entries(&tenant, after, PAGE).await?;
+    while after < newest {
+        let most = usize::try_from(newest - after).unwrap_or(PAGE).min(PAGE);
+        let entries = desk.ledger.books().entries(&tenant, after, most).await?;
         let Some(last) = entries.last() else { break };
         after = last.number;
         for entry in &entries {

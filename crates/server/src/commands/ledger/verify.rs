@@ -11,12 +11,12 @@ use crate::exit::{Exit, usage};
 /// What to verify.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --tenant the books of all tenants are verified. Exit code 3 and the problems where they do not hold.\n\
-    Checkpoints are signed with a key that stands in the same database: name the key that you know from elsewhere (--key, or\n\
-    ledger.trusted_keys), so that nobody can sign other entries with another one.\n\
-    The chain covers entries, lines, balances, totals by day, periods, and the types, sides and currencies of accounts that had entries\n\
-    when a period was last changed, and the base currency. It does not cover exchange rates, rules, the other settings of the books,\n\
-    the names of accounts and whether they take entries: the audit log has who changed those.\n\
+    after_help = "Without --tenant the books of all tenants are verified. Exit code 3 and the problems where they do not hold. \
+    Checkpoints are signed with a key that stands in the same database: name the key that you know from elsewhere (--key, or \
+    ledger.trusted_keys), so that nobody can sign other entries with another one. \
+    The chain covers entries, lines, balances, totals by day, periods, and the types, sides and currencies of accounts that had entries \
+    when a period was last changed, and the base currency. It does not cover exchange rates, rules, the other settings of the books, \
+    the names of accounts and whether they take entries: the audit log has who changed those. \
     docs/ledger-verify.py checks the same chain without this program."
 )]
 pub(crate) struct VerifyArgs {
@@ -83,7 +83,8 @@ pub(super) async fn run<B: Books>(args: &VerifyArgs, desk: &Desk<'_, B>) -> anyh
             let text = format!("{}: {}: {}", verification.tenant, problem.code, problem.text);
             desk.context.output.finding(&text)?;
         }
-        if args.after == 0 && !verification.balances_compared {
+        let is_read = verification.problems.iter().all(|problem| problem.code != "unreadable");
+        if args.after == 0 && !verification.balances_compared && is_read {
             desk.context.output.note(&format!(
                 "{}: balances, periods and accounts were not compared, because entries were posted all the time",
                 verification.tenant

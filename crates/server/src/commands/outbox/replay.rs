@@ -23,11 +23,11 @@ use crate::wiring::{WholeStore, Wired};
 #[command(after_help = "Examples:\n  \
     postrider outbox replay --aggregate-type shop.order --from 2026-11-01T00:00:00Z --to 2026-11-02T00:00:00Z --dry-run\n  \
     postrider outbox replay --aggregate-type shop.order --from 2d --to 1d --to-queue billing --rate 100\n\n\
-    Events keep their ids, so a consumer that has one in its inbox skips it; one that is new, or was down beyond the\n\
-    broker's keeping, catches up. --reapply makes the inboxes of the consumers that are reached forget these events, each in\n\
-    the transaction that sends it again, so that it is applied once more: mend what they got wrong first. Consumers with a\n\
-    database of their own have an inbox of their own, and skip what they know all the same.\n\
-    Read are the outbox, its archive table and the archive files of outbox.archive_dir, whatever outbox.archive says now. What is in files\n\
+    Events keep their ids, so a consumer that has one in its inbox skips it; one that is new, or was down beyond the \
+    broker's keeping, catches up. --reapply makes the inboxes of the consumers that are reached forget these events, each in \
+    the transaction that sends it again, so that it is applied once more: mend what they got wrong first. Consumers with a \
+    database of their own have an inbox of their own, and skip what they know all the same. \
+    Read are the outbox, its archive table and the archive files of outbox.archive_dir, whatever outbox.archive says now. What is in files \
     is read once, when the operation starts; it goes on without them.")]
 pub(crate) struct ReplayArgs {
     /// All words of the type but the last, such as shop.order

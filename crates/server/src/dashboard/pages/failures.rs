@@ -183,13 +183,15 @@ pub(in crate::dashboard) async fn letters(
         .chain([("all", "All")])
         .collect();
     let plan = Search::of_letters(&wanted).with("kind", Some("replay_letters")).at("/dashboard/plan");
+    // A plan is about open ones, whatever is listed here.
+    let may_plan = !search.is_empty() && wanted.status.is_none_or(|status| status == LetterStatus::Open);
     Ok(frame::page(
         &visit,
         "Dead letters",
         html! {
             p class="crumbs" { a href="/dashboard/failures" { "Failures" } " / Letters" }
             (frame::top("Dead letters", "One by one, the newest first.", html! {
-                @if !search.is_empty() { a class="button main" href=(plan) { "Plan a replay of these" } }
+                @if may_plan { a class="button main" href=(plan) { "Plan a replay of these" } }
             }))
             (filters("/dashboard/letters", &search, &states))
             section class="card flush" {

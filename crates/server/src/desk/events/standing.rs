@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use postrider::Broker;
-use postrider::store::{LetterStatus, LogEntry, OutboxStatus, OutboxStep, Registration, Trace};
-use postrider::topology::{RoutingKey, ServiceQueue};
+use postrider::store::{
+    LetterStatus, LetterSummary, LogEntry, OutboxStatus, OutboxStep, Registration, Trace,
+};
+use postrider::topology::{ExchangeName, RoutingKey, ServiceQueue};
 
 use super::DeadThere;
 use crate::config::Config;
@@ -65,7 +67,7 @@ async fn depth(broker: &Arc<dyn Broker>, service: &ServiceQueue) -> Option<u64> 
 /// Where an event stands for a consumer; nothing if it is not routed there. Applied goes before dead before waiting.
 pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) -> Option<&'static str> {
     let (name, queue) = (consumer.name.as_str(), consumer.service.name());
-    if trace.applied.iter().any(|mark| mark.consumer == name) {
+    if trace.applied.iter().any(|mark| mark.consumer == consumer.inbox().as_str()) {
         return Some("applied");
     }
     let letters = trace.dead_letters.iter().filter(|letter| letter.queue == queue.as_str());
@@ -76,6 +78,7 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
         return Some(match last.status {
             LetterStatus::Open => "dead",
             LetterStatus::Discarded => "discarded",
+            LetterStatus::Replayed if is_elsewhere(last, trace) => "sent to another queue",
             LetterStatus::Replayed if trace.outbox.iter().any(|row| pending(&row)) => {
                 "replayed, not published yet"
             }
@@ -91,8 +94,11 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
     }
     let row = trace.outbox.iter().find(|row| {
         let routed = || {
-            let key = RoutingKey::new(&row.event_type).ok();
-            key.is_some_and(|key| consumer.topology.route(&consumer.exchange, &key).contains(&queue))
+            let key = RoutingKey::new(row.routing_key.as_ref().unwrap_or(&row.event_type)).ok();
+            let named = row.exchange.as_ref().map(|name| ExchangeName::new(name).ok());
+            let exchange = named.unwrap_or_else(|| Some(consumer.exchange.clone()));
+            let (Some(exchange), Some(key)) = (exchange, key) else { return false };
+            consumer.topology.route(&exchange, &key).contains(&queue)
         };
         row.target_queue.as_deref().map_or_else(routed, |target| target == queue.as_str())
     })?;
@@ -101,6 +107,13 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
         OutboxStatus::Dead => "dead in the outbox",
         OutboxStatus::Pending | OutboxStatus::Failed => "not published yet",
     })
+}
+
+/// Whether a letter was sent to another queue than its own: then nobody waits for it there any more.
+fn is_elsewhere(letter: &LetterSummary, trace: &Trace) -> bool {
+    let row = letter.operation_id.map(|operation| format!("replay/{operation}/{}", letter.id));
+    let sent = trace.outbox.iter().find(|sent| Some(&sent.row_id) == row.as_ref());
+    sent.and_then(|sent| sent.target_queue.as_ref()).is_some_and(|to| *to != letter.queue)
 }
 
 fn is_held(trace: &Trace, consumer: &str) -> bool {
@@ -121,7 +134,66 @@ fn is_discarded(log: &[LogEntry], queue: &str) -> bool {
 mod tests {
     use super::*;
     use jiff::Timestamp;
+    use postrider::settlement::RetryPolicy;
+    use postrider::store::{AppliedIn, AppliedStep};
+    use postrider::topology::{ConsumerName, ExchangeKind, Topology};
     use serde_json::json;
+
+    /// Of a queue that takes everything of this exchange, on a topology of two.
+    fn consumer(name: &str, of: &str) -> Registration {
+        let [shop, other] = ["shop", "other"].map(|name| ExchangeName::new(name).unwrap());
+        let bound = ExchangeName::new(of).unwrap();
+        let service = ServiceQueue::new(name, RetryPolicy::default()).unwrap().bind(&bound, "#").unwrap();
+        let topology = [&shop, &other].into_iter().fold(Topology::default(), |topology, exchange| {
+            topology.exchange(exchange.clone(), ExchangeKind::Topic)
+        });
+        Registration {
+            name: ConsumerName::new(name).unwrap(),
+            inbox: None,
+            applied_in: AppliedIn::Inbox,
+            topology: topology.service(&service),
+            service,
+            exchange: shop,
+            since: None,
+            push: None,
+        }
+    }
+
+    fn published(exchange: Option<&str>) -> Trace {
+        let row = OutboxStep {
+            row_id: "evt_1".to_owned(),
+            tenant: None,
+            event_type: "order.placed".to_owned(),
+            status: OutboxStatus::Published,
+            target_queue: None,
+            exchange: exchange.map(str::to_owned),
+            routing_key: None,
+            created_at: Timestamp::UNIX_EPOCH,
+            published_at: Some(Timestamp::UNIX_EPOCH),
+            attempts: 0,
+            last_error: None,
+            replaces: None,
+        };
+        Trace { outbox: vec![row], ..Trace::default() }
+    }
+
+    #[test]
+    fn an_event_is_looked_for_where_it_was_published_to() {
+        let (usual, others) = (consumer("usual", "shop"), consumer("others", "other"));
+        let found = |trace: &Trace| [&usual, &others].map(|one| state(one, trace, &[]));
+        assert_eq!(found(&published(None)), [Some(PUBLISHED), None]);
+        assert_eq!(found(&published(Some("other"))), [None, Some(PUBLISHED)]);
+    }
+
+    #[test]
+    fn who_shares_an_inbox_has_applied_what_is_in_it() {
+        let mut sharing = consumer("new", "shop");
+        sharing.inbox = Some(ConsumerName::new("mailer").unwrap());
+        let mark = |of: &str| AppliedStep { consumer: of.to_owned(), at: Timestamp::UNIX_EPOCH };
+        let trace = Trace { applied: vec![mark("mailer")], ..published(None) };
+        assert_eq!(state(&sharing, &trace, &[]), Some("applied"));
+        assert_eq!(state(&consumer("old", "shop"), &trace, &[]), Some(PUBLISHED));
+    }
 
     #[test]
     fn what_was_discarded_in_its_queue_is_not_waited_for() {

@@ -163,6 +163,8 @@ mod tests {
             event_type: "shop.order.placed".to_owned(),
             status: OutboxStatus::Published,
             target_queue: target_queue.map(str::to_owned),
+            exchange: None,
+            routing_key: None,
             created_at: at(second),
             published_at: Some(at(second + 1)),
             attempts: 0,

@@ -21,6 +21,7 @@ pub async fn new_rules_count_from_the_next_batch_on<F: BooksFixture>(fixture: &F
     let rules =
         "[[rule]]\nname='all'\nmatch='#'\nline=[{account='bank',debit='1'},{account='sales',credit='1'}]";
     assert_eq!(desk.ledger.set_rules(&desk.tenant, rules).await.unwrap(), 2);
+    assert_eq!(desk.ledger.set_rules(&desk.tenant, rules).await.unwrap(), 2, "the same are the same version");
     other.posted(order("o-2", "10.00", "EUR")).await;
     let entries = desk.ledger.books().entries(&desk.tenant, 0, 10).await.unwrap();
     let rules: Vec<_> = entries.iter().map(|entry| entry.source.rule.as_str()).collect();

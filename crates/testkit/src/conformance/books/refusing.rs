@@ -105,6 +105,8 @@ pub async fn every_code_of_a_refusal_is_provoked<F: BooksFixture>(fixture: &F) {
         ("too_many_lines", by_hand(&desk, &many)),
         ("unbalanced", by_hand(&desk, &[("bank", Side::Debit, 5), ("sales", Side::Credit, 6)])),
         ("period_closed", Draft { effective_on: date(2020, 2, 29), ..by_hand(&desk, &two) }),
+        ("bad_date", Draft { effective_on: date(-9000, 1, 1), ..by_hand(&desk, &two) }),
+        ("bad_date", Draft { effective_on: date(3000, 1, 1), ..by_hand(&desk, &two) }),
         ("unknown_entry", Draft { kind: EntryKind::Reversal, refers_to: Some(99), ..by_hand(&desk, &two) }),
         ("already_reversed", Draft { kind: EntryKind::Reversal, refers_to: Some(2), ..by_hand(&desk, &two) }),
         (

@@ -140,7 +140,19 @@ pub async fn books_that_are_gone_are_named<F: BooksFixture>(fixture: &F) {
     };
     let none = Vec::<&str>::new();
     let (acme, globex) = (("acme".to_owned(), none.clone()), ("globex".to_owned(), none));
-    assert_eq!(found().await, [acme.clone(), globex]);
+    assert_eq!(found().await, [acme.clone(), globex.clone()]);
+    // What cannot be read back is named, and keeps nobody from the books of others.
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    for (table, change, back) in [
+        ("ledger_balance", "currency = 'QQQ'", "currency = 'EUR'"),
+        ("ledger_book", "head_number = -1", "head_number = 1"),
+    ] {
+        let set = |to: &str| format!("UPDATE {{}}{table} SET {to} WHERE tenant = 'acme'");
+        fixture.tamper(&set(change)).await;
+        let found = found().await;
+        assert!(found[0].1.contains(&"unreadable") && found[1] == globex, "{change}: {found:?}");
+        fixture.tamper(&set(back)).await;
+    }
     fixture.tamper("DELETE FROM {}ledger_book WHERE tenant = 'globex'").await;
     assert_eq!(found().await, [acme, ("globex".to_owned(), vec!["book_missing"])]);
 }

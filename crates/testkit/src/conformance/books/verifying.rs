@@ -41,7 +41,7 @@ pub async fn entries_and_lines_are_final<F: BooksFixture>(fixture: &F) {
 
 /// Changes of one column, how to take each back, the problem that verification names, and the entry.
 type Change = (&'static str, &'static str, &'static str, Option<u64>);
-const CHANGES: [Change; 21] = [
+const CHANGES: [Change; 23] = [
     (
         "ledger_entry SET description = 'x' WHERE number = 3",
         "ledger_entry SET description = 'Order o-3' WHERE number = 3",
@@ -132,6 +132,14 @@ const CHANGES: [Change; 21] = [
         "hash_differs",
         Some(4),
     ),
+    // Of nothing and of these the hash is the same.
+    (
+        "ledger_entry SET refers_to = 0 WHERE number = 4",
+        "ledger_entry SET refers_to = NULL WHERE number = 4",
+        "hash_differs",
+        Some(4),
+    ),
+    ("ledger_line SET rate = ''", "ledger_line SET rate = NULL", "hash_differs", Some(1)),
     (
         "ledger_entry SET effective_on = effective_on + 1 WHERE number = 4",
         "ledger_entry SET effective_on = effective_on - 1 WHERE number = 4",
@@ -274,6 +282,13 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
         let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
         assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
     }
+    // An entry that was changed is proved by nothing, though its stored hash is what it was.
+    fixture.tamper("UPDATE {}ledger_line SET amount = amount + 1 WHERE entry = 3 AND line = 1").await;
+    for (entry, holds) in [(2, true), (3, false), (4, true)] {
+        let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
+        assert_eq!(proven.holds(&desk.tenant), holds, "{entry}");
+    }
+    fixture.tamper("UPDATE {}ledger_line SET amount = amount - 1 WHERE entry = 3 AND line = 1").await;
     let found = desk.verified().await;
     assert_eq!((found.unsigned_entries, found.unsigned_from), (0, None));
     desk.posted(order("o-9", "10.00", "EUR")).await;

@@ -21,7 +21,7 @@ struct Shop {
 
 impl Shop {
     async fn open() -> Self {
-        let database = shared().unwrap().database().await.unwrap();
+        let database = shared().unwrap().migrated_database().await.unwrap();
         let (proxy, url) = Proxy::in_front_of(&database.url).await.unwrap();
         let store = Postgres::connect(PostgresConfig::new(&url), Clock::system()).await.unwrap();
         store.migrate().await.unwrap();
