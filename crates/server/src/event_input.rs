@@ -1,7 +1,10 @@
 //! An event as people and other programs write it: plain JSON, a CloudEvent or flags, checked before anything is committed.
 
 pub(crate) mod cloud_event;
+mod members;
 mod strict;
+
+pub(crate) use members::Members;
 
 use jiff::Timestamp;
 use postrider::envelope::{OrderingKey, TenantId};

@@ -227,8 +227,10 @@ impl<S: WholeStore> PullDesks<S> {
                 }
             }
             let mut open = self.open.lock().await;
+            // Who asked last may wait still, and would wait for nothing.
+            let idle = IDLE.max(self.longest_wait());
             let wanted = |queue: &QueueName, open: &Open<S>| {
-                now.saturating_sub(open.asked) < IDLE && !pushed.contains(queue)
+                now.saturating_sub(open.asked) < idle && !pushed.contains(queue)
             };
             // What is not leased goes back to its queue.
             open.retain(|queue, open| open.desk.leased() > 0 || wanted(queue, open));

@@ -30,7 +30,7 @@ pub(super) enum Turn<'a> {
 
 impl<S: ConsumerStore> Consumer<S> {
     /// Waits for the right to handle a delivery, and marks it if the process may have died under it before. The outcome, if
-    /// it did so too often; nothing at all when it was told to stop.
+    /// it did so too often; nothing at all when it was told to stop, or, of one that a crash marked, while the consumer is held up.
     pub(super) async fn turn(
         &self,
         arrived: &Arrived,
@@ -40,19 +40,31 @@ impl<S: ConsumerStore> Consumer<S> {
         match mark {
             None => Some(Ok(Turn::Beside(self.alone.read().await))),
             // Few are marked: in a box, so that the others have no room for it.
-            Some(mark) => Box::pin(self.marked_turn(&mark, stop)).await,
+            Some(mark) => Box::pin(self.marked_turn(&mark, arrived.held, stop)).await,
         }
     }
 
-    async fn marked_turn(&self, mark: &str, stop: &CancellationToken) -> Option<Result<Turn<'_>, Outcome>> {
+    async fn marked_turn(
+        &self,
+        mark: &str,
+        held: bool,
+        stop: &CancellationToken,
+    ) -> Option<Result<Turn<'_>, Outcome>> {
         let times = self.surely(stop, || self.store.unfinished(&self.name, mark)).await?;
         if times >= self.config.max_crashes {
             return Some(Err(Outcome::Crashed { times }));
         }
-        let turn = match times {
-            0 => Turn::Beside(self.alone.read().await),
-            _ => Turn::Alone(self.alone.write().await, times),
+        let waiting = async {
+            match times {
+                0 => Turn::Beside(self.alone.read().await),
+                _ => Turn::Alone(self.alone.write().await, times),
+            }
         };
+        // What is begun now might be cut off or given back, and that would count as a crash.
+        let turn = stop.run_until_cancelled(waiting).await?;
+        if times > 0 && !held && self.status.is_held_up() {
+            return None;
+        }
         self.surely(stop, || self.store.begun(&self.name, mark)).await?;
         Some(Ok(turn))
     }

@@ -111,6 +111,7 @@ scenarios!(
     controls: [
         a_paused_consumer_takes_nothing_until_it_is_resumed,
         what_waits_for_a_call_goes_back_when_it_is_paused,
+        what_was_given_back_in_peace_counts_as_no_crash,
         the_breaker_saves_the_retries_of_everybody,
         a_rate_limit_is_kept,
         concurrency_grows_with_the_backlog,

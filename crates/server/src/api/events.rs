@@ -138,7 +138,7 @@ fn text(body: &[u8]) -> Result<&str, Problem> {
     })
 }
 
-fn read_failed(rejection: &BytesRejection, max: usize) -> Problem {
+pub(super) fn read_failed(rejection: &BytesRejection, max: usize) -> Problem {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return Problem::too_large(max);
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{FromRequest as _, MatchedPath, Request, State};
 use axum::http::{HeaderName, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -31,6 +31,7 @@ use tracing::Instrument as _;
 
 use self::asked::Asked;
 use self::kept::Kept;
+use super::events::read_failed;
 use super::problem::{Code, Problem};
 use super::{Api, guard, table};
 
@@ -80,8 +81,8 @@ pub(super) async fn once(State(api): State<Api>, request: Request, next: Next) -
     }
     let (mut parts, body) = request.into_parts();
     let key = asked::key(&parts)?;
-    let max = api.http().max_body_bytes;
-    let body = to_bytes(body, max).await.map_err(|_| Problem::too_large(max))?;
+    let whole = Bytes::from_request(Request::from_parts(parts.clone(), body), &()).await;
+    let body = whole.map_err(|rejection| read_failed(&rejection, api.http().max_body_bytes))?;
     let asked = Asked::new(key, &parts, &body);
     let claimed_at = api.clock.monotonic();
     match api.once.claim(&asked.key, asked.fingerprint).await? {

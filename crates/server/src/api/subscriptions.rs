@@ -18,6 +18,7 @@ use super::access::Caller;
 use super::front::{Changed, Path, Query, Why};
 use super::problem::{Code, Problem};
 use crate::config::{OLD_SECRET_STAYS, PushForm};
+use crate::event_input::Members;
 use crate::push_desk::{DeskError, PushDesk, Row, Shown, Signing, Tested};
 use crate::wiring::WholeStore;
 
@@ -85,7 +86,7 @@ struct New {
     #[serde(default)]
     reason: String,
     #[serde(flatten)]
-    form: serde_json::Map<String, serde_json::Value>,
+    form: Members,
 }
 
 async fn add<S: WholeStore>(
@@ -94,7 +95,7 @@ async fn add<S: WholeStore>(
     body: Bytes,
 ) -> Result<(StatusCode, Json<Shown>), Problem> {
     let New { signing, reason, form } = read(&body)?;
-    let form: PushForm = serde_json::from_value(form.into()).map_err(|error| unreadable(&error))?;
+    let form: PushForm = serde_json::from_value(form.0.into()).map_err(|error| unreadable(&error))?;
     let shown = desk.add(&form, signing, &caller.name(), &reason).await?;
     Ok((StatusCode::CREATED, Json(shown)))
 }

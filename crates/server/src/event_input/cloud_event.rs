@@ -4,7 +4,6 @@
 //! `source`, `dataschema` and extensions of others are carried along. An event's id alone is its identity here.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
@@ -17,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Refused, check_payload};
+use super::{Members, Refused, check_payload};
 use crate::config::Limits;
 
 /// A content type is a short text of AMQP, and so is all that a trace parent may be.
@@ -65,7 +64,7 @@ struct Structured<'a> {
     dataschema: Option<String>,
     /// Attributes of others.
     #[serde(flatten)]
-    extensions: BTreeMap<String, Value>,
+    extensions: Members,
 }
 
 /// Reads a structured event.
@@ -93,7 +92,7 @@ pub(crate) fn structured(json: &str, limits: Limits) -> Result<Event, Refused> {
     if let Some(schema) = read.dataschema {
         others.set("dataschema", schema)?;
     }
-    for (name, value) in read.extensions {
+    for (name, value) in read.extensions.0 {
         match value {
             Value::Null => {}
             Value::String(text) => others.set(name, text)?,
@@ -311,6 +310,7 @@ mod tests {
         assert!(event(r#""data":1,"data_base64":"AA==""#).unwrap_err().to_string().contains("one of them"));
         assert!(event(r#""data":{"a":1,"a":2}"#).unwrap_err().to_string().contains("twice"));
         assert!(event(r#""data":1,"list":[1]"#).unwrap_err().to_string().contains("neither a text"));
+        assert!(event(r#""data":1,"level":1,"level":2"#).unwrap_err().to_string().contains("duplicate"));
         assert!(event(r#""data":1,"my-name":"x""#).unwrap_err().to_string().contains("lower-case"));
     }
 

@@ -83,6 +83,29 @@ async fn an_endpoint_that_offers_http_2_is_called_by_it() {
     assert!(connections.len() <= 8, "a connection is used again: {calls:?}");
 }
 
+/// A new secret begins the endpoint anew. The call that is under way is finished by the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_outlasts_its_subscription_is_among_the_attempts() {
+    let silent = Receiver::start(|_, _| Reply::Silence).await;
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[egress]\nallow = ['127.0.0.1', 'http']\n");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let url = silent.url();
+    folder
+        .run(&["push", "add", "erp", "--url", &url, "--keys", "shop.order.*", "--timeout", "4s"])
+        .assert(0, "");
+    serving.wait_for("pushing");
+    assert_eq!(serving.post_event(&[], r#"{"type":"shop.order.placed","data":{},"id":"evt_1"}"#).0, 202);
+    until(|| !silent.requests().is_empty()).await;
+    folder.run(&["push", "rotate-secret", "erp"]).assert(0, "");
+    let first = || folder.run(&["push", "attempts", "erp", "--event", "evt_1", "--json"]).json();
+    let is_told = |attempts: serde_json::Value| {
+        attempts.as_array().is_some_and(|all| all.iter().any(|one| one["attempt"] == 1))
+    };
+    until(|| is_told(first())).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_endpoints_and_slow_clients_take_little_memory() {
     use std::io::Write as _;

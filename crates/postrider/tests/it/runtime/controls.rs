@@ -154,6 +154,24 @@ pub(super) async fn what_waits_for_a_call_goes_back_when_it_is_paused<S: Effects
     assert_eq!(account.dead, 0);
 }
 
+/// As often as a process is ended while an endpoint is slow: nothing died under what it gave back.
+pub(super) async fn what_was_given_back_in_peace_counts_as_no_crash<S: Effects>(mut stage: Stage<S>) {
+    let mail = ConsumerName::new(CONSUMER).unwrap();
+    stage.config.concurrency = Concurrency::fixed(1);
+    for _ in 0..30 {
+        stage.commit(placed()).await;
+    }
+    for _ in 0..3 {
+        let (takes, clock) = (Arc::new(AtomicU64::new(300)), stage.clock.clone());
+        let handlers = Registry::new().on_outside("order.placed", Calling { takes, clock });
+        let running = stage.start_with(handlers).await;
+        let status = running.consumers()[0].status.clone();
+        stage.until(async || status.applied() > 0 && status.in_flight() > 1).await;
+        assert!(running.finish(Duration::from_secs(30)).await);
+        assert_eq!(stage.store.crash_marks(&mail).await.unwrap(), Vec::<String>::new());
+    }
+}
+
 /// With the default settings: up while there is more to do than is done, down when the load ends, and down when each takes longer.
 pub(super) async fn concurrency_goes_from_ten_towards_fifty_and_comes_back<S: Effects>(stage: Stage<S>) {
     const LOAD: usize = 3_000;

@@ -52,6 +52,9 @@ async fn a_key_that_is_none_is_refused() {
     }
     let huge = "x".repeat(500_000);
     assert_eq!(problem(&router, keyed("k"), huge).await, (413, "payload_too_large".to_owned()));
+    let broken = [Err::<axum::body::Bytes, _>(std::io::Error::other("it broke off"))];
+    let broken = Body::from_stream(futures_util::stream::iter(broken));
+    assert_eq!(problem(&router, keyed("k"), broken).await, (400, "invalid_json".to_owned()));
 }
 
 #[tokio::test]

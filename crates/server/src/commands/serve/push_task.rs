@@ -58,6 +58,7 @@ impl PushTask {
             bound: Bound::of(&config),
             config,
             endpoints: BTreeMap::new(),
+            leaving: Vec::new(),
             trouble: None,
         };
         Self(tokio::spawn(push.run(stop.clone(), drain)))
@@ -80,6 +81,8 @@ struct Pushing<S> {
     /// As it was when the endpoints were taken up.
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
+    /// The attempts at those that were ended or begun anew, whose last calls may be under way.
+    leaving: Vec<(ConsumerName, Arc<Attempts>)>,
     /// What their queues were bound by.
     bound: Bound,
     /// What was last complained about.
@@ -129,11 +132,9 @@ impl<S: WholeStore> Pushing<S> {
             let subscription = pushed.subscription.clone();
             wanted.insert(subscription.name.clone(), (None, subscription));
         }
-        let same = |name: &ConsumerName, endpoint: &mut Endpoint<S>| {
+        self.keep(|name, endpoint| {
             wanted.get(name).is_some_and(|(revision, _)| *revision == endpoint.revision)
-        };
-        // An endpoint that is dropped finishes by itself.
-        self.endpoints.retain(same);
+        });
         let names: BTreeSet<_> = wanted.keys().cloned().collect();
         let mut failed = None;
         for (name, (revision, subscription)) in wanted {
@@ -162,16 +163,25 @@ impl<S: WholeStore> Pushing<S> {
     /// asked for all of them anew.
     fn reload(&mut self) {
         let now = self.live.now();
-        if self.config.allowed != now.allowed {
-            self.endpoints.clear();
-        }
-        let unchanged = |name: &ConsumerName, endpoint: &mut Endpoint<S>| {
+        let same_ways = self.config.allowed == now.allowed;
+        self.keep(|name, endpoint| {
             let configured = now.push.iter().find(|pushed| pushed.subscription.name == *name);
-            endpoint.configured.as_ref() == configured
-        };
-        self.endpoints.retain(unchanged);
+            same_ways && endpoint.configured.as_ref() == configured
+        });
         self.bound.reload(&self.config.push, &now.push);
         (self.config.push, self.config.allowed) = (now.push.clone(), now.allowed.clone());
+    }
+
+    /// Ends the others. An endpoint that is dropped finishes by itself.
+    fn keep(&mut self, wanted: impl Fn(&ConsumerName, &Endpoint<S>) -> bool) {
+        let leaving = &mut self.leaving;
+        self.endpoints.retain(|name, endpoint| {
+            let stays = wanted(name, endpoint);
+            if !stays {
+                leaving.push((name.clone(), endpoint.attempts.clone()));
+            }
+            stays
+        });
     }
 
     async fn begin(&self, subscription: Subscription, revision: Revision) -> anyhow::Result<Endpoint<S>> {
@@ -229,13 +239,20 @@ impl<S: WholeStore> Pushing<S> {
     }
 
     /// What cannot be stored now is not worth keeping.
-    async fn store_attempts(&self) {
-        for (name, endpoint) in &self.endpoints {
-            let fresh = endpoint.attempts.take();
-            if fresh.is_empty() {
+    async fn store_attempts(&mut self) {
+        let mut fresh: Vec<_> =
+            self.endpoints.iter().map(|(name, endpoint)| (name.clone(), endpoint.attempts.take())).collect();
+        self.leaving.retain(|(name, attempts)| {
+            // Once it has finished nobody else has them, and this is the last look.
+            let finished = Arc::strong_count(attempts) == 1;
+            fresh.push((name.clone(), attempts.take()));
+            !finished
+        });
+        for (name, attempts) in fresh {
+            if attempts.is_empty() {
                 continue;
             }
-            if let Err(error) = self.store.record_attempts(name, fresh).await {
+            if let Err(error) = self.store.record_attempts(&name, attempts).await {
                 tracing::debug!(consumer = %name, %error, "attempts could not be stored");
             }
         }
