@@ -55,9 +55,8 @@ fn promises_are_seen_in_balances_until_they_are_kept() {
 #[test]
 fn entries_of_many_lines_are_imported_a_part_at_a_time() {
     let folder = books();
-    let line = |side: &str| {
-        format!(r#"{{"account": "bank", "side": "{side}", "amount": "1", "currency": "EUR"}}"#)
-    };
+    let line =
+        |side: &str| format!(r#"{{"account": "bank", "side": "{side}", "amount": "1", "currency": "EUR"}}"#);
     let lines = vec![[line("debit"), line("credit")].join(","); 500].join(",");
     let entry =
         |n: usize| format!(r#"{{"sourceEvent": "m-{n}", "effectiveOn": "2026-03-05", "lines": [{lines}]}}"#);
@@ -77,7 +76,6 @@ fn what_the_ledger_tells_is_not_held_to_what_others_may_publish() {
         format!(r#"{{"account": "{account}", "side": "{side}", "amount": "50.00", "currency": "EUR"}}"#)
     };
     let (debit, credit) = (line("bank", "debit"), line("equity", "credit"));
-    folder
-        .write("entry.json", &format!(r#"{{"effectiveOn": "2026-03-05", "lines": [{debit}, {credit}]}}"#));
+    folder.write("entry.json", &format!(r#"{{"effectiveOn": "2026-03-05", "lines": [{debit}, {credit}]}}"#));
     ledger(&folder, &["entries", "add", "entry.json"]).assert(0, "5");
 }
