@@ -56,18 +56,22 @@ impl<B: Books> Ledger<B> {
         Ok((first <= last).then_some((first, last)))
     }
 
-    /// Signs the entries since the last checkpoint, and tells of it on the journal's exchange. Nothing if there are none.
+    /// Signs the entries since the last checkpoint, and tells of it on the journal's exchange. Nothing if there are none, or if another
+    /// process signed them meanwhile.
     ///
-    /// The books stay locked while it reads the hashes, so that two processes never sign the same run.
+    /// Entries are read before the books are locked: they stay as they are, nobody posts slower for it, and nobody waits for a second
+    /// connection with the books in hand.
     pub async fn checkpoint(&self, tenant: &TenantId, key: &Key) -> Result<Option<Checkpoint>, LedgerError> {
-        let (mut tx, head, _) = self.locked(tenant).await?;
-        let first = self.books.checkpoints(tenant).await?.last().map_or(1, |newest| newest.last + 1);
-        let last = head.number.min(first + MOST - 1);
-        let run = if first > last { Vec::new() } else { self.books.hashes(tenant, first, last).await? };
+        let Some((first, last)) = self.unsigned(tenant).await? else { return Ok(None) };
+        let run = self.books.hashes(tenant, first, last).await?;
         let Some(checkpoint) = Checkpoint::sign(key, tenant, first, &run, self.clock.now()) else {
             return Ok(None);
         };
-        self.books.keep_checkpoint(&mut tx, tenant, &checkpoint).await?;
+        let (mut tx, _) = self.lock_books(tenant).await?;
+        if !self.books.keep_checkpoint(&mut tx, tenant, &checkpoint).await? {
+            self.books.rollback(tx).await?;
+            return Ok(None);
+        }
         if let Some(exchange) = &self.announce
             && let Some(event) = told(tenant, &checkpoint)
         {

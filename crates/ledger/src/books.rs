@@ -93,13 +93,13 @@ pub trait Books: Outbox {
         change: &Change,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps a checkpoint.
+    /// Keeps a checkpoint. False if there is one of its entries already; then it is not kept. Call it with the books locked.
     fn keep_checkpoint(
         &self,
         tx: &mut Self::Tx,
         tenant: &TenantId,
         checkpoint: &Checkpoint,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Who keeps books here.
     fn tenants(&self) -> impl Future<Output = Result<Vec<TenantId>, StoreError>> + Send;
@@ -114,6 +114,16 @@ pub trait Books: Outbox {
     /// What entries are made by, to be read.
     fn read_chart(&self, tenant: &TenantId)
     -> impl Future<Output = Result<Option<Chart>, StoreError>> + Send;
+
+    /// The settings of a tenant's books: one row, where [`Books::read_chart`] reads every account.
+    fn book(&self, tenant: &TenantId) -> impl Future<Output = Result<Option<Book>, StoreError>> + Send;
+
+    /// One account of a tenant's.
+    fn account(
+        &self,
+        tenant: &TenantId,
+        code: &AccountCode,
+    ) -> impl Future<Output = Result<Option<Account>, StoreError>> + Send;
 
     /// The next entries after a number, in order.
     fn entries(

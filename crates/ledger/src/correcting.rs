@@ -76,7 +76,7 @@ impl<B: Books> Ledger<B> {
         remark: &Remark,
         right: Draft,
     ) -> Result<(Receipt, Receipt), LedgerError> {
-        let (mut tx, head, _) = self.locked(tenant).await?;
+        let (mut tx, head) = self.lock_books(tenant).await?;
         let there = self.books.referred(&mut tx, tenant, &[entry]).await?.pop();
         let there = there.ok_or(Refusal::UnknownEntry(entry))?.entry;
         let lines = there.lines.iter().map(|line| DraftLine { side: line.side.opposite(), ..repeated(line) });
@@ -90,7 +90,7 @@ impl<B: Books> Ledger<B> {
 
     /// By which entry an entry was reversed, settled or voided; nothing where it stands.
     pub async fn ended_by(&self, tenant: &TenantId, entry: u64) -> Result<Option<u64>, LedgerError> {
-        let (mut tx, ..) = self.locked(tenant).await?;
+        let (mut tx, _) = self.lock_books(tenant).await?;
         let there = self.books.referred(&mut tx, tenant, &[entry]).await?.pop();
         self.books.rollback(tx).await?;
         Ok(there.and_then(|there| there.by))
@@ -104,7 +104,7 @@ impl<B: Books> Ledger<B> {
         remark: &Remark,
         lines: impl Fn(&[Line]) -> Vec<DraftLine>,
     ) -> Result<Receipt, LedgerError> {
-        let (mut tx, head, _) = self.locked(tenant).await?;
+        let (mut tx, head) = self.lock_books(tenant).await?;
         let there = self.books.referred(&mut tx, tenant, &[entry]).await?.pop();
         let there = there.ok_or(Refusal::UnknownEntry(entry))?.entry;
         let draft = self.about(&there, kind, remark, lines(&there.lines));

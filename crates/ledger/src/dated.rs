@@ -15,7 +15,6 @@ use crate::books::{Books, Days};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::money::Currency;
-use crate::refusal::Refusal;
 use crate::report::{self, Row};
 use crate::statement::{Movement, NoPlace, Place};
 
@@ -155,8 +154,7 @@ impl<B: Books> Ledger<B> {
         of: &Span,
         limit: usize,
     ) -> Result<DatedStatement, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
-        let there = chart.accounts.get(account).ok_or_else(|| Refusal::UnknownAccount(account.clone()))?;
+        let there = self.read_account(tenant, account).await?;
         let sign = there.normal_side().sign();
         let mut held = match (&of.after, of.from) {
             (Some(later), _) => later.at.held.clone(),

@@ -27,6 +27,8 @@ use crate::refusal::Refusal;
 
 /// Entries in one transaction.
 const BATCH: usize = 500;
+/// Lines in one transaction, or those of one entry: a database takes as long as they are many, and has a limit for that.
+const LINES: usize = 10_000;
 
 /// What became of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -60,6 +62,8 @@ pub struct Import<'a, B> {
     tenant: TenantId,
     base: Currency,
     waiting: Vec<Waiting>,
+    /// The lines of waiting entries.
+    waiting_lines: usize,
     /// The numbers that waiting entries have in the file.
     waiting_numbers: HashSet<u64>,
     /// The numbers here of entries by those in the file.
@@ -86,6 +90,7 @@ impl<B: Books> Ledger<B> {
             tenant: tenant.clone(),
             base,
             waiting: Vec::with_capacity(BATCH),
+            waiting_lines: 0,
             waiting_numbers: HashSet::new(),
             numbers: HashMap::new(),
             rehearsed: None,
@@ -133,8 +138,9 @@ impl<B: Books> Import<'_, B> {
             Err(refusal) => self.refuse(line, &event, &refusal),
             Ok(draft) => {
                 self.waiting_numbers.extend(number);
+                self.waiting_lines += draft.lines.len();
                 self.waiting.push(Waiting { line, number, draft });
-                if self.waiting.len() >= BATCH {
+                if self.waiting.len() >= BATCH || self.waiting_lines >= LINES {
                     self.post().await?;
                 }
             }
@@ -151,6 +157,7 @@ impl<B: Books> Import<'_, B> {
 
     async fn post(&mut self) -> Result<(), LedgerError> {
         self.waiting_numbers.clear();
+        self.waiting_lines = 0;
         let mut arrivals = Vec::with_capacity(self.waiting.len());
         let mut places = Vec::with_capacity(self.waiting.len());
         for Waiting { line, number, draft } in self.waiting.drain(..) {

@@ -2,6 +2,8 @@
 //!
 //! Each of these locks the books, so none can slip between the steps of a batch that is being posted.
 
+use std::collections::HashSet;
+
 use postrider::envelope::TenantId;
 
 use crate::account::{Account, AccountCode, AccountType};
@@ -24,6 +26,7 @@ impl<B: Books> Ledger<B> {
         rules: &str,
     ) -> Result<bool, LedgerError> {
         Rules::parse(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
         let (now, tenant) = (self.clock.now(), &book.tenant);
         let retained = accounts.iter().find(|account| Some(&account.code) == book.retained_account.as_ref());
         if let Some(retained) = retained {
@@ -76,6 +79,7 @@ impl<B: Books> Ledger<B> {
 
     /// Adds accounts, renames them, opens and closes them for entries. What an account is stays.
     pub async fn set_accounts(&self, tenant: &TenantId, accounts: &[Account]) -> Result<(), LedgerError> {
+        once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
         let (mut tx, _, chart) = self.locked(tenant).await?;
         for account in accounts {
             let Some(there) = chart.accounts.get(&account.code) else { continue };
@@ -113,6 +117,9 @@ impl<B: Books> Ledger<B> {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
             return Err(LedgerError::Invalid(text));
         }
+        let named =
+            |rate: &DayRate| format!("the rate of {} on {} by {:?}", rate.quote, rate.day, rate.source);
+        once_each(rates.iter().map(named))?;
         if let Some(odd) = rates.iter().find(|rate| rate.rate.scale() > RATE_DIGITS) {
             let text = format!(
                 "the rate of {} on {} has {} digits after the point, and may have {RATE_DIGITS}",
@@ -132,14 +139,32 @@ impl<B: Books> Ledger<B> {
         Ok(self.end(tx).await?)
     }
 
-    /// A transaction that has the books locked, and what entries are made by.
+    /// A transaction that has the books locked, and what entries are made by. That is a row for every account: who only posts asks for
+    /// [`Self::lock_books`], because others wait meanwhile.
     pub(crate) async fn locked(&self, tenant: &TenantId) -> Result<(B::Tx, Head, Chart), LedgerError> {
-        let mut tx = self.books.begin().await?;
-        let head = self.books.lock(&mut tx, tenant).await?;
-        let head = head.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()))?;
+        let (mut tx, head) = self.lock_books(tenant).await?;
         let chart = self.books.chart(&mut tx, tenant).await?;
         Ok((tx, head, chart))
     }
+
+    /// A transaction that has the books locked.
+    pub(crate) async fn lock_books(&self, tenant: &TenantId) -> Result<(B::Tx, Head), LedgerError> {
+        let mut tx = self.books.begin().await?;
+        let head = self.books.lock(&mut tx, tenant).await?;
+        let head = head.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()))?;
+        Ok((tx, head))
+    }
+}
+
+/// Refuses a list in which something stands twice: the one would take the place of the other, and nobody says which.
+fn once_each(names: impl Iterator<Item = String>) -> Result<(), LedgerError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if let Some(twice) = seen.replace(name) {
+            return Err(LedgerError::Invalid(format!("{twice} stands twice in the list")));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an account for retained earnings that cannot be it.

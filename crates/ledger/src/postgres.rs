@@ -18,7 +18,7 @@ use postrider::envelope::TenantId;
 use postrider::postgres::{Postgres, PostgresTx};
 use postrider::store::StoreError;
 
-use crate::account::AccountCode;
+use crate::account::{Account, AccountCode};
 use crate::books::{
     AccountLine, AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred,
     RulesVersion,
@@ -103,7 +103,7 @@ impl Books for Postgres {
         tx: &mut PostgresTx,
         tenant: &TenantId,
         checkpoint: &Checkpoint,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         changing::keep_checkpoint(self, tx.connection(), tenant, checkpoint).await
     }
 
@@ -126,6 +126,16 @@ impl Books for Postgres {
             None => Ok(None),
             Some(_) => reading::chart(self, tx.connection(), tenant).await.map(Some),
         }
+    }
+
+    async fn book(&self, tenant: &TenantId) -> Result<Option<Book>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::book(self, tx.connection(), tenant).await
+    }
+
+    async fn account(&self, tenant: &TenantId, code: &AccountCode) -> Result<Option<Account>, StoreError> {
+        let mut tx = reading(self, tenant).await?;
+        reading::account(self, tx.connection(), tenant, code).await
     }
 
     async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {

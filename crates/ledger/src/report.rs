@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use serde::Serialize;
 
-use crate::account::{AccountCode, AccountType};
+use crate::account::{Account, AccountCode, AccountType};
 use crate::books::{Balance, Books, Sums};
 use crate::chart::Chart;
 use crate::error::LedgerError;
@@ -167,6 +167,19 @@ impl<B: Books> Ledger<B> {
             sums: sums.map(|(name, sum)| (name, base.show(sum))).into(),
             balanced: true,
         })
+    }
+
+    /// One account, without reading all the others.
+    pub(crate) async fn read_account(
+        &self,
+        tenant: &TenantId,
+        code: &AccountCode,
+    ) -> Result<Account, LedgerError> {
+        if let Some(account) = self.books.account(tenant, code).await? {
+            return Ok(account);
+        }
+        self.books.book(tenant).await?.ok_or_else(|| Refusal::UnknownTenant(tenant.to_string()))?;
+        Err(Refusal::UnknownAccount(code.clone()).into())
     }
 
     pub(crate) async fn read_chart(&self, tenant: &TenantId) -> Result<Chart, LedgerError> {

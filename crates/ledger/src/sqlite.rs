@@ -14,7 +14,7 @@ use postrider::envelope::TenantId;
 use postrider::sqlite::{Sqlite, SqliteTx};
 use postrider::store::StoreError;
 
-use crate::account::AccountCode;
+use crate::account::{Account, AccountCode};
 use crate::books::{
     AccountLine, AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred,
     RulesVersion,
@@ -82,7 +82,7 @@ impl Books for Sqlite {
         tx: &mut SqliteTx,
         tenant: &TenantId,
         checkpoint: &Checkpoint,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         changing::keep_checkpoint(self, tx.connection().await?, tenant, checkpoint).await
     }
 
@@ -104,6 +104,14 @@ impl Books for Sqlite {
             None => Ok(None),
             Some(_) => reading::chart(self, &mut reader, tenant).await.map(Some),
         }
+    }
+
+    async fn book(&self, tenant: &TenantId) -> Result<Option<Book>, StoreError> {
+        reading::book(self, &mut *reader(self).await?, tenant).await
+    }
+
+    async fn account(&self, tenant: &TenantId, code: &AccountCode) -> Result<Option<Account>, StoreError> {
+        reading::account(self, &mut *reader(self).await?, tenant, code).await
     }
 
     async fn entries(&self, tenant: &TenantId, after: u64, limit: usize) -> Result<Vec<Sealed>, StoreError> {

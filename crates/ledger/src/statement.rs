@@ -14,7 +14,6 @@ use crate::books::{AccountLine, AccountLines, Books};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::money::Currency;
-use crate::refusal::Refusal;
 
 /// One line of an account's statement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -108,8 +107,7 @@ impl<B: Books> Ledger<B> {
         before: Option<&Place>,
         limit: usize,
     ) -> Result<Movements, LedgerError> {
-        let chart = self.read_chart(tenant).await?;
-        let there = chart.accounts.get(account).ok_or_else(|| Refusal::UnknownAccount(account.clone()))?;
+        let there = self.read_account(tenant, account).await?;
         // One more says whether there are earlier ones.
         let found = self.books.lines_of(tenant, account, before, limit.saturating_add(1)).await?;
         let held = before.map(|place| place.held.clone());

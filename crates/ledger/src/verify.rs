@@ -325,6 +325,14 @@ async fn check_runs<B: Books>(
 }
 
 fn check_head(head: &Head, after: u64, last: Option<(u64, Hash)>, problems: &mut Vec<Problem>) {
+    if after > head.number {
+        let text = format!(
+            "the chain ends with entry {}: there is no entry {after} to go on from, or it is gone",
+            head.number
+        );
+        problems.push(Problem::new("head_differs", Some(head.number), text));
+        return;
+    }
     let found = last.unwrap_or((after, if after == 0 { Hash::ZERO } else { head.hash }));
     if found != (head.number, head.hash) {
         let text = format!(

@@ -69,7 +69,7 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
     let (config, clock) = (&context.config, context.clock.clone());
     match &config.backends {
         Backends::Embedded { path } => {
-            let max_payload_bytes = config.settings.limits.max_payload_bytes;
+            let max_payload_bytes = largest_payload(&config.settings);
             let file = SqliteConfig { max_payload_bytes, ..SqliteConfig::new(path) };
             let store = Sqlite::open(file, clock.clone()).await?;
             let broker = BrokerDoor::Embedded(store.clone(), clock);
@@ -159,13 +159,22 @@ impl<S> Wired<S> {
     }
 }
 
+/// More than the ledger tells of an entry with a thousand lines.
+const JOURNAL_EVENT_BYTES: usize = 1 << 20;
+
+/// The largest payload that a store takes. Whoever publishes is held to `limits.max_payload_bytes` before; what the ledger tells of its
+/// entries is not, because an entry that cannot be told of cannot be posted.
+fn largest_payload(settings: &Settings) -> usize {
+    settings.limits.max_payload_bytes.max(JOURNAL_EVENT_BYTES)
+}
+
 pub(crate) fn postgres(config: &Config, database: &Server) -> PostgresConfig {
     let store = &config.settings.store;
     PostgresConfig {
         url: database.url.to_secret_string(),
         max_connections: store.max_connections,
         acquire_limit: Duration::from_millis(store.connect_timeout_ms),
-        max_payload_bytes: config.settings.limits.max_payload_bytes,
+        max_payload_bytes: largest_payload(&config.settings),
         ..PostgresConfig::new("")
     }
 }

@@ -136,6 +136,7 @@ macro_rules! store_conformance {
             a_late_commit_is_not_skipped, waiting_ends_when_something_is_appended, waiting_ends_by_itself,
             // settling
             published_rows_are_done, failed_rows_hold_up_their_key_alone, failed_rows_are_due_again,
+            postponed_rows_count_one_attempt,
             a_key_flows_again_when_its_head_is_published, dead_rows_park_their_key, free_rows_hold_up_nobody,
             a_blocked_key_does_not_starve_others, settling_nothing_records_nothing,
             results_of_one_batch_may_differ, a_relay_that_lost_its_lease_cannot_mark,
@@ -248,6 +249,7 @@ macro_rules! books_conformance {
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,
             the_base_currency_is_not_changed_in_silence, a_seal_remembers_the_checkpoints,
+            many_who_sign_at_once_sign_once,
             what_people_change_after_a_seal_is_no_problem, books_that_are_gone_are_named, a_period_without_a_seal_is_named,
             entries_and_lines_are_final, whatever_is_changed_is_found_and_named, what_lies_beyond_the_chain_is_named,
             checkpoints_prove_entries,

@@ -2,7 +2,7 @@
 //!
 //! Each line is rounded half to even by itself, so what balanced in its own currency may be a few minor units off in base. That
 //! residue is a line of its own on the rounding account, with no amount but a base amount: the entry balances in every currency
-//! and in base.
+//! and in base. Base amounts that an import brings along may be off by as much and no more.
 
 use crate::account::Side;
 use crate::chart::Chart;
@@ -47,6 +47,15 @@ fn residue(lines: &[Line], chart: &Chart) -> Result<Option<Line>, Refusal> {
         return Ok(None);
     }
     let base = chart.book.base_currency;
+    // Rounding moves a line by half a unit at most. What is more was brought along, and is no rounding.
+    if sum.unsigned_abs() > lines.len() as u128 {
+        let of = |side: Side| {
+            let same = lines.iter().filter(|line| line.side == side);
+            base.show(same.map(|line| i128::from(line.base_amount)).sum())
+        };
+        let (debits, credits) = (of(Side::Debit), of(Side::Credit));
+        return Err(Refusal::Unbalanced { currency: base, debits, credits });
+    }
     let none = || Refusal::NoRoundingAccount(format!("{} {base}", base.show(sum)));
     let account = chart.book.rounding_account.clone().ok_or_else(none)?;
     chart.account(&account)?;

@@ -32,8 +32,8 @@ pub fn check(draft: &Draft, chart: &Chart) -> Result<(), Refusal> {
         many if many > MAX_LINES => return Err(Refusal::TooManyLines(many)),
         _ => {}
     }
-    // What undoes an entry may touch accounts that were closed since.
-    let undoes = matches!(draft.kind, EntryKind::Reversal | EntryKind::Void);
+    // What undoes an entry, or carries on what is held, may touch accounts that were closed since.
+    let undoes = matches!(draft.kind, EntryKind::Reversal | EntryKind::Void | EntryKind::Closing);
     for line in &draft.lines {
         if undoes && chart.accounts.contains_key(&line.account) {
             continue;

@@ -160,9 +160,10 @@ pub(super) async fn keep_checkpoint(
     connection: &mut PgConnection,
     tenant: &TenantId,
     checkpoint: &Checkpoint,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let insert = "INSERT INTO postrider.ledger_checkpoint (tenant, first_number, last_number, root, head_hash, made_at, \
-         public_key, signature) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+         public_key, signature) SELECT $1::text, $2::bigint, $3::bigint, $4::bytea, $5::bytea, $6::timestamptz, $7::bytea, \
+         $8::bytea WHERE NOT EXISTS (SELECT 1 FROM postrider.ledger_checkpoint WHERE tenant = $1 AND last_number >= $2)";
     let kept = sqlx::query(insert)
         .bind(tenant.as_str())
         .bind(signed(checkpoint.first))
@@ -174,5 +175,5 @@ pub(super) async fn keep_checkpoint(
         .bind(checkpoint.signature.as_slice())
         .execute(connection)
         .await;
-    kept.map(|_| ()).map_err(|cause| store.error("keeping a checkpoint", cause))
+    kept.map(|kept| kept.rows_affected() == 1).map_err(|cause| store.error("keeping a checkpoint", cause))
 }

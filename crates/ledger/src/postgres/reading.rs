@@ -21,6 +21,9 @@ const ENTRY: &str = "number, kind, effective_on - date '1970-01-01', posted_at, 
      metadata, refers_to, hash";
 const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source, line";
 
+const BOOK: &str = "SELECT base_currency, rounding_account, retained_account, rate_source, back_dated, max_entries \
+     FROM postrider.ledger_book WHERE tenant = $1";
+
 pub(super) async fn tenants(store: &Postgres) -> Result<Vec<TenantId>, StoreError> {
     listed(store, "SELECT tenant FROM postrider.ledger_tenant ORDER BY tenant").await
 }
@@ -57,6 +60,29 @@ pub(super) fn read_head(tenant: &TenantId, row: &PgRow) -> Result<Head, StoreErr
     })
 }
 
+pub(super) async fn book(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+) -> Result<Option<Book>, StoreError> {
+    let row = sqlx::query(BOOK).bind(tenant.as_str()).fetch_optional(connection).await;
+    let row = row.map_err(|cause| store.error("reading the settings of the books", cause))?;
+    row.map(|row| read_book(tenant, &row)).transpose()
+}
+
+pub(super) async fn account(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+    code: &AccountCode,
+) -> Result<Option<Account>, StoreError> {
+    let select = "SELECT code, name, type, normal_side, currency, active, opens_children FROM postrider.ledger_account \
+         WHERE tenant = $1 AND code = $2";
+    let row = sqlx::query(select).bind(tenant.as_str()).bind(code.as_str()).fetch_optional(connection).await;
+    let row = row.map_err(|cause| store.error("reading an account", cause))?;
+    row.map(|row| read_account(tenant, &row)).transpose()
+}
+
 pub(super) async fn chart(
     store: &Postgres,
     connection: &mut PgConnection,
@@ -64,9 +90,7 @@ pub(super) async fn chart(
 ) -> Result<Chart, StoreError> {
     let fail = |cause| store.error("reading the chart of accounts", cause);
     let all = |select: &'static str| sqlx::query(select).bind(tenant.as_str());
-    let select = "SELECT base_currency, rounding_account, retained_account, rate_source, back_dated, max_entries \
-         FROM postrider.ledger_book WHERE tenant = $1";
-    let book = read_book(tenant, &all(select).fetch_one(&mut *connection).await.map_err(fail)?)?;
+    let book = read_book(tenant, &all(BOOK).fetch_one(&mut *connection).await.map_err(fail)?)?;
     let select = "SELECT code, name, type, normal_side, currency, active, opens_children FROM postrider.ledger_account \
          WHERE tenant = $1 ORDER BY code";
     let accounts = all(select).fetch_all(&mut *connection).await.map_err(fail)?;

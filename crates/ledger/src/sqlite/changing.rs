@@ -152,9 +152,10 @@ pub(super) async fn keep_checkpoint(
     connection: &mut SqliteConnection,
     tenant: &TenantId,
     checkpoint: &Checkpoint,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let insert = "INSERT INTO ledger_checkpoint (tenant, first_number, last_number, root, head_hash, made_at, public_key, \
-         signature) VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+         signature) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 \
+         WHERE NOT EXISTS (SELECT 1 FROM ledger_checkpoint WHERE tenant = ?1 AND last_number >= ?2)";
     let kept = sqlx::query(insert)
         .bind(tenant.as_str())
         .bind(signed(checkpoint.first))
@@ -166,5 +167,5 @@ pub(super) async fn keep_checkpoint(
         .bind(checkpoint.signature.as_slice())
         .execute(connection)
         .await;
-    kept.map(|_| ()).map_err(|cause| store.error(cause))
+    kept.map(|kept| kept.rows_affected() == 1).map_err(|cause| store.error(cause))
 }

@@ -22,6 +22,9 @@ const ENTRY: &str = "number, kind, effective_on, posted_at, source_event, payloa
      metadata, refers_to, hash";
 const LINE: &str = "entry, account, side, amount, currency, base_amount, rate, rate_source, line";
 
+const BOOK: &str = "SELECT base_currency, rounding_account, retained_account, rate_source, back_dated, max_entries \
+     FROM ledger_book WHERE tenant = ?1";
+
 pub(super) async fn tenants(store: &Sqlite) -> Result<Vec<TenantId>, StoreError> {
     listed(store, "SELECT tenant FROM ledger_book ORDER BY tenant").await
 }
@@ -52,10 +55,33 @@ pub(super) async fn head(
 fn read_head(tenant: &TenantId, row: &SqliteRow) -> Result<Head, StoreError> {
     let bad = || unreadable(tenant, "the book", "head");
     Ok(Head {
-        number: u64::try_from(row.get::<i64, _>(0)).map_err(|_| bad())?,
-        hash: Hash::from_bytes(row.get(1)).ok_or_else(bad)?,
-        version: u64::try_from(row.get::<i64, _>(2)).map_err(|_| bad())?,
+        number: u64::try_from(row.try_get::<i64, _>(0).map_err(|_| bad())?).map_err(|_| bad())?,
+        hash: Hash::from_bytes(row.try_get(1).map_err(|_| bad())?).ok_or_else(bad)?,
+        version: u64::try_from(row.try_get::<i64, _>(2).map_err(|_| bad())?).map_err(|_| bad())?,
     })
+}
+
+pub(super) async fn book(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+) -> Result<Option<Book>, StoreError> {
+    let row = sqlx::query(BOOK).bind(tenant.as_str()).fetch_optional(connection).await;
+    let row = row.map_err(|cause| store.error(cause))?;
+    row.map(|row| read_book(tenant, &row)).transpose()
+}
+
+pub(super) async fn account(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    code: &AccountCode,
+) -> Result<Option<Account>, StoreError> {
+    let select = "SELECT code, name, type, normal_side, currency, active, opens_children FROM ledger_account \
+         WHERE tenant = ?1 AND code = ?2";
+    let row = sqlx::query(select).bind(tenant.as_str()).bind(code.as_str()).fetch_optional(connection).await;
+    let row = row.map_err(|cause| store.error(cause))?;
+    row.map(|row| read_account(tenant, &row)).transpose()
 }
 
 pub(super) async fn chart(
@@ -65,9 +91,7 @@ pub(super) async fn chart(
 ) -> Result<Chart, StoreError> {
     let fail = |cause| store.error(cause);
     let all = |select: &'static str| sqlx::query(select).bind(tenant.as_str());
-    let select = "SELECT base_currency, rounding_account, retained_account, rate_source, back_dated, max_entries \
-         FROM ledger_book WHERE tenant = ?1";
-    let book = read_book(tenant, &all(select).fetch_one(&mut *connection).await.map_err(fail)?)?;
+    let book = read_book(tenant, &all(BOOK).fetch_one(&mut *connection).await.map_err(fail)?)?;
     let select = "SELECT code, name, type, normal_side, currency, active, opens_children FROM ledger_account \
          WHERE tenant = ?1 ORDER BY code";
     let accounts = all(select).fetch_all(&mut *connection).await.map_err(fail)?;
@@ -77,8 +101,10 @@ pub(super) async fn chart(
     let rules = rules.map_or_else(
         || Ok(Rules::default()),
         |row| {
-            let version = u32::try_from(row.get::<i32, _>(0)).unwrap_or(0);
-            Rules::parse(version, row.get(1)).map_err(|error| unreadable(tenant, "the rules", error))
+            let bad = |cause: sqlx::Error| unreadable(tenant, "the rules", cause);
+            let version = u32::try_from(row.try_get::<i32, _>(0).map_err(bad)?).unwrap_or(0);
+            let document = row.try_get(1).map_err(bad)?;
+            Rules::parse(version, document).map_err(|error| unreadable(tenant, "the rules", error))
         },
     )?;
     let select = "SELECT name, starts_on, ends_on, state FROM ledger_period \
@@ -95,51 +121,56 @@ pub(super) async fn chart(
 
 fn read_book(tenant: &TenantId, row: &SqliteRow) -> Result<Book, StoreError> {
     let bad = || unreadable(tenant, "the book", "settings");
-    let code =
-        |column| row.get::<Option<&str>, _>(column).map(AccountCode::new).transpose().map_err(|_| bad());
+    let code = |column: usize| {
+        let code: Option<&str> = row.try_get(column).map_err(|_| bad())?;
+        code.map(AccountCode::new).transpose().map_err(|_| bad())
+    };
+    let most: Option<i64> = row.try_get(5).map_err(|_| bad())?;
     Ok(Book {
         tenant: tenant.clone(),
-        base_currency: Currency::new(row.get(0)).map_err(|_| bad())?,
+        base_currency: Currency::new(row.try_get(0).map_err(|_| bad())?).map_err(|_| bad())?,
         rounding_account: code(1)?,
         retained_account: code(2)?,
-        rate_source: row.get(3),
-        back_dated: BackDated::from_name(row.get(4)).ok_or_else(bad)?,
-        max_entries: row.get::<Option<i64>, _>(5).and_then(|most| u64::try_from(most).ok()),
+        rate_source: row.try_get(3).map_err(|_| bad())?,
+        back_dated: BackDated::from_name(row.try_get(4).map_err(|_| bad())?).ok_or_else(bad)?,
+        max_entries: most.and_then(|most| u64::try_from(most).ok()),
     })
 }
 
 fn read_account(tenant: &TenantId, row: &SqliteRow) -> Result<Account, StoreError> {
-    let bad = || unreadable(tenant, format!("account {}", row.get::<&str, _>(0)), "its columns");
-    let currency = row.get::<Option<&str>, _>(4).map(Currency::new).transpose();
+    let code = row.try_get::<&str, _>(0).unwrap_or("?");
+    let bad = || unreadable(tenant, format!("account {code}"), "its columns");
+    let currency = row.try_get::<Option<&str>, _>(4).map_err(|_| bad())?.map(Currency::new).transpose();
     Ok(Account {
-        code: AccountCode::new(row.get(0)).map_err(|_| bad())?,
-        name: row.get(1),
-        kind: AccountType::from_name(row.get(2)).ok_or_else(bad)?,
-        normal_side: row.get::<Option<i16>, _>(3).and_then(Side::from_number),
+        code: AccountCode::new(code).map_err(|_| bad())?,
+        name: row.try_get(1).map_err(|_| bad())?,
+        kind: AccountType::from_name(row.try_get(2).map_err(|_| bad())?).ok_or_else(bad)?,
+        normal_side: row.try_get::<Option<i16>, _>(3).map_err(|_| bad())?.and_then(Side::from_number),
         currency: currency.map_err(|_| bad())?,
-        active: row.get(5),
-        opens_children: row.get(6),
+        active: row.try_get(5).map_err(|_| bad())?,
+        opens_children: row.try_get(6).map_err(|_| bad())?,
     })
 }
 
 fn read_period(tenant: &TenantId, row: &SqliteRow) -> Result<Period, StoreError> {
-    let bad = || unreadable(tenant, format!("period {}", row.get::<&str, _>(0)), "its columns");
+    let name = row.try_get::<&str, _>(0).unwrap_or("?");
+    let bad = || unreadable(tenant, format!("period {name}"), "its columns");
     Ok(Period {
-        name: row.get(0),
-        starts_on: chain::day(row.get(1)).ok_or_else(bad)?,
-        ends_on: chain::day(row.get(2)).ok_or_else(bad)?,
-        state: PeriodState::from_name(row.get(3)).ok_or_else(bad)?,
+        name: name.to_owned(),
+        starts_on: chain::day(row.try_get(1).map_err(|_| bad())?).ok_or_else(bad)?,
+        ends_on: chain::day(row.try_get(2).map_err(|_| bad())?).ok_or_else(bad)?,
+        state: PeriodState::from_name(row.try_get(3).map_err(|_| bad())?).ok_or_else(bad)?,
     })
 }
 
 fn read_rate(tenant: &TenantId, row: &SqliteRow) -> Result<DayRate, StoreError> {
     let bad = || unreadable(tenant, "a rate", "its columns");
     Ok(DayRate {
-        source: row.get(0),
-        base: Currency::new(row.get(1)).map_err(|_| bad())?,
-        quote: Currency::new(row.get(2)).map_err(|_| bad())?,
-        day: chain::day(row.get(3)).ok_or_else(bad)?,
-        rate: row.get::<&str, _>(4).parse().map_err(|_| bad())?,
+        source: row.try_get(0).map_err(|_| bad())?,
+        base: Currency::new(row.try_get(1).map_err(|_| bad())?).map_err(|_| bad())?,
+        quote: Currency::new(row.try_get(2).map_err(|_| bad())?).map_err(|_| bad())?,
+        day: chain::day(row.try_get(3).map_err(|_| bad())?).ok_or_else(bad)?,
+        rate: row.try_get::<&str, _>(4).map_err(|_| bad())?.parse().map_err(|_| bad())?,
     })
 }
 
@@ -171,7 +202,8 @@ pub(super) async fn hashes(
     let rows = sqlx::query(select).bind(tenant.as_str()).bind(signed(first)).bind(signed(last));
     let rows = rows.fetch_all(connection).await.map_err(|cause| store.error(cause))?;
     let bad = || unreadable(tenant, format!("one of the entries {first} to {last}"), "hash");
-    rows.iter().map(|row| Hash::from_bytes(row.get(0)).ok_or_else(bad)).collect()
+    let read = |row: &SqliteRow| row.try_get::<&[u8], _>(0).ok().and_then(Hash::from_bytes);
+    rows.iter().map(|row| read(row).ok_or_else(bad)).collect()
 }
 
 pub(super) async fn referred(
@@ -217,33 +249,35 @@ async fn with_lines(
 }
 
 fn read_entry(tenant: &TenantId, row: &SqliteRow) -> Result<Sealed, StoreError> {
+    let bad = |cause: sqlx::Error| unreadable(tenant, "an entry", cause);
     let entry = EntryRow {
-        number: row.get(0),
-        kind: row.get(1),
-        effective_on: row.get(2),
-        posted_at: row.get(3),
-        source_event: row.get(4),
-        payload_hash: row.get(5),
-        rule: row.get(6),
-        description: row.get(7),
-        metadata: row.get(8),
-        refers_to: row.get(9),
-        hash: row.get(10),
+        number: row.try_get(0).map_err(bad)?,
+        kind: row.try_get(1).map_err(bad)?,
+        effective_on: row.try_get(2).map_err(bad)?,
+        posted_at: row.try_get(3).map_err(bad)?,
+        source_event: row.try_get(4).map_err(bad)?,
+        payload_hash: row.try_get(5).map_err(bad)?,
+        rule: row.try_get(6).map_err(bad)?,
+        description: row.try_get(7).map_err(bad)?,
+        metadata: row.try_get(8).map_err(bad)?,
+        refers_to: row.try_get(9).map_err(bad)?,
+        hash: row.try_get(10).map_err(bad)?,
     };
     entry.read(tenant)
 }
 
 fn read_line(tenant: &TenantId, row: &SqliteRow) -> Result<(i64, Line), StoreError> {
-    let entry: i64 = row.get(0);
+    let bad = |cause: sqlx::Error| unreadable(tenant, "a line", cause);
+    let entry: i64 = row.try_get(0).map_err(bad)?;
     let line = LineRow {
-        line: row.get(8),
-        account: row.get(1),
-        side: row.get(2),
-        amount: row.get(3),
-        currency: row.get(4),
-        base_amount: row.get(5),
-        rate: row.get(6),
-        rate_source: row.get(7),
+        line: row.try_get(8).map_err(bad)?,
+        account: row.try_get(1).map_err(bad)?,
+        side: row.try_get(2).map_err(bad)?,
+        amount: row.try_get(3).map_err(bad)?,
+        currency: row.try_get(4).map_err(bad)?,
+        base_amount: row.try_get(5).map_err(bad)?,
+        rate: row.try_get(6).map_err(bad)?,
+        rate_source: row.try_get(7).map_err(bad)?,
     };
     Ok((entry, line.read(tenant, entry)?))
 }
@@ -277,13 +311,13 @@ pub(super) async fn checkpoints(
     let rows = rows.map_err(|cause| store.error(cause))?;
     let read = |row: &SqliteRow| {
         Some(Checkpoint {
-            first: u64::try_from(row.get::<i64, _>(0)).ok()?,
-            last: u64::try_from(row.get::<i64, _>(1)).ok()?,
-            root: Hash::from_bytes(row.get(2))?,
-            head: Hash::from_bytes(row.get(3))?,
-            made_at: time(tenant, row.get(4)).ok()?,
-            public_key: row.get::<&[u8], _>(5).try_into().ok()?,
-            signature: row.get::<&[u8], _>(6).try_into().ok()?,
+            first: u64::try_from(row.try_get::<i64, _>(0).ok()?).ok()?,
+            last: u64::try_from(row.try_get::<i64, _>(1).ok()?).ok()?,
+            root: Hash::from_bytes(row.try_get(2).ok()?)?,
+            head: Hash::from_bytes(row.try_get(3).ok()?)?,
+            made_at: time(tenant, row.try_get(4).ok()?).ok()?,
+            public_key: row.try_get::<&[u8], _>(5).ok()?.try_into().ok()?,
+            signature: row.try_get::<&[u8], _>(6).ok()?.try_into().ok()?,
         })
     };
     rows.iter()

@@ -56,3 +56,19 @@ impl BooksFixture for File {
         connection.execute(AssertSqlSafe(statement.replace("{}", ""))).await.is_ok()
     }
 }
+
+/// A column takes a text in the place of a number, and whoever reads it back says so.
+#[tokio::test]
+async fn a_column_of_another_type_is_named() {
+    use postrider_ledger::books::Books as _;
+    use postrider_ledger::{Ledger, chart::Book, money::Currency};
+    let file = File::new().await;
+    let tenant = postrider::envelope::TenantId::new("acme").unwrap();
+    let ledger = Ledger::new(file.books().await, Clock::system());
+    let book = Book::new(tenant.clone(), Currency::new("EUR").unwrap());
+    let accounts = postrider_testkit::conformance::books::chart();
+    assert!(ledger.open_books(&book, &accounts, "").await.unwrap());
+    file.tamper("UPDATE ledger_account SET active = 'x' WHERE code = 'bank'").await;
+    let error = ledger.books().read_chart(&tenant).await.unwrap_err();
+    assert!(error.to_string().contains("account bank of acme cannot be read back"), "{error}");
+}

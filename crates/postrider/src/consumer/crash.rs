@@ -23,8 +23,9 @@ use crate::store::{ConsumerStore, StoreError, StoreErrorKind};
 pub(super) enum Turn<'a> {
     #[expect(dead_code, reason = "held for its drop")]
     Beside(RwLockReadGuard<'a, ()>),
+    /// With how often the process died under it before.
     #[expect(dead_code, reason = "held for its drop")]
-    Alone(RwLockWriteGuard<'a, ()>),
+    Alone(RwLockWriteGuard<'a, ()>, u32),
 }
 
 impl<S: ConsumerStore> Consumer<S> {
@@ -56,7 +57,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let waiting = async {
             match times {
                 0 => Turn::Beside(self.alone.read().await),
-                _ => Turn::Alone(self.alone.write().await),
+                _ => Turn::Alone(self.alone.write().await, times),
             }
         };
         // What is begun now might be cut off or given back, and that would count as a crash.
@@ -80,11 +81,16 @@ impl<S: ConsumerStore> Consumer<S> {
         }
     }
 
-    /// Takes the mark of a delivery away that is left to the broker by who was told to stop: nothing died under it. Where crashes left marks
-    /// before, all of them stay.
+    /// Takes the mark of a delivery away that is left to the broker, told to stop or held up: nothing died under it. Those that crashes
+    /// left before stay: without them, whatever takes the process down would do so for ever beside somebody who stops or pauses it.
     pub(super) async fn left_alive(&self, arrived: &Arrived, turn: &Turn<'_>) {
-        if matches!(turn, Turn::Beside(_)) {
-            self.over(arrived).await;
+        let Some(mark) = self.crash_mark(arrived) else { return };
+        self.over(arrived).await;
+        let times = if let Turn::Alone(_, times) = turn { *times } else { 0 };
+        for _ in 0..times {
+            if let Err(error) = self.store.begun(&self.name, &mark).await {
+                tracing::warn!(consumer = %self.name, %mark, %error, "a crash is not remembered any more");
+            }
         }
     }
 

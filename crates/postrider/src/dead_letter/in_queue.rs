@@ -20,8 +20,8 @@ use crate::broker::{
 };
 use crate::clock::Clock;
 use crate::store::{
-    DeadLetter, LetterFilter, LetterId, LetterQuery, LetterStatus, LogEntry, Operations, Resolution,
-    StoreError, Triage, Turn,
+    DeadLetter, Destination, LetterFilter, LetterId, LetterQuery, LetterStatus, LogEntry, Operations,
+    Resolution, StoreError, Triage, Turn,
 };
 use crate::topology::{QueueName, ServiceQueue};
 
@@ -65,7 +65,7 @@ pub struct Taking {
 /// Where dead letters go from their queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// Back to the queue they came from, or to another.
+    /// Back to the queue they came from, or to another. What no queue wanted goes to its exchange once more.
     Replay {
         /// Another one.
         to: Option<QueueName>,
@@ -269,8 +269,12 @@ async fn send(broker: &Arc<dyn Broker>, clock: &Clock, letter: &DeadLetter, way:
     let mut message = replay::alive(letter);
     message.headers.insert(mark::REPLAY_ID.to_owned(), clock.new_id().to_string().into());
     message.headers.insert(mark::REPLAY_COUNT.to_owned(), letter.replays().saturating_add(1).into());
-    let queue = to.as_ref().unwrap_or(&letter.queue);
-    let answer = broker.publish(vec![Outgoing::to_queue(queue, message)]).await.pop();
+    let to = to.clone().map_or_else(|| replay::home(letter), Destination::Queue);
+    let outgoing = match to.clone() {
+        Destination::Queue(queue) => Outgoing::to_queue(&queue, message),
+        Destination::Exchange(exchange, routing_key) => Outgoing { exchange, routing_key, message },
+    };
+    let answer = broker.publish(vec![outgoing]).await.pop();
     match answer {
         Some(Published::Confirmed) => true,
         Some(
@@ -280,7 +284,7 @@ async fn send(broker: &Arc<dyn Broker>, clock: &Clock, letter: &DeadLetter, way:
             | Published::Declined(why)
             | Published::Unknown(why),
         ) => {
-            tracing::warn!(%queue, %why, "a dead letter could not be sent again; it stays in its queue");
+            tracing::warn!(to = to.name(), %why, "a dead letter could not be sent again; it stays in its queue");
             false
         }
         None => false,

@@ -69,7 +69,7 @@ pub(crate) fn again(
 
 /// Where it goes back to: the queue it died in, and no other. What no queue wanted has none, and goes to its exchange once more, for
 /// whoever is bound there by now.
-fn home(dead: &DeadLetter) -> Destination {
+pub(super) fn home(dead: &DeadLetter) -> Destination {
     if dead.reason == DeadReason::Unroutable.as_str()
         && let (Ok(exchange), Ok(key)) =
             (ExchangeName::new(&dead.exchange), RoutingKey::new(&dead.routing_key))

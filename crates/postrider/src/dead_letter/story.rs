@@ -183,7 +183,9 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
     let queue =
         if ours { text(mark::ORIGINAL_QUEUE) } else { of_broker(|death| death.queue.map(str::to_owned)) };
     let time = |name: &str| message.header(name).filter(|_| ours).and_then(|time| time.parse().ok());
-    let dead_at = time(mark::LAST_FAILED_AT).or(death.as_ref().and_then(|death| death.at)).unwrap_or(now);
+    // A clock that is ahead dates nothing ahead: a plan leaves out what dies after it.
+    let dead_at = time(mark::LAST_FAILED_AT).or(death.as_ref().and_then(|death| death.at));
+    let dead_at = dead_at.unwrap_or(now).min(now);
     let attempts = if ours {
         let retries = message.headers.get(mark::FINAL_RETRY_COUNT).and_then(HeaderValue::as_int);
         retries.unwrap_or(0).saturating_add(1)
@@ -207,7 +209,7 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
         error: text(mark::FINAL_ERROR).filter(|_| ours).unwrap_or_else(|| told(death.as_ref())),
         error_class: text(mark::ERROR_CLASS).filter(|_| ours),
         attempts: u32::try_from(attempts).unwrap_or(1),
-        first_failed_at: time(mark::FIRST_FAILED_AT).unwrap_or(dead_at),
+        first_failed_at: time(mark::FIRST_FAILED_AT).unwrap_or(dead_at).min(now),
         dead_at,
         properties: Properties::default(),
         headers: Headers::new(),

@@ -1,27 +1,23 @@
 //! Several outboxes in one database: making one, and taking over a table that is there already.
 
+mod shape;
+
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 
 use super::error::failed;
 use super::{OutboxTable, Postgres};
 use crate::store::{Outboxes, StoreError, StoreErrorKind};
 
-/// What a table must have to be adopted, and of which types.
-const NEEDED: [(&str, &[&str]); 11] = [
-    ("id", &["uuid", "text", "character varying"]),
-    ("group_id", &["uuid", "text", "character varying"]),
-    ("subsidiary_id", &["uuid", "text", "character varying"]),
-    ("aggregate_type", &["text", "character varying"]),
-    ("aggregate_id", &["uuid", "text", "character varying"]),
-    ("event_type", &["text", "character varying"]),
-    ("payload", &["jsonb"]),
-    ("status", &["text", "character varying"]),
-    ("available_at", &["timestamp with time zone"]),
-    ("attempts", &["integer"]),
-    ("created_at", &["timestamp with time zone"]),
-];
+/// Positions for the rows that are there, below those of rows that are written from now on: what waits keeps its place before what comes
+/// while places are given out. They are counted without a lock, so there is room for more.
+const PLACES: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE 1; \
+     DROP SEQUENCE IF EXISTS {places}; CREATE SEQUENCE {places} AS bigint CACHE 1; \
+     SELECT setval('{places}', nextval('{positions}'), false); \
+     SELECT setval('{positions}', (SELECT last_value FROM {places}) + {room})";
+const MORE: u64 = 1_000_000;
 
-/// Each takes its lock for a moment only: no column has a default that would rewrite the table.
+/// Each takes its lock for a moment only: no column has a default that would rewrite the table. The position has none at all: a default is
+/// worked out with the rights of whoever inserts, and a project's own user has none on our sequence.
 const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE 1; \
      CREATE TABLE IF NOT EXISTS {ids} (id text PRIMARY KEY, created_at timestamptz NOT NULL); \
      ALTER TABLE {outbox} \
@@ -36,7 +32,7 @@ const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE
          ADD COLUMN IF NOT EXISTS event_id text, ADD COLUMN IF NOT EXISTS verbatim bytea, \
          ADD COLUMN IF NOT EXISTS dead_letter_id bigint, \
          ADD COLUMN IF NOT EXISTS key text, ADD COLUMN IF NOT EXISTS slot smallint; \
-     ALTER TABLE {outbox} ALTER COLUMN position SET DEFAULT nextval('{positions}')";
+     ALTER TABLE {outbox} ALTER COLUMN position DROP DEFAULT";
 
 /// The words of an event's type, as in 0001_foundation.sql.
 const WORDS: &str = r"^[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+(?:\.[^.*#\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)*$";
@@ -68,9 +64,10 @@ const BROKEN: &str = "CASE \
          WHEN octet_length(NEW.target_queue::text) NOT BETWEEN 1 AND 255 THEN 'target_queue_has_1_to_255_bytes' END";
 
 /// What the project's own INSERT does not say is filled in before the row is written, and what no relay could publish is refused, in the
-/// words of the usual outbox's own constraints; relays are woken after.
+/// words of the usual outbox's own constraints; relays are woken after. Both run with the rights of whoever adopted the table, so that the
+/// project's users need no others than they have.
 const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
-     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$ \
+     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$ \
      DECLARE \
          missing text := {missing}; \
          broken  text := {broken}; \
@@ -117,22 +114,23 @@ const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      CREATE TRIGGER postrider_wake AFTER INSERT ON {outbox} FOR EACH STATEMENT EXECUTE FUNCTION {wake}()";
 
 /// Rows that were there before get their places in the order they were written, some at a time. Claims find a failed row by a time that
-/// is later than its own; a publisher that set none has it tried again at once.
-const BACKFILL: &str = "WITH old AS (SELECT ctid FROM {outbox} WHERE slot IS NULL ORDER BY created_at LIMIT 5000), \
-     placed AS (SELECT ctid, row_number() OVER () FROM old) \
-     UPDATE {outbox} o SET position = nextval('{positions}'), occurred_at = COALESCE(o.occurred_at, o.created_at), \
+/// is later than its own; a publisher that set none has it tried again at once. Rows of one transaction have one time, and lie in their order.
+const BACKFILL: &str = "WITH old AS (SELECT ctid AS place FROM {outbox} WHERE slot IS NULL ORDER BY created_at, ctid LIMIT 5000), \
+     placed AS MATERIALIZED (SELECT place, nextval('{numbers}') AS number FROM old) \
+     UPDATE {outbox} o SET position = placed.number, occurred_at = COALESCE(o.occurred_at, o.created_at), \
          available_at = CASE WHEN o.status = 'failed' THEN GREATEST(o.available_at, o.created_at + interval '1 us') \
              ELSE o.available_at END, \
          key = NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') || o.aggregate_type || '/' \
              || o.aggregate_id::text), ''), \
          slot = (hashtextextended(COALESCE(NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') \
              || o.aggregate_type || '/' || o.aggregate_id::text), ''), o.id::text), 0) & 63)::smallint \
-     FROM placed WHERE o.ctid = placed.ctid";
+     FROM placed WHERE o.ctid = placed.place";
 
-/// Rows of which no relay would ever take notice.
-const UNKNOWN: &str = "SELECT COALESCE(quote_literal(status), 'NULL'), count(*) FROM {outbox} \
-     WHERE status IS NULL OR status NOT IN ('pending', 'published', 'failed', 'dead') \
-     GROUP BY status ORDER BY count(*) DESC, 1 LIMIT 10";
+/// What is left of an index whose making was cut off: nobody reads it, and it would be taken for made.
+const HALF_MADE: &str = "SELECT format('DROP INDEX CONCURRENTLY %I.%I', n.nspname, c.relname) \
+     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+     WHERE i.indrelid = '{outbox}'::regclass AND NOT i.indisvalid AND c.relname IN ('{table}_position_idx', '{table}_new', \
+         '{table}_timed', '{table}_failing', '{table}_unpublished')";
 
 /// Built without holding writers up, one after the other.
 const INDEXES: [&str; 5] = [
@@ -175,19 +173,40 @@ impl Outboxes for Postgres {
         self.check_shape(&table).await?;
         self.check_statuses(&table).await?;
         let sql = |template: &str| statement(&table, template);
+        let room = if self.was_adopted(&table).await? {
+            None
+        } else {
+            Some(self.rows_without_place(&table, "").await? + MORE)
+        };
         let mut connection = self.pool().acquire().await.map_err(fail)?;
         // A lock that cannot be had soon is an error, not a queue of writers: the command is tried again.
         connection.execute("SET lock_timeout = '2s'; SET statement_timeout = 0").await.map_err(fail)?;
         let adopt = async {
-            connection.execute(sqlx::raw_sql(sql(COLUMNS))).await?;
-            connection.execute(sqlx::raw_sql(sql(TRIGGERS))).await?;
+            if let Some(room) = room {
+                let places = PLACES.replace("{room}", &room.to_string());
+                connection.execute(sqlx::raw_sql(sql(&places))).await?;
+            }
+            // Together, so that no row is written that has the columns and no place.
+            connection.execute(sqlx::raw_sql(sql(&format!("{COLUMNS}; {TRIGGERS}")))).await?;
+            // They are there until every row has one: also for who goes on where another was cut off.
+            let kept = sqlx::query_scalar::<_, bool>(sql("SELECT to_regclass('{places}') IS NOT NULL"));
+            let numbers = if kept.fetch_one(&mut *connection).await? { "{places}" } else { "{positions}" };
+            let backfill = BACKFILL.replace("{numbers}", numbers);
             let mut placed = 0;
             loop {
-                let step = sqlx::query(sql(BACKFILL)).execute(&mut *connection).await?.rows_affected();
+                let step = sqlx::query(sql(&backfill)).execute(&mut *connection).await?.rows_affected();
                 placed += step;
                 if step == 0 {
                     break;
                 }
+            }
+            connection.execute(sqlx::raw_sql(sql("DROP SEQUENCE IF EXISTS {places}"))).await?;
+            // Nobody waits for who makes an index so; who makes it waits for every transaction, and one that gave up would leave half of it.
+            connection.execute("SET lock_timeout = 0").await?;
+            let half_made =
+                sqlx::query_scalar::<_, String>(sql(HALF_MADE)).fetch_all(&mut *connection).await?;
+            for removal in half_made {
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(removal))).await?;
             }
             for index in INDEXES {
                 connection.execute(sqlx::raw_sql(sql(index))).await?;
@@ -209,11 +228,7 @@ impl Outboxes for Postgres {
         // A table that was never adopted has no slots.
         let placed = columns.iter().any(|column| column == "slot");
         let without = if placed { "WHERE slot IS NULL" } else { "" };
-        let count = statement(&table, &format!("SELECT count(*) FROM {{outbox}} {without}"));
-        let count = self.unhurried(async |connection| {
-            sqlx::query_scalar::<_, i64>(count).fetch_one(&mut *connection).await
-        });
-        Ok(count.await?.unsigned_abs())
+        self.rows_without_place(&table, without).await
     }
 }
 
@@ -239,24 +254,12 @@ impl Postgres {
         }
     }
 
-    /// Refuses rows whose status no relay knows: to take the table over would be to forget them.
-    async fn check_statuses(&self, table: &OutboxTable) -> Result<(), StoreError> {
-        let unknown = statement(table, UNKNOWN);
-        let found = self.unhurried(async |connection| {
-            sqlx::query_as::<_, (String, i64)>(unknown).fetch_all(&mut *connection).await
+    async fn rows_without_place(&self, table: &OutboxTable, which: &str) -> Result<u64, StoreError> {
+        let count = statement(table, &format!("SELECT count(*) FROM {{outbox}} {which}"));
+        let count = self.unhurried(async |connection| {
+            sqlx::query_scalar::<_, i64>(count).fetch_one(&mut *connection).await
         });
-        let found = found.await?;
-        let Some((first, _)) = found.first() else { return Ok(()) };
-        let counts: Vec<_> =
-            found.iter().map(|(status, count)| format!("{count} with the status {status}")).collect();
-        let comparison = if first == "NULL" { "IS NULL".to_owned() } else { format!("= {first}") };
-        let message = format!(
-            "{table} cannot be adopted; nothing was changed: it has rows that no relay would ever look at, {}. Give each of them pending, \
-             failed (both are published), published or dead (neither is), such as: UPDATE {table} SET status = 'pending' \
-             WHERE status {comparison}",
-            counts.join(", ")
-        );
-        Err(StoreError::new(StoreErrorKind::Schema, message))
+        Ok(count.await?.unsigned_abs())
     }
 
     /// Asks what reads a whole table, on a connection that nobody hurries.
@@ -272,72 +275,6 @@ impl Postgres {
         let _closed = connection.close().await;
         answer
     }
-
-    /// Refuses what has the columns of a table and is none, or none that has its rows itself.
-    async fn check_kind(&self, table: &OutboxTable) -> Result<(), StoreError> {
-        let kind = sqlx::query_scalar::<_, String>(
-            "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-             WHERE n.nspname = $1 AND c.relname = $2",
-        )
-        .bind(table.schema().to_owned())
-        .bind(table.table().to_owned());
-        let kind = self.limited("looking at a table", kind.fetch_optional(self.pool())).await?;
-        let (what, instead) = match kind.as_deref() {
-            // That there is none is told by its columns.
-            Some("r") | None => return Ok(()),
-            Some("v" | "m") => ("a view", "adopt the table that its rows are in"),
-            Some("p") => (
-                "partitioned",
-                "adopt a table without partitions, or make an outbox that has them (`postrider db migrate`)",
-            ),
-            Some("f") => ("a table of another server", "adopt it there"),
-            Some(_) => ("no table", "adopt a table"),
-        };
-        let message = format!("{table} is {what} and cannot be adopted; nothing was changed: {instead}");
-        Err(StoreError::new(StoreErrorKind::Schema, message))
-    }
-
-    /// The columns that it has; an error where they are not what is needed.
-    async fn check_shape(&self, table: &OutboxTable) -> Result<Vec<String>, StoreError> {
-        self.check_kind(table).await?;
-        let columns = sqlx::query_as::<_, (String, String)>(
-            "SELECT column_name::text, CASE data_type WHEN 'USER-DEFINED' THEN 'of the type ' || udt_schema || '.' || udt_name \
-                 ELSE data_type::text END FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2",
-        )
-        .bind(table.schema().to_owned())
-        .bind(table.table().to_owned());
-        let columns = self.limited("reading the columns of a table", columns.fetch_all(self.pool())).await?;
-        if columns.is_empty() {
-            let message =
-                format!("there is no table {table} that could be adopted, or none that this user may see");
-            return Err(StoreError::new(StoreErrorKind::Schema, message));
-        }
-        let wrong: Vec<String> = NEEDED
-            .iter()
-            .filter_map(|(name, types)| match columns.iter().find(|(column, _)| column == name) {
-                None => Some(format!("it has no column {name}")),
-                Some((_, found)) if types.contains(&found.as_str()) => None,
-                Some((_, found)) => {
-                    let instead = if *name == "status" { as_text(table) } else { String::new() };
-                    Some(format!("{name} is {found}, not {}{instead}", types.join(" or ")))
-                }
-            })
-            .collect();
-        if wrong.is_empty() {
-            return Ok(columns.into_iter().map(|(name, _)| name).collect());
-        }
-        let message = format!("{table} cannot be adopted; nothing was changed: {}", wrong.join("; "));
-        Err(StoreError::new(StoreErrorKind::Schema, message))
-    }
-}
-
-/// How a status of another type, such as an enum, becomes text. Its default is of the old type, and is in the way.
-fn as_text(table: &OutboxTable) -> String {
-    let (schema, name) = (table.schema(), table.table());
-    format!(
-        " (to make it one: ALTER TABLE \"{schema}\".\"{name}\" ALTER status DROP DEFAULT, \
-         ALTER status TYPE text USING status::text, ALTER status SET DEFAULT 'pending')"
-    )
 }
 
 fn not_adopted(table: &OutboxTable) -> StoreError {
@@ -359,6 +296,7 @@ fn statement(table: &OutboxTable, template: &str) -> AssertSqlSafe<std::sync::Ar
         .replace("{broken}", BROKEN)
         .replace("{words}", WORDS)
         .replace("{table}", name)
+        .replace("{places}", &format!("\"{schema}\".\"{name}_place\""))
         .replace("{fill}", &format!("\"{schema}\".\"{name}_fill\""))
         .replace("{wake}", &format!("\"{schema}\".\"{name}_wake\""));
     table.statement(&filled).sql()

@@ -14,11 +14,12 @@ use crate::store::{
 };
 use crate::text::InvalidText;
 
-/// What a claim reads, in the order of [`outbox_row`].
+/// What a claim reads, in the order of [`outbox_row`]. What is failed was tried, whoever wrote that and counted nothing: others of its key
+/// wait for it.
 pub(super) const COLUMNS: &str = "position, created_at, slot, id::text, group_id::text, subsidiary_id::text, aggregate_type, \
      aggregate_id::text, event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), content_type, occurred_at, key, \
-     causation_id, correlation_id, traceparent, tracestate, exchange, routing_key, target_queue, attempts, \
-     verbatim, dead_letter_id, headers::text";
+     causation_id::text, correlation_id::text, traceparent, tracestate, exchange, routing_key, target_queue, \
+     CASE status WHEN 'failed' THEN GREATEST(attempts, 1) ELSE attempts END, verbatim, dead_letter_id, headers::text";
 
 /// What every claim keeps to: the relay's own slots, what it has not in hand, and keys of which it wants more. Each of these
 /// lists is hashed once.

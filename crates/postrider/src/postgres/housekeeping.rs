@@ -5,14 +5,16 @@
 //! again in the next round. A detached table is the record of what is to be archived, so a crash forgets nothing.
 //! The default partition stays, as the net under writers: should nobody make partitions any more, nobody's INSERT fails.
 
+mod file;
 mod forecast;
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
+use self::file::not_written;
 use super::Postgres;
 use super::error::failed;
 use crate::archive::ArchiveFile;
-use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError, StoreErrorKind};
+use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError};
 
 /// How long to wait for a lock that others would wait behind.
 const PATIENCE: &str = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '250ms'";
@@ -26,6 +28,10 @@ const DUTY: &str = "UPDATE postrider.outbox SET maintainer = $1, maintained_unti
 
 const DONE: &str =
     "UPDATE postrider.outbox SET maintained_at = now(), maintained_until = NULL WHERE name = {name}";
+
+/// A round that failed is over: whoever mends what was wrong need not wait for the duty.
+const FAILED: &str =
+    "UPDATE postrider.outbox SET maintained_until = NULL WHERE name = {name} AND maintainer = $1";
 
 /// The partitions with their bounds; the default one has none.
 const PARTITIONS: &str = "SELECT c.relname::text AS name, \
@@ -55,6 +61,12 @@ const OLD: &str = "SELECT name FROM ({partitions}) p WHERE upper <= now() - $1 O
 /// Whether something in a partition is not published yet.
 const WAITING: &str = "SELECT EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published')";
 
+/// Takes a partition out. Looked at once more when nobody can write to it: somebody who was at it may have brought an event that is
+/// not published.
+const DETACH: &str = "ALTER TABLE {outbox} DETACH PARTITION {schema}.\"{part}\"; \
+     DO $$ BEGIN IF EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published') THEN \
+         RAISE EXCEPTION 'an event that is not published came into it at this moment'; END IF; END $$";
+
 /// Tables that were partitions once and are not archived yet.
 const DETACHED: &str = "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '_p[0-9]{8}$') \
@@ -69,13 +81,14 @@ impl Housekeeping for Postgres {
             return Ok(None);
         };
         let mut round = Round { postgres: self, rules, kept: Kept::default(), connection: &mut connection };
-        if partitioned {
-            round.make_partitions().await?;
-            round.end_partitions().await?;
-            round.clear_away().await?;
-        }
-        round.remove_old_rows(partitioned).await?;
+        let done = round.run(partitioned).await;
         let kept = round.kept;
+        if let Err(error) = done {
+            let over = sqlx::query(self.table.statement(FAILED).sql()).bind(worker.as_str());
+            // Where the database is away, the duty ends by itself.
+            let _away = over.execute(&mut *connection).await;
+            return Err(error);
+        }
         sqlx::query(self.table.statement(DONE).sql()).execute(&mut *connection).await.map_err(fail)?;
         Ok(Some(kept))
     }
@@ -94,6 +107,15 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
+    async fn run(&mut self, partitioned: bool) -> Result<(), StoreError> {
+        if partitioned {
+            self.make_partitions().await?;
+            self.end_partitions().await?;
+            self.clear_away().await?;
+        }
+        self.remove_old_rows(partitioned).await
+    }
+
     async fn make_partitions(&mut self) -> Result<(), StoreError> {
         let any = "SELECT EXISTS (SELECT FROM {default})";
         let default_has_rows: bool =
@@ -177,8 +199,7 @@ impl Round<'_> {
                 self.kept.partitions_kept.push(name);
                 continue;
             }
-            let detach = "ALTER TABLE {outbox} DETACH PARTITION {schema}.\"{part}\"";
-            if let Err(error) = self.patiently(&filled(detach, &[("{part}", &name)])).await {
+            if let Err(error) = self.patiently(&filled(DETACH, &[("{part}", &name)])).await {
                 self.postpone(&format!("detaching {name}"), &error);
             }
         }
@@ -235,29 +256,6 @@ impl Round<'_> {
         Ok(())
     }
 
-    async fn write_file(&mut self, folder: &std::path::Path, name: &str) -> Result<u64, StoreError> {
-        let select = "SELECT position, row_to_json(p)::text FROM {schema}.\"{part}\" p WHERE position > $1 \
-                      ORDER BY position LIMIT $2";
-        let select = filled(select, &[("{part}", name)]);
-        let mut file = ArchiveFile::create(folder, &format!("{}.{name}", self.postgres.table.schema()))
-            .map_err(|error| not_written(folder, &error))?;
-        let mut after = 0_i64;
-        loop {
-            let rows: Vec<(i64, String)> = sqlx::query_as(self.sql(&select))
-                .bind(after)
-                .bind(STEP)
-                .fetch_all(&mut *self.connection)
-                .await
-                .map_err(self.fail())?;
-            let Some((last, _)) = rows.last() else { break };
-            after = *last;
-            for (_, json) in &rows {
-                file.line(json).map_err(|error| not_written(folder, &error))?;
-            }
-        }
-        file.finish().map_err(|error| not_written(folder, &error))
-    }
-
     /// Old published rows where there is no partition to end: in the default one, or in a table that has none.
     async fn remove_old_rows(&mut self, partitioned: bool) -> Result<(), StoreError> {
         let from = if partitioned { "{default}" } else { "{outbox}" };
@@ -310,12 +308,18 @@ impl Round<'_> {
         }
     }
 
-    /// The archive has the outbox's shape, so that old partitions move there without a copy.
+    /// The archive has the outbox's shape, so that old partitions move there without a copy, and none of its rules: what was published
+    /// is kept as it was. A table that was adopted may have rows that the usual outbox would refuse.
     async fn make_archive_table(&mut self) -> Result<(), sqlx::Error> {
         self.patiently(
-            "CREATE TABLE IF NOT EXISTS {archive} (LIKE postrider.event_outbox INCLUDING CONSTRAINTS INCLUDING GENERATED \
-                 INCLUDING INDEXES) PARTITION BY RANGE (created_at); \
-             CREATE TABLE IF NOT EXISTS {archive_default} PARTITION OF {archive} DEFAULT",
+            "CREATE TABLE IF NOT EXISTS {archive} (LIKE postrider.event_outbox INCLUDING GENERATED INCLUDING INDEXES) \
+                 PARTITION BY RANGE (created_at); \
+             CREATE TABLE IF NOT EXISTS {archive_default} PARTITION OF {archive} DEFAULT; \
+             DO $$ DECLARE rule name; BEGIN \
+                 FOR rule IN SELECT conname FROM pg_constraint WHERE conrelid = '{archive}'::regclass AND contype = 'c' LOOP \
+                     EXECUTE format('ALTER TABLE {archive} DROP CONSTRAINT %I', rule); \
+                 END LOOP; \
+             END $$",
         )
         .await
     }
@@ -374,12 +378,4 @@ fn sql(postgres: &Postgres, template: &str) -> AssertSqlSafe<std::sync::Arc<str>
 fn fail_of(postgres: &Postgres) -> impl Fn(sqlx::Error) -> StoreError + use<> {
     let place = postgres.inner.place.clone();
     move |cause| failed("looking after the outbox", &place, cause)
-}
-
-fn not_written(folder: &std::path::Path, error: &std::io::Error) -> StoreError {
-    let folder = folder.display();
-    let message = format!(
-        "the archive in {folder} cannot be written ({error}); nothing was removed, mend it and try again"
-    );
-    StoreError::new(StoreErrorKind::Unavailable, message)
 }

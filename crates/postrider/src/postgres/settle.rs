@@ -43,15 +43,16 @@ pub(super) const PUBLISHED_BOTH: &str = "WITH marked AS ( \
      ) \
      SELECT count(*) FROM marked";
 
-/// Delays are counted from the database's own time; no delay is no other attempt. A row that was tried has a time of its own,
-/// later than when it was written: that tells it from new ones. The replay of a dead letter that dies loses its key, so that it
-/// holds up no other, and its letter is open again.
+/// Delays are counted from the database's own time; no delay is no other attempt. What was postponed counts as one attempt, however
+/// often. A row that was tried has a time of its own, later than when it was written: that tells it from new ones. The replay of a
+/// dead letter that dies loses its key, so that it holds up no other, and its letter is open again.
 pub(super) const FAILED: &str = "WITH failed AS ( \
          UPDATE {outbox} o \
          SET status = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL THEN 'dead' ELSE 'failed' END, \
              ordering_key = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL \
                  AND o.dead_letter_id IS NOT NULL THEN '' ELSE o.ordering_key END, \
-             attempts = o.attempts + 1, last_error = ($5::text[])[array_position($2, o.position)], \
+             attempts = CASE WHEN ($7::bool[])[array_position($2, o.position)] THEN o.attempts + 1 \
+                 ELSE GREATEST(o.attempts, 1) END, last_error = ($5::text[])[array_position($2, o.position)], \
              available_at = GREATEST(now(), o.created_at) + COALESCE(($6::interval[])[array_position($2, o.position)], \
                  interval '1 microsecond') \
          WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status || '' NOT IN ('published', 'dead') \
@@ -85,7 +86,11 @@ impl Postgres {
                 },
                 PublishResult::Failed { error, retry_after } => {
                     tried.extend(delivered.map(|delivered| (row.position, delivered)));
-                    failed.push((row, error.replace('\0', "\u{fffd}"), retry_after.map(interval)));
+                    failed.push(Failed::new(row, &error, retry_after, true));
+                }
+                PublishResult::Postponed { error, retry_after } => {
+                    tried.extend(delivered.map(|delivered| (row.position, delivered)));
+                    failed.push(Failed::new(row, &error, Some(retry_after), false));
                 }
             }
         }
@@ -128,25 +133,39 @@ impl Postgres {
         Ok(recorded.unsigned_abs())
     }
 
-    async fn mark_failed(
-        &self,
-        relay: &RelayId,
-        failed: Vec<(RowId, String, Option<Duration>)>,
-    ) -> Result<u64, StoreError> {
-        let Some(rows) = Rows::of(&failed.iter().map(|(row, ..)| *row).collect::<Vec<_>>()) else {
+    async fn mark_failed(&self, relay: &RelayId, failed: Vec<Failed>) -> Result<u64, StoreError> {
+        let Some(rows) = Rows::of(&failed.iter().map(|failed| failed.row).collect::<Vec<_>>()) else {
             return Ok(0);
         };
-        let (errors, delays): (Vec<_>, Vec<_>) =
-            failed.into_iter().map(|(_, error, delay)| (error, delay)).unzip();
+        let delays: Vec<_> = failed.iter().map(|failed| failed.delay).collect();
+        let counts: Vec<_> = failed.iter().map(|failed| failed.counts).collect();
+        let errors: Vec<_> = failed.into_iter().map(|failed| failed.error).collect();
         let update = sqlx::query_scalar(self.statements.failed.sql())
             .bind(relay.as_str())
             .bind(rows.positions)
             .bind(rows.oldest)
             .bind(rows.newest)
             .bind(errors)
-            .bind(delays);
+            .bind(delays)
+            .bind(counts);
         let recorded: i64 = self.limited("marking rows as failed", update.fetch_one(self.relays())).await?;
         Ok(recorded.unsigned_abs())
+    }
+}
+
+/// A row that was not published, and what follows from it.
+struct Failed {
+    row: RowId,
+    error: String,
+    /// Without one it is dead.
+    delay: Option<Duration>,
+    /// By its own fault.
+    counts: bool,
+}
+
+impl Failed {
+    fn new(row: RowId, error: &str, retry_after: Option<Duration>, counts: bool) -> Self {
+        Self { row, error: error.replace('\0', "\u{fffd}"), delay: retry_after.map(interval), counts }
     }
 }
 

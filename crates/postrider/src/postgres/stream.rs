@@ -38,7 +38,9 @@ const MEANS: &str = "SELECT current_setting('wal_level'), \
          OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'member')), \
      (SELECT count(*) FROM pg_replication_slots) < current_setting('max_replication_slots')::int, \
      (SELECT count(*) FROM pg_stat_replication) < current_setting('max_wal_senders')::int, \
-     EXISTS (SELECT FROM pg_publication WHERE pubname = $2), \
+     EXISTS (SELECT FROM pg_publication p WHERE p.pubname = $2 AND (p.puballtables OR EXISTS ( \
+         SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE r.prpubid = p.oid AND n.nspname || '.' || c.relname = $3))), \
      COALESCE((SELECT streamer <> $1 AND streamer_until > now() FROM postrider.outbox WHERE name = $3), false), \
      current_user::text";
 
@@ -49,7 +51,8 @@ const TAKE: &str = "UPDATE postrider.outbox SET streamer = $2, streamer_until = 
 pub(super) const CLOSE: &str = "UPDATE postrider.outbox SET streamer = NULL, streamer_until = NULL, stream_slot = NULL \
      WHERE name = $1 AND streamer = $2";
 
-const STATE: &str = "SELECT o.streamer, (pg_current_wal_lsn() - s.confirmed_flush_lsn)::bigint \
+const STATE: &str = "SELECT o.streamer, (pg_current_wal_lsn() - LEAST(s.restart_lsn, s.confirmed_flush_lsn))::bigint, \
+         (pg_current_wal_lsn() - s.confirmed_flush_lsn)::bigint \
      FROM postrider.outbox o JOIN pg_replication_slots s ON s.slot_name = o.stream_slot \
      WHERE o.name = $1 AND o.streamer_until > now() AND s.active AND s.confirmed_flush_lsn IS NOT NULL";
 
@@ -113,9 +116,11 @@ impl Postgres {
 
     pub(super) async fn read_stream_state(&self) -> Result<Option<StreamState>, StoreError> {
         let look = sqlx::query_as(STATE).bind(self.table.to_string()).fetch_optional(self.relays());
-        let found: Option<(String, i64)> = self.limited("reading how far the stream is", look).await?;
-        Ok(found.and_then(|(relay, lag)| {
-            Some(StreamState { relay: RelayId::new(relay).ok()?, lag_bytes: u64::try_from(lag).unwrap_or(0) })
+        let found: Option<(String, i64, i64)> = self.limited("reading how far the stream is", look).await?;
+        let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
+        Ok(found.and_then(|(relay, kept, untold)| {
+            let relay = RelayId::new(relay).ok()?;
+            Some(StreamState { relay, lag_bytes: bytes(kept), untold_bytes: bytes(untold) })
         }))
     }
 
@@ -126,16 +131,23 @@ impl Postgres {
         Ok(keys.into_iter().filter_map(|key| OrderingKey::new(key).ok()).collect())
     }
 
-    /// Makes the publication, or says who has to.
+    /// Makes the publication, or says who has to. One that is there without the table is of a table that was dropped and made anew: a
+    /// stream of it would tell of nothing.
     async fn publish_table(&self, publication: &str) -> Result<Option<String>, StoreError> {
         let create = self.table.statement(&format!(
             "CREATE PUBLICATION {publication} FOR TABLE {{outbox}} \
              WITH (publish = 'insert', publish_via_partition_root = true)"
         ));
-        match self.limited("making a publication", sqlx::query(create.sql()).execute(self.pool())).await {
+        let add = self.table.statement(&format!("ALTER PUBLICATION {publication} ADD TABLE {{outbox}}"));
+        let mut made =
+            self.limited("making a publication", sqlx::query(create.sql()).execute(self.pool())).await;
+        if made.as_ref().is_err_and(|error| error.message.contains("already exists")) {
+            made = self.limited("adding to a publication", sqlx::query(add.sql()).execute(self.pool())).await;
+        }
+        match made {
             Ok(_) => Ok(None),
             // Another relay was quicker: 42710, or 23505 at the same moment.
-            Err(error) if error.message.contains("already exists") => Ok(None),
+            Err(error) if error.message.contains("already member") => Ok(None),
             Err(error) if error.kind == StoreErrorKind::Invalid => Ok(None),
             Err(error) if error.kind == StoreErrorKind::Denied => Ok(Some(format!(
                 "the publication is missing and cannot be made here ({error}); as the table's owner run: CREATE PUBLICATION \
@@ -240,6 +252,10 @@ impl RowStream for Stream {
                 Told::Row(row) => {
                     bytes += row.envelope.payload.bytes().len();
                     streamed.rows.push(*row);
+                }
+                Told::Failing(key) => {
+                    streamed.failing.push(key);
+                    moved = true;
                 }
                 Told::Unreadable(position) => {
                     let first = streamed.unreadable.get_or_insert(position);

@@ -112,18 +112,27 @@ impl Plan {
     }
 }
 
-/// What the answers mean for the row, and for both deliveries where it has two; otherwise why they say nothing about the message itself, and
-/// which halves have arrived.
+/// Answers that say nothing about the message itself.
+pub(super) struct Undecided {
+    pub(super) why: Untold,
+    /// Which halves have arrived.
+    pub(super) halves: Halves,
+    /// Both deliveries, where the row has two.
+    pub(super) delivered: Option<Delivered>,
+}
+
+/// What the answers mean for the row, and for both deliveries where it has two; otherwise why they say nothing about the message itself.
 pub(super) fn judge(
     row: &OutboxRow,
     answer: Answer,
     blocks: bool,
     config: &RelayConfig,
     clock: &Clock,
-) -> Result<(PublishResult, Option<Delivered>), (Untold, Halves)> {
+) -> Result<(PublishResult, Option<Delivered>), Undecided> {
     let Some(legacy) = answer.legacy else {
         let result = outgoing::judge(row, answer.new, config, clock);
-        return result.map(|result| (result, None)).map_err(|why| (why, Halves::default()));
+        let alone = |why| Undecided { why, halves: Halves::default(), delivered: None };
+        return result.map(|result| (result, None)).map_err(alone);
     };
     let halves = Halves { new: answer.new == Published::Confirmed, legacy: legacy == Published::Confirmed };
     let delivered = Delivered {
@@ -131,13 +140,14 @@ pub(super) fn judge(
         new: delivery(&answer.new),
         legacy: delivery(&legacy),
     };
-    let mut result = outgoing::judge(row, answer.new, config, clock).map_err(|why| (why, halves))?;
+    let undecided = |why| Undecided { why, halves, delivered: Some(delivered.clone()) };
+    let mut result = outgoing::judge(row, answer.new, config, clock).map_err(undecided)?;
     if let DeliveryResult::Failed(error) = &delivered.legacy {
         metrics::counter!("postrider_migration_legacy_failed_total").increment(1);
         tracing::warn!(event_id = %row.envelope.id, %error, "the copy of an event did not reach the old bus; it is tried again");
     }
     if blocks && result == PublishResult::Published {
-        result = outgoing::judge(row, legacy, config, clock).map_err(|why| (why, halves))?;
+        result = outgoing::judge(row, legacy, config, clock).map_err(undecided)?;
     }
     Ok((result, Some(delivered)))
 }
@@ -162,7 +172,7 @@ mod tests {
         let answer = Answer { new, legacy: Some(legacy) };
         judge(&row(1), answer, blocks, &RelayConfig::default(), &clock)
             .map(|(result, delivered)| (result, delivered.unwrap()))
-            .map_err(|(_, halves)| halves)
+            .map_err(|undecided| undecided.halves)
     }
 
     fn returned() -> Published {

@@ -50,6 +50,16 @@ impl Flow {
     /// appear is after `low`.
     pub(super) fn take(&mut self, claim: u64, low: i64, rows: Vec<OutboxRow>) {
         self.blocked.retain(|_, last| *last >= claim);
+        self.put(low, rows, |queue, position| queue.partition_point(|other| other.row.position < position));
+    }
+
+    /// Takes the rows of a stream, which are in the order of their commits. Who drew his position first and committed last, because he
+    /// waited for the other, comes last.
+    pub(super) fn take_streamed(&mut self, low: i64, rows: Vec<OutboxRow>) {
+        self.put(low, rows, |queue, _| queue.len());
+    }
+
+    fn put(&mut self, low: i64, rows: Vec<OutboxRow>, place: impl Fn(&VecDeque<OutboxRow>, i64) -> usize) {
         let mut crowded: HashMap<OrderingKey, i64> = HashMap::new();
         for row in rows {
             let position = row.row.position;
@@ -61,8 +71,8 @@ impl Flow {
                 continue;
             };
             if let Some(queue) = self.queues.get_mut(&key) {
-                let place = queue.partition_point(|other| other.row.position < position);
-                queue.insert(place, row);
+                let at = place(queue, position);
+                queue.insert(at, row);
                 if queue.len() >= self.crowd {
                     let after = low.min(position);
                     let last = crowded.entry(key).or_insert(after);

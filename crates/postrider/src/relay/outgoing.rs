@@ -102,16 +102,18 @@ pub(super) fn judge(
     Ok(PublishResult::Failed { error, retry_after })
 }
 
-/// A queue went on declining a row: it waits in the store, with those of its key behind it. However long that lasts, it does not die of it.
+/// A queue went on declining a row, so many times by now: it waits in the store, with those of its key behind it. However long that lasts,
+/// it does not die of it, and has all of its attempts left should something else be wrong then.
 pub(super) fn postponed(
     row: &OutboxRow,
     error: String,
+    times: u32,
     config: &RelayConfig,
     clock: &Clock,
 ) -> PublishResult {
-    let delay = config.backoff.delay(row.attempts + 1, clock.random()).min(LONGEST_DECLINED);
-    tracing::warn!(event_id = %row.envelope.id, %error, "a queue does not take an event; others are published meanwhile");
-    PublishResult::Failed { error, retry_after: Some(delay) }
+    let retry_after = config.backoff.delay(times, clock.random()).min(LONGEST_DECLINED);
+    tracing::debug!(event_id = %row.envelope.id, %error, "a queue does not take an event");
+    PublishResult::Postponed { error, retry_after }
 }
 
 /// How attempts to publish ended, counted a batch at a time.

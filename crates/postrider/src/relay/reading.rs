@@ -50,6 +50,8 @@ pub(super) struct Reading {
     under_way: Option<UnderWay>,
     /// As many timed rows are asked for now.
     timed_limit: Option<usize>,
+    /// The last look was for timed rows: however many there are, new ones have their turn.
+    timed_last: bool,
 }
 
 /// A claim that was asked and not answered yet.
@@ -115,11 +117,13 @@ impl Reading {
     pub(super) fn ask(&mut self, now: Duration, limit: usize, sure: bool, flow: &Flow) -> Ask {
         let ask =
             |wanted| Ask { limit, wanted, held: None, in_hand: flow.positions(), without: flow.crowded() };
-        if self.timed_at.is_none_or(|at| now >= at + TIMED) {
+        if !self.timed_last && self.timed_at.is_none_or(|at| now >= at + TIMED) {
+            self.timed_last = true;
             self.timed_at = Some(now);
             self.timed_limit = Some(limit);
             return ask(Wanted::Timed);
         }
+        self.timed_last = false;
         if self.net_at.is_none_or(|at| now >= at + NET) {
             self.net_at = Some(now);
             self.start_over();
@@ -301,14 +305,18 @@ mod tests {
     }
 
     #[test]
-    fn timed_rows_are_asked_for_now_and_then_and_at_once_while_there_are_more() {
+    fn timed_rows_are_asked_for_now_and_then_and_in_turns_with_new_ones_while_there_are_more() {
         let mut reading = Reading::default();
         let wanted = |reading: &mut Reading, now| reading.ask(now, 10, false, &Flow::new(10)).wanted;
         assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
         reading.found(SECOND, &rows(1..=10));
+        assert!(matches!(wanted(&mut reading, SECOND), Wanted::New { .. }), "they wait for none of these");
+        reading.found(SECOND, &[]);
         assert_eq!(wanted(&mut reading, SECOND), Wanted::Timed);
         reading.found(SECOND, &rows(11..=12));
         assert!(matches!(wanted(&mut reading, SECOND), Wanted::New { .. }));
+        reading.found(SECOND, &[]);
+        assert!(matches!(wanted(&mut reading, SECOND), Wanted::New { .. }), "there are no more");
         reading.found(SECOND, &[]);
         assert_eq!(wanted(&mut reading, SECOND * 2), Wanted::Timed);
     }

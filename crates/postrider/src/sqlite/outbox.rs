@@ -80,9 +80,11 @@ impl Outbox for Sqlite {
             match result {
                 PublishResult::Published => published.push(row.position),
                 PublishResult::Failed { error, retry_after } => {
-                    let retry_at =
-                        retry_after.map(|delay| now.saturating_add(delay).unwrap_or(Timestamp::MAX));
-                    failed.push(json!([row.position, error, retry_at.map(Timestamp::as_microsecond)]));
+                    let retry_at = retry_after.map(|delay| later(now, delay));
+                    failed.push(json!([row.position, error, retry_at, true]));
+                }
+                PublishResult::Postponed { error, retry_after } => {
+                    failed.push(json!([row.position, error, later(now, retry_after), false]));
                 }
             }
         }
@@ -156,7 +158,7 @@ impl Sqlite {
             rows = unreadable.len(),
             "rows of the outbox cannot be read as events and are dead; see their last_error"
         );
-        let dead = unreadable.into_iter().map(|row| json!([row.position, row.error, null])).collect();
+        let dead = unreadable.into_iter().map(|row| json!([row.position, row.error, null, true])).collect();
         self.writer().run(|connection| mark_failed(connection, dead).boxed()).await.map(|_| ())
     }
 }
@@ -171,7 +173,7 @@ pub(super) const COLUMNS: &str = r#"position, created_at, id, group_id, subsidia
 const CLAIM: &str = r#"
 SELECT position, created_at, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body,
        content_type, occurred_at, "key", causation_id, correlation_id, traceparent, tracestate, exchange, routing_key,
-       target_queue, attempts, verbatim, dead_letter_id, headers
+       target_queue, iif(status = 'failed', max(attempts, 1), attempts), verbatim, dead_letter_id, headers
 FROM event_outbox AS due INDEXED BY event_outbox_waiting
 WHERE status IN ('pending', 'failed')
   AND available_at <= ?1
@@ -192,7 +194,7 @@ async fn mark_published(
     now: i64,
 ) -> Result<usize, StoreError> {
     const SQL: &str = "
-        UPDATE event_outbox SET status = 'published', published_at = ?2
+        UPDATE event_outbox SET status = 'published', published_at = ?2, last_error = NULL
         WHERE position IN (SELECT value FROM json_each(?1)) AND +status IN ('pending', 'failed')";
     if positions.is_empty() {
         return Ok(0);
@@ -200,7 +202,11 @@ async fn mark_published(
     update(connection, sqlx::query(SQL).bind(json!(positions).to_string()).bind(now)).await
 }
 
-/// Each of `failed` is position, error and the time of the next try, which a dead row has not.
+fn later(now: Timestamp, delay: Duration) -> i64 {
+    now.saturating_add(delay).unwrap_or(Timestamp::MAX).as_microsecond()
+}
+
+/// Each of `failed` is position, error, the time of the next try, which a dead row has not, and whether it failed by its own fault.
 async fn mark_failed(
     connection: &mut SqliteConnection,
     failed: Vec<serde_json::Value>,
@@ -209,9 +215,10 @@ async fn mark_failed(
         UPDATE event_outbox
         SET status = iif(result.retry_at IS NULL, 'dead', 'failed'),
             available_at = coalesce(result.retry_at, available_at),
-            attempts = attempts + 1,
+            attempts = iif(result.counts, attempts + 1, max(attempts, 1)),
             last_error = result.error
-        FROM (SELECT value ->> 0 AS position, value ->> 1 AS error, value ->> 2 AS retry_at FROM json_each(?1)) AS result
+        FROM (SELECT value ->> 0 AS position, value ->> 1 AS error, value ->> 2 AS retry_at, value ->> 3 AS counts
+              FROM json_each(?1)) AS result
         WHERE event_outbox.position = result.position AND +status IN ('pending', 'failed')";
     // The replay of a dead letter that dies loses its key, so that it holds up no other, and its letter is open again.
     const FREED: &str = "

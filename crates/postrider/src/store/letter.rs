@@ -182,7 +182,8 @@ pub struct LetterFilter {
     /// Attempted at most so often.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// Replayed at most so often before: what dies again and again is left for people.
+    /// Replayed at most so often before: what dies again and again is left for people. So is what could not be published the last time: it
+    /// did not die again, and would go round for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_replays: Option<u32>,
     /// What became of it.

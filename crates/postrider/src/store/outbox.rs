@@ -382,4 +382,11 @@ pub enum PublishResult {
         /// How long it waits, from when the store hears of it: the store's clock says when that is over, not the relay's.
         retry_after: Option<Duration>,
     },
+    /// It was not taken, by no fault of its own: it waits as one that failed does, and no attempt is counted beyond the first.
+    Postponed {
+        /// What the broker said.
+        error: String,
+        /// As above.
+        retry_after: Duration,
+    },
 }

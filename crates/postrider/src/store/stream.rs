@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::{OutboxRow, RelayId, StoreError};
+use crate::envelope::OrderingKey;
 
 /// How many slots every outbox has. Who streams holds all of them.
 pub const SLOTS: usize = 64;
@@ -46,6 +47,8 @@ pub struct StreamLimit {
 pub struct Streamed {
     /// The rows. Their slots are not told.
     pub rows: Vec<OutboxRow>,
+    /// Keys of new rows that failed elsewhere, or are dead: what follows of these is not to go before them.
+    pub failing: Vec<OrderingKey>,
     /// The first row that could not be read: a claim will find out what is wrong with it.
     pub unreadable: Option<i64>,
     /// Everything committed before this has been told.
@@ -57,6 +60,8 @@ pub struct Streamed {
 pub struct StreamState {
     /// Who reads it.
     pub relay: RelayId,
-    /// How much of its log the database keeps for it, in bytes.
+    /// How much of its log the database keeps for it, in bytes: from where the oldest transaction began that was open when it was last told.
     pub lag_bytes: u64,
+    /// How much of that was not told yet.
+    pub untold_bytes: u64,
 }

@@ -1,6 +1,7 @@
 //! What only PostgreSQL has; what it shares with other stores is in the conformance suite.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod adopting;
 mod audit;
 mod connection;
 mod house;

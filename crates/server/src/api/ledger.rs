@@ -144,10 +144,9 @@ async fn entries<B: Books>(
     Query(page): Query<PageOf>,
 ) -> Result<Json<Entries>, Problem> {
     let limit = page.limit.unwrap_or(MOST).clamp(1, MOST);
-    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let base = ledger.books().book(&tenant).await?.ok_or_else(|| no_books(&tenant))?.base_currency;
     let found = ledger.books().entries(&tenant, page.after, limit).await?;
     let next = found.last().filter(|_| found.len() == limit).map(|last| last.number.to_string());
-    let base = chart.book.base_currency;
     Ok(Json(Entries {
         entries: found.iter().map(|entry| journal_event::payload(entry, base)).collect(),
         next,
@@ -158,10 +157,10 @@ async fn entry<B: Books>(
     State(ledger): Desk<B>,
     Path((tenant, number)): Which,
 ) -> Result<Json<Value>, Problem> {
-    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
+    let base = ledger.books().book(&tenant).await?.ok_or_else(|| no_books(&tenant))?.base_currency;
     let found = ledger.books().entries(&tenant, number.saturating_sub(1), 1).await?;
     let found = found.first().filter(|entry| entry.number == number);
-    let shown = found.map(|entry| journal_event::payload(entry, chart.book.base_currency));
+    let shown = found.map(|entry| journal_event::payload(entry, base));
     shown.map(Json).ok_or_else(|| LedgerError::from(Refusal::UnknownEntry(number)).into())
 }
 

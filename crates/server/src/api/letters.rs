@@ -45,6 +45,8 @@ pub(super) struct Which {
     text: Option<String>,
     since: Option<String>,
     until: Option<String>,
+    min_attempts: Option<u32>,
+    max_attempts: Option<u32>,
     /// `open`, `replayed`, `discarded` or `all`; open if nobody says.
     status: Option<String>,
     cursor: Option<String>,
@@ -75,6 +77,8 @@ impl Which {
             text: which.text.filter(|text| !text.is_empty()),
             since: time(which.since)?,
             until: time(which.until)?,
+            min_attempts: which.min_attempts,
+            max_attempts: which.max_attempts,
             status,
             ..LetterFilter::default()
         })

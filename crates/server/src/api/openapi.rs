@@ -140,6 +140,7 @@ fn cloud_events(path: &str) -> &'static [(&'static str, &'static str)] {
 fn parameter(name: &str, place: &str) -> Value {
     let schema = match name {
         "limit" => json!({ "type": "integer", "minimum": 1, "maximum": 200 }),
+        "min_attempts" | "max_attempts" => json!({ "type": "integer", "minimum": 0 }),
         _ => json!({ "type": "string" }),
     };
     json!({ "name": name, "in": place, "required": place == "path", "schema": schema })

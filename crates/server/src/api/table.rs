@@ -115,6 +115,8 @@ const LETTERS: &[&str] = &[
     "text",
     "since",
     "until",
+    "min_attempts",
+    "max_attempts",
     "status",
     "cursor",
     "limit",

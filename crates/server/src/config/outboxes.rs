@@ -1,6 +1,6 @@
 //! The outboxes: the default one, further tables of its database, and tables of other databases, a service or a shard each.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use postrider::envelope::WireFormat;
 use postrider::postgres::OutboxTable as TableName;
@@ -109,7 +109,41 @@ pub(super) fn all(settings: &Settings, layout: &Layout) -> Result<Vec<OutboxChoi
             routing_key: template.transpose().map_err(|why| wrong(&why))?,
         });
     }
+    let implied = implied(&outboxes, archive_dir, layout);
+    if let Some(twin) = implied.iter().find(|one| outboxes.iter().any(|other| other.label == one.label)) {
+        let why = format!(
+            "{:?} is what the usual outbox of that database is called; give another label",
+            twin.label
+        );
+        return Err((KEY, why));
+    }
+    outboxes.extend(implied);
     Ok(outboxes)
+}
+
+/// The usual outbox of every other database, where it is not named. What is sent again from another table of that database goes through
+/// it, and so does what `postrider.publish` is told of no outbox for: without a relay both would stay there, and nobody would know.
+fn implied(named: &[OutboxChoice], archive_dir: &Path, layout: &Layout) -> Vec<OutboxChoice> {
+    let mut implied: Vec<OutboxChoice> = Vec::new();
+    for outbox in named.iter().filter(|outbox| outbox.database.is_some()) {
+        let usual = |other: &OutboxChoice| {
+            other.place() == outbox.place() && other.table_name() == TableName::default()
+        };
+        if named.iter().chain(&implied).any(usual) {
+            continue;
+        }
+        let label = format!("{}.{DEFAULT}", outbox.label);
+        implied.push(OutboxChoice {
+            archive_dir: archive_dir.join(&label),
+            label,
+            table: Some(TableName::default().to_string()),
+            database: outbox.database.clone(),
+            exchange: layout.exchange.clone(),
+            format: None,
+            routing_key: None,
+        });
+    }
+    implied
 }
 
 impl OutboxChoice {
@@ -126,4 +160,36 @@ impl OutboxChoice {
 fn is_plain(label: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     (1..=64).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Environment, Flags};
+
+    #[test]
+    fn another_database_has_its_usual_outbox_relayed_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("postrider.toml");
+        let outboxes = |tables: &str| {
+            let text = format!(
+                "[store]\nurl = 'postgres://app:x@localhost/app'\n[broker]\nurl = 'amqp://app:x@localhost'\n{tables}"
+            );
+            std::fs::write(&file, text).unwrap();
+            let flags = Flags { file: Some(file.clone()), ..Flags::default() };
+            let config = Config::load(&flags, &Environment::default()).unwrap();
+            config.outboxes.into_iter().map(|outbox| (outbox.label, outbox.table)).collect::<Vec<_>>()
+        };
+        let orders = "[[outbox.table]]\nname = 'orders'\nurl = 'postgres://app:x@localhost/eu'\n";
+        let usual = ("orders.event_outbox".to_owned(), Some("postrider.event_outbox".to_owned()));
+        assert_eq!(outboxes(orders)[2..], [usual]);
+        let named = format!(
+            "{orders}[[outbox.table]]\nname = 'postrider.event_outbox'\nlabel = 'eu'\nurl = 'postgres://app:x@localhost/eu'\n"
+        );
+        assert_eq!(outboxes(&named).len(), 3, "who names it says how it is called");
+        assert_eq!(
+            outboxes("[[outbox.table]]\nname = 'orders'\n").len(),
+            2,
+            "the store's own is always there"
+        );
+    }
 }

@@ -79,13 +79,17 @@ impl RuleShort {
             event_type: self.event_type.clone(),
             reason: self.reason.clone(),
             error_class: self.error_class.clone(),
-            text: self.text.clone(),
+            // An empty text is in everything.
+            text: self.text.clone().filter(|text| !text.is_empty()),
             ..LetterFilter::default()
         };
         if filter == LetterFilter::default() {
             return Err(format!(
                 "{name}: say which dead letters, by consumer, queue, event_type, reason, error_class or text"
             ));
+        }
+        if self.limit == Some(0) {
+            return Err(format!("{name}: limit must be 1 at least; leave it out for no limit"));
         }
         let max_rounds = self.max_rounds.unwrap_or(MAX_ROUNDS);
         if max_rounds == 0 {
@@ -125,6 +129,8 @@ mod tests {
     fn a_rule_that_says_too_little_is_refused() {
         for (toml, problem) in [
             ("[[rule]]\nname = \"a\"\nevery = \"1h\"", "say which dead letters"),
+            ("[[rule]]\nname = \"a\"\nevery = \"1h\"\ntext = \"\"", "say which dead letters"),
+            ("[[rule]]\nname = \"a\"\nqueue = \"q\"\nevery = \"1h\"\nlimit = 0", "limit must be 1"),
             ("[[rule]]\nname = \"a\"\nqueue = \"q\"", "either every"),
             ("[[rule]]\nname = \"a\"\nqueue = \"q\"\ndaily = \"25:00\"", "a time in UTC"),
             ("[[rule]]\nname = \"a\"\nqueue = \"q\"\nevery = \"1h\"\nmax_rounds = 0", "max_rounds"),

@@ -206,9 +206,10 @@ impl Asked {
     }
 }
 
-/// Whether a filter leaves nothing out but what is over, or came later.
+/// Whether a filter leaves nothing out but what is over, or came later. An empty text is in everything.
 fn is_everything(filter: &LetterFilter) -> bool {
-    let rest = LetterFilter { status: None, until: None, tenant: None, ..filter.clone() };
+    let text = filter.text.clone().filter(|text| !text.is_empty());
+    let rest = LetterFilter { status: None, until: None, tenant: None, text, ..filter.clone() };
     is_nothing(&rest)
 }
 
@@ -221,9 +222,11 @@ impl<S: WholeStore> Operations for StoreDesk<S> {
             let (outbox, files) = self.archive_of(asked, &events)?;
             Drawn::Events(plan_events(&outbox.store, &events, files.as_ref(), asked.rate).await?)
         } else {
-            // What dies after the plan was seen is not in it.
+            // What dies after the plan was seen is not in it. Who gives numbers has frozen them himself.
             let now = self.clock.now();
-            operation.filter.until = Some(operation.filter.until.map_or(now, |until| until.min(now)));
+            if operation.filter.ids.is_empty() {
+                operation.filter.until = Some(operation.filter.until.map_or(now, |until| until.min(now)));
+            }
             operation.filter.status = Some(LetterStatus::Open);
             let broker = (asked.kind != AskedKind::DiscardLetters).then_some(self.broker.as_ref());
             Drawn::Letters(plan(&self.store, broker, &self.letters_of(&operation), asked.rate).await?)

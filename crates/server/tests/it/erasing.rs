@@ -3,6 +3,7 @@
 use postrider_testkit::receiver::{Receiver, Reply};
 use serde_json::json;
 
+use super::grants::psql;
 use super::networked::servers;
 use super::process::Folder;
 
@@ -98,4 +99,37 @@ async fn payloads_are_erased_on_real_servers() {
     let (folder, _database, _vhost) = servers().await;
     folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
     erased(&folder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_a_file_alone_or_in_another_outbox_is_erased_too() {
+    let (folder, database, _vhost) = servers().await;
+    let config = "[outbox]\narchive = 'files'\narchive_dir = 'old'\n[[outbox.table]]\nname = 'fis_outbox'\n";
+    folder.write("postrider.toml", config);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    for (table, id, age) in [("postrider.event_outbox", "evt_old", 90), ("public.fis_outbox", "evt_fis", 0)] {
+        let insert = format!(
+            "INSERT INTO {table} (id, aggregate_type, aggregate_id, event_type, payload, status, created_at) VALUES \
+             ('{id}', 'shop.customer', '42', 'moved', '{{\"email\": \"{PERSON}\"}}', 'published', now() - interval '{age} days')"
+        );
+        let (done, said) = psql(&database.url, &["-c", &insert]);
+        assert!(done, "{said}");
+    }
+    folder.run(&["outbox", "archive", "--table", "event_outbox"]).assert(0, "");
+    let erase = |id: &str| {
+        folder
+            .run(&["event", "erase", id, "--reason", "request 4711", "--yes", "--json"])
+            .assert(0, "")
+            .json()
+    };
+    let report = erase("evt_old");
+    assert_eq!((&report["archived_lines"], &report["rows"]), (&json!(1), &json!(0)), "{report}");
+    assert_eq!(erase("evt_old")["archived_lines"], 0, "it is done once");
+    let report = erase("evt_fis");
+    assert_eq!((&report["events"], &report["rows"]), (&json!(["evt_fis"]), &json!(1)), "{report}");
+    let (_, left) = psql(&database.url, &["-c", "SELECT payload FROM public.fis_outbox"]);
+    assert!(!left.contains(PERSON) && left.contains("postrider_erased"), "{left}");
+    let logged = "SELECT string_agg(subject, ' ' ORDER BY subject) FROM postrider.audit_log WHERE action = 'event.erase'";
+    let (_, logged) = psql(&database.url, &["-c", logged]);
+    assert_eq!(logged.trim(), "evt_fis evt_old");
 }

@@ -84,6 +84,18 @@ async fn work(database: &TestDatabase, amqp: &str, url: &dyn Fn(&str) -> String)
     let publish = "SELECT postrider.publish('shop.order.placed', '{}', aggregate_id => 'bad', id => 'evt_1')";
     let (done, said) = psql(&url("producer"), &["-c", publish]);
     assert!(done && said.contains("evt_1"), "{said}");
+    let publish = "BEGIN; SELECT postrider.publish('shop.order.placed', '{}', id => 'evt_fis', outbox => 'fis_outbox'); ROLLBACK";
+    let (done, said) = psql(&url("producer"), &["-c", publish]);
+    assert!(done && said.contains("evt_fis"), "also into an outbox beside the schema: {said}");
+    // What unparking a key does, and what the story of an event of another outbox reads.
+    for statement in [
+        "UPDATE postrider.event_outbox SET status = 'failed', attempts = 1, available_at = now() WHERE false",
+        "UPDATE postrider.outbox_slot SET epoch = epoch + 1 WHERE false",
+        "SELECT created_at FROM fis.fis_outbox_id",
+    ] {
+        let (done, said) = psql(&url("dashboard"), &["-c", statement]);
+        assert!(done, "{statement}: {said}");
+    }
 
     let (relays, consumers, api) = (run_as("relay"), run_as("consumer"), run_as("dashboard"));
     let mut relay = relays.start(&["serve", "--roles", "relay"]);

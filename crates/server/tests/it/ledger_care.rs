@@ -51,3 +51,33 @@ fn promises_are_seen_in_balances_until_they_are_kept() {
     let then = ledger(&folder, &["balance", "bank", "--at", "2026-12-31", "--json"]).assert(0, "").json();
     assert!(then[0]["pending_debits"].is_null() && then[0]["balance"].is_string(), "{then}");
 }
+
+#[test]
+fn entries_of_many_lines_are_imported_a_part_at_a_time() {
+    let folder = books();
+    let line = |side: &str| {
+        format!(r#"{{"account": "bank", "side": "{side}", "amount": "1", "currency": "EUR"}}"#)
+    };
+    let lines = vec![[line("debit"), line("credit")].join(","); 500].join(",");
+    let entry =
+        |n: usize| format!(r#"{{"sourceEvent": "m-{n}", "effectiveOn": "2026-03-05", "lines": [{lines}]}}"#);
+    folder.write("many.jsonl", &(0..12).map(entry).collect::<Vec<_>>().join("\n"));
+    ledger(&folder, &["import", "many.jsonl"]).assert(0, "12 posted, 0 were posted before, 0 refused");
+    ledger(&folder, &["import", "many.jsonl"]).assert(0, "0 posted, 12 were posted before");
+    ledger(&folder, &["verify"]).assert(0, "hold");
+}
+
+#[test]
+fn what_the_ledger_tells_is_not_held_to_what_others_may_publish() {
+    let folder = books();
+    let config = "[topology]\npreset = \"fis\"\n[ledger]\nannounce_exchange = \"fis.domain.exchange\"\n\
+        [limits]\nmax_payload_bytes = 300\n";
+    folder.write("postrider.toml", config);
+    let line = |account: &str, side: &str| {
+        format!(r#"{{"account": "{account}", "side": "{side}", "amount": "50.00", "currency": "EUR"}}"#)
+    };
+    let (debit, credit) = (line("bank", "debit"), line("equity", "credit"));
+    folder
+        .write("entry.json", &format!(r#"{{"effectiveOn": "2026-03-05", "lines": [{debit}, {credit}]}}"#));
+    ledger(&folder, &["entries", "add", "entry.json"]).assert(0, "5");
+}

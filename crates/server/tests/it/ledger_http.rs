@@ -317,6 +317,7 @@ async fn books_are_opened_once_and_a_tenant_opens_its_own() {
             (json!({}), 400),
             (json!({ "base_currency": "XXQ" }), 400),
             (json!({ "base_currency": "EUR", "rules": "[" }), 422),
+            (json!({ "base_currency": "EUR", "accounts": [accounts[0], accounts[0]] }), 422),
         ];
         for (bad, expected) in bad {
             let (status, refused) = desk.call("POST", "/none/open", &admin, &bad);

@@ -147,6 +147,11 @@ fn every_answer_is_what_the_document_says() {
     let id = operation["id"].as_str().unwrap();
     assert_eq!(post(&serving, "/v1/tokens", &json!({ "role": "boss" })).0, 422);
     let samples = get(&serving, "/v1/dlq/groups")["groups"][0]["samples"].clone();
+    let by_attempts = [("min_attempts=11", true), ("min_attempts=12", false), ("max_attempts=10", false)];
+    for (asked, found) in by_attempts {
+        let listed = get(&serving, &format!("/v1/dlq/messages?status=all&{asked}"));
+        assert_eq!(listed["messages"].as_array().is_some_and(|some| !some.is_empty()), found, "{listed}");
+    }
 
     let made = |path: &str, body: &Value| {
         let (status, answer) = post(&serving, path, body);
@@ -207,6 +212,8 @@ fn every_answer_is_what_the_document_says() {
         let (status, problem) = post(&serving, path, &over);
         assert!(status == 422 && problem.to_string().contains("only open dead letters"), "{problem}");
     }
+    let empty = json!({ "kind": "replay_letters", "filter": { "text": "" } });
+    assert_eq!(post(&serving, "/v1/plans", &empty).0, 422, "an empty text is in everything");
     let (status, problem) = post(&serving, "/v1/plans", &json!({ "kind": "replay_letters" }));
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     assert_eq!((status, differs(&document, &schema, &problem, "problem")), (422, Vec::new()));
@@ -216,6 +223,7 @@ fn every_answer_is_what_the_document_says() {
         "/v1/events?limit=many",
         "/v1/events?limit=0",
         "/v1/dlq/messages?limit=0",
+        "/v1/dlq/messages?min_attempts=few",
         "/v1/dlq/groups?limit=0",
         "/v1/operations?limit=0",
         "/v1/audit-log?limit=0",

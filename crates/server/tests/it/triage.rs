@@ -367,6 +367,29 @@ fn what_is_not_collected_is_worked_on_in_its_queue() {
     }
 }
 
+/// Nobody collects what no queue wanted either: it is found in its queue, and goes to its exchange from there.
+#[test]
+fn what_no_queue_wanted_is_worked_on_in_its_queue() {
+    let folder = Folder::new();
+    let collect = "[topology]\ncollect = false\n";
+    folder.write("postrider.toml", &format!("{collect}{QUEUES}"));
+    folder.run(&["publish", "other.thing.happened", "--data", "{}", "--id", "evt_9"]).assert(0, "evt_9");
+    let unroutable = |what: &[&str]| {
+        folder.run(&[&["dlq"], what, &["--in-queue", "postrider.events.unroutable"]].concat())
+    };
+    let serving = folder.serve(&[]);
+    while folder.run(&["event", "trace", "evt_9", "--json"]).json()["outbox"][0]["status"] != "published" {}
+    drop(serving);
+    assert_eq!(unroutable(&["ls", "--json"]).assert(0, "").json()[0]["reason"], "unroutable");
+    let others = "[[queue]]\nname = 'others'\nbind = ['other.#']\n";
+    folder.write("postrider.toml", &format!("{collect}{QUEUES}{others}"));
+    folder.serve(&[]).wait_for("serving");
+    unroutable(&["replay", "--all", "--yes"]).assert(0, "1 taken out of postrider.events.unroutable");
+    let serving = folder.serve(&[]);
+    let (_, given) = ask(&serving, "POST", "/v1/queues/others/deliveries", &json!({ "wait_ms": 20_000 }));
+    assert_eq!(given["deliveries"][0]["id"], "evt_9", "{given}");
+}
+
 #[test]
 fn a_rule_that_says_too_little_is_refused_at_the_start() {
     let folder = Folder::new();

@@ -83,6 +83,7 @@ impl<S: Backend> Desk<S> {
                 new: match result {
                     PublishResult::Published => DeliveryResult::Confirmed,
                     PublishResult::Failed { error, .. } => DeliveryResult::Failed(error.clone()),
+                    PublishResult::Postponed { .. } => DeliveryResult::Pending,
                 },
                 legacy: legacy.clone(),
             }),

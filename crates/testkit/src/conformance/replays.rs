@@ -153,6 +153,8 @@ pub async fn a_replay_that_dies_opens_its_letter_again_and_parks_nobody<F: Store
     assert_eq!(statuses(&desk.store).await, [LetterStatus::Open, LetterStatus::Replayed]);
     let opened = desk.store.letter(all_ids(&desk.store).await[0]).await.unwrap().unwrap().summary;
     assert_eq!(opened.replay_error.as_deref(), Some("no queue wanted it"));
+    let by_rule = LetterFilter { max_replays: Some(2), ..LetterFilter::open() };
+    assert_eq!(desk.store.survey(&by_rule).await.unwrap().letters, 0, "no rule sends it round for ever");
     let rest = again(&desk).await;
     assert_eq!(rest.len(), 1, "the next of its key is not parked");
     assert_eq!(desk.store.backlog().await.unwrap().dead, 0, "it is a dead letter, and counted there");

@@ -318,6 +318,11 @@ impl Database {
                         if retry_after.is_some() { OutboxStatus::Failed } else { OutboxStatus::Dead };
                     row.due_at = retry_at.or(row.due_at);
                 }
+                PublishResult::Postponed { retry_after, .. } => {
+                    row.row.attempts = row.row.attempts.max(1);
+                    row.status = OutboxStatus::Failed;
+                    row.due_at = now.checked_add(retry_after).ok().or(row.due_at);
+                }
             }
         }
         recorded

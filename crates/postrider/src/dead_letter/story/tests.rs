@@ -57,6 +57,17 @@ fn a_death_that_the_broker_made_is_told_by_the_broker() {
 }
 
 #[test]
+fn nothing_is_dead_before_its_time() {
+    let ahead = [("x-first-failed-at", "2030-01-01T00:00:00Z"), ("x-last-failed-at", "2030-01-01T00:00:01Z")];
+    let ours = dead(&ahead.map(|(name, time)| (name, time.into())), Some("evt_1"));
+    let theirs = dead(&[x_death("rejected", "mail", 1_900_000_000)], Some("evt_1"));
+    for letter in [ours, theirs] {
+        let times = [letter.first_failed_at, letter.dead_at].map(Timestamp::as_second);
+        assert_eq!(times, [1_800_000_000; 2]);
+    }
+}
+
+#[test]
 fn a_death_that_the_broker_made_is_the_same_when_it_is_delivered_again() {
     let delivered = |headers: &[(&str, HeaderValue)]| dead(headers, Some("evt_1")).key;
     let death = || x_death("rejected", "mail", 1_700_000_000);

@@ -97,7 +97,10 @@ impl<'a> Where<'a> {
         let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
         self.bound("attempts >= ", filter.min_attempts.map(number));
         self.bound("attempts <= ", filter.max_attempts.map(number));
-        self.bound("replays <= ", filter.max_replays.map(number));
+        if let Some(most) = filter.max_replays {
+            self.bound("replays <= ", Some(number(most)));
+            self.and().push("replay_error IS NULL");
+        }
         if let Some(text) = &filter.text {
             let shown = text.replace('\0', "\u{fffd}");
             let query = self.and();

@@ -86,6 +86,8 @@ enum Col {
 pub(super) enum Told {
     /// A new row that is due at once.
     Row(Box<OutboxRow>),
+    /// A new row of this key that failed elsewhere, or is dead: it is found in the table, and the others of its key wait for it.
+    Failing(OrderingKey),
     /// A new row, at this position, that cannot be read here.
     Unreadable(i64),
     /// A transaction is complete: everything before this was told.
@@ -130,8 +132,7 @@ impl Decoder {
                 Told::Nothing
             }
             Ok(b'I') => match self.row(message) {
-                Ok(Some(row)) => Told::Row(Box::new(row)),
-                Ok(None) => Told::Nothing,
+                Ok(told) => told,
                 Err((position, error)) => {
                     tracing::warn!(position, %error, "a row of the stream cannot be read; it is looked at in the table");
                     Told::Unreadable(position)
@@ -141,20 +142,25 @@ impl Decoder {
         }
     }
 
-    fn row(&self, message: Bytes) -> Result<Option<OutboxRow>, (i64, Unreadable)> {
+    fn row(&self, message: Bytes) -> Result<Told, (i64, Unreadable)> {
         let cells = self.cells(message).map_err(|error| (0, error))?;
         let position = cells.number(Col::Position).map_err(|error| (0, error))?;
         Self::due_row(&cells, position).map_err(|error| (position, error))
     }
 
-    fn due_row(cells: &Cells, position: i64) -> Result<Option<OutboxRow>, Unreadable> {
+    fn due_row(cells: &Cells, position: i64) -> Result<Told, Unreadable> {
         let (created_at, available_at) = (cells.number(Col::CreatedAt)?, cells.number(Col::AvailableAt)?);
         // A time of its own, not one that the clock of its service made: see the claim of new rows.
         let scheduled = available_at > created_at;
-        if scheduled || cells.text(Col::Status)? != "pending" {
-            return Ok(None);
+        match cells.text(Col::Status)?.as_ref() {
+            "pending" if !scheduled => {
+                let row =
+                    outbox_row(cells, RowId { position, created_at: time(created_at, Col::CreatedAt)? })?;
+                Ok(Told::Row(Box::new(row)))
+            }
+            "failed" | "dead" => Ok(ordering_key(cells)?.map_or(Told::Nothing, Told::Failing)),
+            _ => Ok(Told::Nothing),
         }
-        outbox_row(cells, RowId { position, created_at: time(created_at, Col::CreatedAt)? }).map(Some)
     }
 
     fn cells(&self, mut message: Bytes) -> Result<Cells, Unreadable> {
@@ -269,6 +275,22 @@ fn time(micros: i64, col: Col) -> Result<Timestamp, Unreadable> {
     Timestamp::from_microsecond(since_1970).map_err(|_| Unreadable::Column(col))
 }
 
+/// A generated column is not told; an adopted table has the key in a plain one.
+fn ordering_key(cells: &Cells) -> Result<Option<OrderingKey>, Unreadable> {
+    match (cells.maybe(Col::Key)?, cells.maybe(Col::OrderingKey)?) {
+        (Some(key), _) | (None, Some(key)) => {
+            Ok(Some(key).filter(|key| !key.is_empty()).map(OrderingKey::new).transpose()?)
+        }
+        (None, None) => {
+            let Some(id) = cells.maybe(Col::AggregateId)?.map(AggregateId::new).transpose()? else {
+                return Ok(None);
+            };
+            let group = cells.maybe(Col::GroupId)?.map(TenantId::new).transpose()?;
+            Ok(Some(OrderingKey::of_aggregate(group.as_ref(), &cells.text(Col::AggregateType)?, &id)))
+        }
+    }
+}
+
 fn outbox_row(cells: &Cells, row: RowId) -> Result<OutboxRow, Unreadable> {
     let body = match cells.bytes(Col::Body)? {
         Some(body) => body,
@@ -281,16 +303,6 @@ fn outbox_row(cells: &Cells, row: RowId) -> Result<OutboxRow, Unreadable> {
     };
     let aggregate_type = cells.text(Col::AggregateType)?;
     let aggregate_id = cells.maybe(Col::AggregateId)?.map(AggregateId::new).transpose()?;
-    // A generated column is not told; an adopted table has the key in a plain one.
-    let ordering_key = match (cells.maybe(Col::Key)?, cells.maybe(Col::OrderingKey)?) {
-        (Some(key), _) | (None, Some(key)) => {
-            Some(key).filter(|key| !key.is_empty()).map(OrderingKey::new).transpose()?
-        }
-        (None, None) => {
-            let of = |id| OrderingKey::of_aggregate(tenant.group.as_ref(), &aggregate_type, id);
-            aggregate_id.as_ref().map(of)
-        }
-    };
     let attempts = cells.maybe_number(Col::Attempts)?.unwrap_or(0);
     Ok(OutboxRow {
         row,
@@ -304,7 +316,7 @@ fn outbox_row(cells: &Cells, row: RowId) -> Result<OutboxRow, Unreadable> {
             aggregate_id,
             payload: Payload::new(cells.text(Col::ContentType)?, body),
             occurred_at: time(cells.number(Col::OccurredAt)?, Col::OccurredAt)?,
-            ordering_key,
+            ordering_key: ordering_key(cells)?,
             causation_id: cells.maybe(Col::CausationId)?.map(EventId::new).transpose()?,
             correlation_id: cells.maybe(Col::CorrelationId)?.map(EventId::new).transpose()?,
             trace: TraceContext {

@@ -25,6 +25,18 @@ fn one_of_each_key_at_a_time_and_the_free_ones_at_once() {
 }
 
 #[test]
+fn what_a_stream_brings_keeps_the_order_of_its_commits() {
+    let mut flow = flow(vec![keyed(1, "a")]);
+    let mut out = flow.next(10);
+    flow.take_streamed(i64::MAX, vec![keyed(3, "a"), keyed(2, "a")]);
+    for next in [3, 2] {
+        flow.confirmed(&out[0]);
+        out = flow.next(10);
+        assert_eq!(positions(&out), [next]);
+    }
+}
+
+#[test]
 fn a_failed_row_holds_back_its_key_alone_until_claims_know_it() {
     let mut flow = flow(vec![keyed(1, "a"), keyed(2, "a"), keyed(3, "b"), keyed(4, "b")]);
     let first = flow.next(10);

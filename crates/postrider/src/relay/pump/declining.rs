@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::super::outgoing::postponed;
 use super::{Pump, Step};
+use crate::migration::Delivered;
 use crate::store::{Outbox, OutboxRow};
 
 /// So often a row goes out again from here,
@@ -32,34 +33,46 @@ impl Declined {
         }
     }
 
-    /// Whether the row waits here: not too often, and not with so many others that there is no room for those that flow.
-    fn waits_here(&mut self, position: i64, room: usize) -> Option<u32> {
+    /// Whether the row waits here: not too often, and not with so many others that there is no room for those that flow. How often it
+    /// was declined; where it does not wait here, beyond what it may have waited.
+    fn waits_here(&mut self, position: i64, room: usize) -> Result<u32, u32> {
         if self.times.len() >= REMEMBERED {
             self.times.clear();
         }
         let times = self.times.entry(position).or_default();
         *times += 1;
         if *times > TIMES || self.waiting >= room {
-            return None;
+            return Err(times.saturating_sub(TIMES).max(1));
         }
         self.waiting += 1;
-        Some(*times)
+        Ok(*times)
     }
 }
 
 impl<S: Outbox> Pump<S> {
-    pub(super) fn decline(&mut self, rows: Vec<(OutboxRow, String)>) {
+    /// What arrived on one side of a migration is recorded with the row: whoever tries it next need not send it there again.
+    pub(super) fn decline(&mut self, rows: Vec<(OutboxRow, String, Option<Delivered>)>) {
         let room = self.relay.config.batch_size.max(1);
         let (mut waiting, mut most) = (Vec::new(), 0);
-        for (row, why) in rows {
-            if let Some(times) = self.declined.waits_here(row.row.position, room) {
-                most = most.max(times);
-                waiting.push(row);
-            } else {
-                let result = postponed(&row, why, &self.relay.config, &self.relay.clock);
-                self.fails(&row);
-                self.is_done(row, result, None);
+        let (mut postponed_now, mut first) = (0_usize, None);
+        for (row, why, delivered) in rows {
+            match self.declined.waits_here(row.row.position, room) {
+                Ok(times) => {
+                    most = most.max(times);
+                    waiting.push(row);
+                }
+                Err(times) => {
+                    postponed_now += 1;
+                    first.get_or_insert_with(|| (row.envelope.id.clone(), why.clone()));
+                    let result = postponed(&row, why, times, &self.relay.config, &self.relay.clock);
+                    self.fails(&row);
+                    self.is_done(row, result, delivered);
+                }
             }
+        }
+        // Once for all of them: behind a full queue there may be very many.
+        if let Some((event_id, why)) = first {
+            tracing::warn!(%event_id, %why, events = postponed_now, "a queue does not take events; others are published meanwhile");
         }
         if !waiting.is_empty() {
             let (clock, pause) = (self.relay.clock.clone(), PAUSE * 2_u32.pow(most - 1));
@@ -84,17 +97,19 @@ mod tests {
     fn a_row_waits_here_a_few_times_and_then_in_the_store() {
         let mut declined = Declined::default();
         for times in 1..=TIMES {
-            assert_eq!(declined.waits_here(7, 10), Some(times));
+            assert_eq!(declined.waits_here(7, 10), Ok(times));
         }
-        assert_eq!(declined.waits_here(7, 10), None);
+        for times in 1..=5 {
+            assert_eq!(declined.waits_here(7, 10), Err(times), "ever longer");
+        }
         declined.forget(7);
-        assert_eq!(declined.waits_here(7, 10), Some(1));
+        assert_eq!(declined.waits_here(7, 10), Ok(1));
     }
 
     #[test]
     fn those_that_wait_leave_room_for_others() {
         let mut declined = Declined::default();
-        let here: Vec<_> = (0..5).map(|position| declined.waits_here(position, 3).is_some()).collect();
+        let here: Vec<_> = (0..5).map(|position| declined.waits_here(position, 3).is_ok()).collect();
         assert_eq!(here, [true, true, true, false, false]);
     }
 }

@@ -84,6 +84,7 @@ impl<S: Outbox> Pump<S> {
             let freed = match result {
                 PublishResult::Published => retried,
                 PublishResult::Failed { retry_after, .. } => replay && retry_after.is_none(),
+                PublishResult::Postponed { .. } => false,
             };
             if let (true, Some(key)) = (freed, key) {
                 self.reading.again(row.position);

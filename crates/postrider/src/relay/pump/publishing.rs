@@ -47,7 +47,7 @@ impl<S: Outbox> Pump<S> {
                 both::judge(&row, answer, self.obeyed.blocks(), &self.relay.config, &self.relay.clock);
             let (result, delivered) = match judged {
                 Ok(judged) => judged,
-                Err((why, halves)) => {
+                Err(both::Undecided { why, halves, delivered }) => {
                     attempts.unknown += 1;
                     self.obeyed.remember(row.row.position, halves);
                     match why {
@@ -55,7 +55,7 @@ impl<S: Outbox> Pump<S> {
                             outage.get_or_insert(why);
                             unknown.push(row);
                         }
-                        Untold::Declined(why) => declined.push((row, why)),
+                        Untold::Declined(why) => declined.push((row, why, delivered)),
                     }
                     continue;
                 }

@@ -19,6 +19,8 @@ use crate::store::{
 
 /// How often to look how far the stream lags.
 const LAG: Duration = Duration::from_secs(1);
+/// How long the database may keep more of its log than it should, for a transaction that somebody holds open.
+const PINNED: Duration = Duration::from_mins(1);
 /// How often to look which keys are failing, as a net.
 const FAILING: Duration = Duration::from_mins(1);
 /// How long to poll when streaming is impossible, in general and where it was asked for.
@@ -81,6 +83,8 @@ pub(super) struct Streaming {
     /// Why it polls, as it was said last.
     said: Option<String>,
     state_at: Option<Duration>,
+    /// Since when the database keeps too much of its log though all of it was told.
+    pinned_since: Option<Duration>,
     failing_at: Option<Duration>,
     dating: bool,
     /// Not again before, since the last answer did not come.
@@ -194,8 +198,9 @@ impl<S: Outbox> Pump<S> {
         if !self.is_live() {
             return;
         }
-        let Streamed { mut rows, unreadable, told_to } = streamed;
+        let Streamed { mut rows, failing, unreadable, told_to } = streamed;
         let handover = &mut self.streaming.handover;
+        failing.into_iter().for_each(|key| handover.park(key));
         rows.retain(|row| handover.admits(row));
         handover.told_to(told_to);
         self.streaming.stream = Some(stream);
@@ -206,7 +211,7 @@ impl<S: Outbox> Pump<S> {
             return;
         }
         self.measure(&rows);
-        self.flow.take(0, self.reading.low(), rows);
+        self.flow.take_streamed(self.reading.low(), rows);
         for key in self.flow.crowded() {
             if !self.streaming.handover.has_left(&key) {
                 self.streaming.handover.drain(key);
@@ -258,10 +263,13 @@ impl<S: Outbox> Pump<S> {
 
     fn state(&mut self, state: Option<StreamState>) {
         let Some(state) = state.filter(|state| state.relay == self.relay.id) else { return };
-        let most = self.relay.config.max_lag_bytes;
-        if state.lag_bytes > most {
-            let lag = state.lag_bytes;
-            self.lose(&format!("PostgreSQL keeps {lag} bytes of its log for the stream, more than {most} (relay.max_lag_bytes)"));
+        let (most, now) = (self.relay.config.max_lag_bytes, self.now());
+        let StreamState { lag_bytes: kept, untold_bytes: untold, .. } = state;
+        let pinned = (kept > most).then(|| self.streaming.pinned_since.unwrap_or(now));
+        self.streaming.pinned_since = pinned;
+        // Under load it keeps much for a moment; for longer, only for a transaction that stays open.
+        if untold > most || pinned.is_some_and(|since| now >= since + PINNED) {
+            self.lose(&format!("PostgreSQL keeps {kept} bytes of its log for the stream, more than {most} (relay.max_lag_bytes)"));
         }
     }
 
@@ -308,6 +316,7 @@ impl<S: Outbox> Pump<S> {
         self.streaming.phase = Phase::Polling;
         (self.streaming.stream, self.streaming.stop) = (None, None);
         self.streaming.handover = Handover::default();
+        self.streaming.pinned_since = None;
         self.streaming.try_at = self.now() + pause;
     }
 

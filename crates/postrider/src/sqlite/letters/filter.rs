@@ -101,7 +101,10 @@ impl<'a> Where<'a> {
         self.times(filter);
         self.bound("attempts >= ", filter.min_attempts);
         self.bound("attempts <= ", filter.max_attempts);
-        self.bound("replays <= ", filter.max_replays);
+        if let Some(most) = filter.max_replays {
+            self.bound("replays <= ", Some(most));
+            self.and().push("replay_error IS NULL");
+        }
         if let Some(text) = &filter.text {
             let query = self.and();
             query.push("(instr(lower(error), lower(").push_bind(text.clone()).push(")) > 0 OR instr(body, ");

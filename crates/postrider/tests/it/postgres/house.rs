@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::store::{Archive, HouseRules, Housekeeping as _, Kept, PublishResult};
+use postrider::store::{Archive, HouseRules, Housekeeping as _, Kept, Outboxes as _, PublishResult};
 use postrider::{Outbox as _, Store as _};
 
 use super::{LEASE, append, claim, event, execute, let_rows_be_dated_ahead, relay, settle, store};
@@ -169,4 +169,62 @@ async fn one_at_a_time_keeps_the_house() {
     execute(&postgres, ended).await.unwrap();
     let rules = HouseRules { keep: Duration::from_hours(1), ..HouseRules::default() };
     assert!(postgres.keep_house(&relay("late"), &rules).await.unwrap().is_some());
+}
+
+/// It brings an event from elsewhere that has still to be published, with the time that it has there.
+#[tokio::test]
+async fn what_is_written_into_an_old_partition_at_the_last_moment_is_not_taken_away_with_it() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let mut writer = postgres.pool().begin().await.unwrap();
+    let late = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at, available_at) \
+                VALUES ('late', 'shop.order', 'placed', '{}', '2020-01-11', '2020-01-11')";
+    sqlx::query(late).execute(&mut *writer).await.unwrap();
+    let (keeper, rules) = (relay("keeper"), HouseRules::default());
+    let commit = async {
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock' \
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        while count(&postgres, waits).await == 0 {}
+        writer.commit().await.unwrap();
+    };
+    let commit = tokio::time::timeout(Duration::from_secs(20), commit);
+    let (kept, committed) = tokio::join!(postgres.keep_house(&keeper, &rules), commit);
+    committed.unwrap();
+    let kept = kept.unwrap().unwrap();
+    assert!(kept.partitions_ended.is_empty() && kept.postponed.len() == 1, "{kept:?}");
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox WHERE id = 'late'").await, 1);
+}
+
+#[tokio::test]
+async fn a_round_that_failed_keeps_nobody_from_the_next() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let nowhere = HouseRules { archive: Archive::Files("/proc/nowhere".into()), ..HouseRules::default() };
+    postgres.keep_house(&relay("one"), &nowhere).await.unwrap_err();
+    let kept = postgres.keep_house(&relay("another"), &HouseRules::default()).await.unwrap();
+    assert_eq!(kept.expect("nobody is at it").partitions_ended, ["event_outbox_p20200101"]);
+}
+
+/// It was published before anybody adopted its table, or has a type of more words than the usual outbox takes.
+#[tokio::test]
+async fn what_an_adopted_table_had_is_archived_as_it_was() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, super::tables::HOLDCO).await.unwrap();
+    let old = "INSERT INTO public.event_outbox (id, group_id, aggregate_type, aggregate_id, event_type, payload, status, created_at) \
+         SELECT gen_random_uuid(), gen_random_uuid(), kind, gen_random_uuid(), 'order.created', '{}', 'published', '2020-01-10' \
+         FROM unnest(ARRAY['order', 'Order Item']) kind";
+    execute(&postgres, old).await.unwrap();
+    postgres.adopt_outbox("event_outbox").await.unwrap();
+    // As an earlier version made it.
+    execute(
+        &postgres,
+        "CREATE TABLE public.event_outbox_archive (LIKE postrider.event_outbox INCLUDING CONSTRAINTS INCLUDING GENERATED \
+         INCLUDING INDEXES) PARTITION BY RANGE (created_at)",
+    )
+    .await
+    .unwrap();
+    let rules = HouseRules { archive: Archive::Table, ..HouseRules::default() };
+    let kept = keep(&postgres.outbox("event_outbox").unwrap(), &rules).await;
+    assert_eq!((kept.archived, kept.removed), (2, 2));
+    assert_eq!(count(&postgres, "SELECT count(*) FROM public.event_outbox_archive").await, 2);
 }

@@ -38,7 +38,7 @@ async fn append_again(
 }
 
 /// As Prisma makes it from the HoldCo schema.
-const HOLDCO: &str = "CREATE TABLE public.event_outbox ( \
+pub(super) const HOLDCO: &str = "CREATE TABLE public.event_outbox ( \
      id uuid PRIMARY KEY, group_id uuid NOT NULL, subsidiary_id uuid, aggregate_type text NOT NULL, \
      aggregate_id uuid NOT NULL, event_type text NOT NULL, payload jsonb NOT NULL, status text NOT NULL DEFAULT 'pending', \
      available_at timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP, attempts integer NOT NULL DEFAULT 0, \
@@ -49,7 +49,7 @@ const PRISMA: &str = "INSERT INTO public.event_outbox (id, group_id, aggregate_t
      VALUES ('00000000-0000-7000-8000-00000000000§', '11111111-0000-7000-8000-000000000000', 'order', \
              '22222222-0000-7000-8000-000000000000', 'created', '{\"order_no\": \"ORD-000§\"}')";
 
-async fn insert(postgres: &postrider::postgres::Postgres, number: u32) {
+pub(super) async fn insert(postgres: &postrider::postgres::Postgres, number: u32) {
     let sql = PRISMA.replace('§', &number.to_string());
     sqlx::query(sqlx::AssertSqlSafe(sql)).execute(postgres.pool()).await.unwrap();
 }

@@ -43,6 +43,22 @@ async fn a_scheduled_event_goes_when_its_time_has_come() {
     running.stop().await;
 }
 
+/// Brought along as failed: it is found in the table, and what follows it must not come by the stream meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_elsewhere_goes_before_what_follows_it() {
+    let stage = Stage::new().await;
+    let running = stage.start_streaming().await;
+    stage
+        .execute(
+            "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, payload, status) VALUES \
+             ('a-1', 'shop.order', 'a', 'changed', '{}', 'failed'), ('a-2', 'shop.order', 'a', 'changed', '{}', 'pending')",
+        )
+        .await;
+    stage.until("both are out", async || stage.broker.taken().len() == 2).await;
+    assert_eq!(stage.broker.taken(), ["a-1", "a-2"]);
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_head_holds_its_key_alone_and_the_key_comes_back_to_the_stream() {
     let stage = Stage::new().await;

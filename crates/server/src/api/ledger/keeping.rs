@@ -30,8 +30,7 @@ pub(super) async fn book<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
 ) -> Result<Json<Book>, Problem> {
-    let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
-    Ok(Json(chart.book))
+    Ok(Json(ledger.books().book(&tenant).await?.ok_or_else(|| no_books(&tenant))?))
 }
 
 /// Opens the books of a tenant: 201, or 200 with those that it has already, which are left as they are.

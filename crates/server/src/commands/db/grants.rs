@@ -87,11 +87,13 @@ const PARTS: [Part; 5] = [
     },
     Part {
         name: "dashboard",
-        does: "serve --roles api: reads everything, commits events, starts operations, pauses and resumes; pull and the ledger's routes need \
-               consumer and ledger too",
+        does: "serve --roles api: reads everything, commits events, starts operations, unparks keys, pauses and resumes; pull and the \
+               ledger's routes need consumer and ledger too",
         rights: &[
             ("SELECT", &["schema_version", "outbox", "outbox_slot", "outbox_relay", "event_outbox_id", "event_inbox", "inbox_memory", "duty"]),
             ("SELECT", &["consumer", "consumer_crash", "held_event", "dead_letter_group", "dead_letter_hour", "schedule", "push_attempt"]),
+            // Unparking makes the slot's relay look at everything again.
+            ("UPDATE (epoch)", &["outbox_slot"]),
             // A corrected event takes the place of the one that its key is parked behind.
             ("UPDATE (event_id)", &["held_event"]),
             ("SELECT", &["progress_job", "progress_item", "progress_page"]),
@@ -103,7 +105,7 @@ const PARTS: [Part; 5] = [
             ("SELECT, INSERT, UPDATE", &["bus_migration"]),
             (ALL, &["operation", "operation_item", "consumer_control", "push_subscription", "push_secret"]),
         ],
-        outboxes: "SELECT, INSERT",
+        outboxes: "SELECT, INSERT, UPDATE (status, attempts, available_at)",
         functions: &[PUBLISH, "new_id()"],
         sequences: &["claim_token", "bus_migration_version"],
     },
@@ -117,6 +119,8 @@ pub(super) fn sql(prefix: &str) -> anyhow::Result<String> {
     let mut sql = HEAD.replace("{prefix}", prefix);
     role(&mut sql, prefix, "migrator", "db migrate and outbox archive: owns the schema, and nothing else");
     let _ = write!(sql, "{}", SCHEMA.replace("{prefix}", prefix));
+    // The function that publishes runs with its rights, into every outbox.
+    outboxes(&mut sql, &format!("{prefix}_migrator"), "SELECT, INSERT");
     for part in &PARTS {
         role(&mut sql, prefix, part.name, part.does);
         rights(&mut sql, prefix, part);
@@ -147,22 +151,29 @@ fn rights(sql: &mut String, prefix: &str, part: &Part) {
         let _ = writeln!(sql, "GRANT EXECUTE ON FUNCTION postrider.{function} TO {role};");
     }
     if !part.outboxes.is_empty() {
-        let rights = part.outboxes;
-        // Who appends takes positions, who streams looks how far they are.
-        let positions = if rights.contains("INSERT") { "USAGE" } else { "SELECT" };
-        let _ = writeln!(
-            sql,
-            "SELECT DISTINCT format('GRANT USAGE ON SCHEMA %I TO {role}', schema_name) FROM postrider.outbox \\gexec\n\
+        outboxes(sql, &role, part.outboxes);
+    }
+}
+
+/// Rights on every outbox, wherever it is, and to read what lies beside it.
+fn outboxes(sql: &mut String, role: &str, rights: &str) {
+    // Who appends takes positions, who streams looks how far they are.
+    let positions = if rights.contains("INSERT") { "USAGE" } else { "SELECT" };
+    let _ = writeln!(
+        sql,
+        "SELECT DISTINCT format('GRANT USAGE ON SCHEMA %I TO {role}', schema_name) FROM postrider.outbox \\gexec\n\
              SELECT format('GRANT {rights} ON %I.%I TO {role}', schema_name, table_name) FROM postrider.outbox \\gexec\n\
              SELECT format('GRANT {positions} ON SEQUENCE %I.%I TO {role}', schema_name, table_name || '_position') \
-             FROM postrider.outbox WHERE to_regclass(format('%I.%I', schema_name, table_name || '_position')) IS NOT NULL \\gexec"
-        );
-    }
+             FROM postrider.outbox WHERE to_regclass(format('%I.%I', schema_name, table_name || '_position')) IS NOT NULL \\gexec\n\
+             SELECT format('GRANT SELECT ON %I.%I TO {role}', schema_name, table_name || beside) \
+             FROM postrider.outbox, unnest(ARRAY['_id', '_archive']) beside \
+             WHERE to_regclass(format('%I.%I', schema_name, table_name || beside)) IS NOT NULL \\gexec"
+    );
 }
 
 const HEAD: &str = "\
 -- Roles for Postrider, with no more rights than each part needs. Read it, then run it with psql as an administrator of the database, after
--- `postrider db migrate` and again after each upgrade: psql -f grants.sql DATABASE. Running it again changes nothing that is right.
+-- `postrider db migrate`, again after each upgrade, and when an outbox or its archive table was made: psql -f grants.sql DATABASE. Running it again changes nothing that is right.
 -- These roles do not log in. Give them to the users that do, each process what it runs:
 --   CREATE ROLE billing_relay LOGIN PASSWORD '…' IN ROLE {prefix}_relay;
 -- To stream the outbox (relay.mode), the relay's own user needs REPLICATION, and the publication has to be there:

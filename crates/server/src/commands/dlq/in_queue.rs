@@ -27,11 +27,13 @@ async fn open<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<(ServiceQueue, Arc<dyn Broker>, Option<ServeLock>)> {
     let registered = wired.store.registrations().await?.into_iter().map(|one| one.service);
-    let mut known = context.config.own.layout.services.iter().cloned().chain(registered);
+    let layout = &context.config.own.layout;
+    let unroutable = layout.unroutable.iter().map(ServiceQueue::of_dead_letters);
+    let mut known = layout.services.iter().cloned().chain(registered).chain(unroutable);
     let Some(service) = known.find(|service| service.name() == queue) else {
         return Err(absent(format!("no [[queue]] and no consumer is known for {queue}")));
     };
-    if service.collect && context.config.own.layout.collect {
+    if service.collect && layout.collect {
         return Err(usage(format!(
             "the dead letters of {queue} are collected: leave out --in-queue, or set collect = false for the queue"
         )));

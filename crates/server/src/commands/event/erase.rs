@@ -11,8 +11,9 @@ use postrider::store::{Erase, Erased};
 use serde::Serialize;
 
 use crate::commands::Context;
-use crate::config::ArchiveChoice;
+use crate::desk::write_down;
 use crate::exit::{Exit, usage};
+use crate::outboxes;
 use crate::wiring::WholeStore;
 
 /// Which events.
@@ -68,24 +69,44 @@ pub(super) async fn run<S: WholeStore>(
     }
     let by = context.environment.actor();
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
+    let reason = args.reason.as_deref().unwrap_or_default();
+    let outboxes = outboxes::open(store, &context.config, &context.clock)?;
     for one in &which {
-        let erased = if args.dry_run {
-            store.would_erase(one).await?
-        } else {
-            store.erase(one, &by, args.reason.as_deref().unwrap_or_default()).await?
-        };
-        report.erased.events.extend(erased.events);
-        report.erased.unpublished.extend(erased.unpublished);
-        report.erased.rows += erased.rows;
-        report.erased.dead_letters += erased.dead_letters;
-        report.erased.answers += erased.answers;
-        report.erased.held += erased.held;
+        let mut all = Erased::default();
+        for outbox in &outboxes {
+            let erased = if args.dry_run {
+                outbox.store.would_erase(one).await?
+            } else {
+                outbox.store.erase(one, &by, reason).await?
+            };
+            add(&mut all, erased, matches!(one, Erase::Event(_)));
+        }
+        add(&mut report.erased, all, false);
     }
+    report.erased.events.sort();
+    report.erased.events.dedup();
     report.archived_lines = in_files(&args, &report.erased, context)?;
+    if report.archived_lines > 0 && !args.dry_run {
+        // What was in files alone is in no table that would have told the log of it.
+        for id in args.ids.iter().map(ToString::to_string).filter(|id| !report.erased.events.contains(id)) {
+            write_down(store, context.log_entry("event.erase", id, reason)).await?;
+        }
+    }
     report.elsewhere = elsewhere(&report.erased, context);
     context.output.one(&report, &told(&report))?;
     let left = !report.erased.unpublished.is_empty() || report.erased.held > 0;
     Ok(if left { Exit::Partly } else { Exit::Ok })
+}
+
+/// Adds up. The dead letters and answers of one event are found from every outbox of their database, and are counted once.
+fn add(all: &mut Erased, more: Erased, same_event: bool) {
+    let sum = |one: u64, other: u64| if same_event { one.max(other) } else { one + other };
+    all.dead_letters = sum(all.dead_letters, more.dead_letters);
+    all.answers = sum(all.answers, more.answers);
+    all.held = sum(all.held, more.held);
+    all.events.extend(more.events);
+    all.unpublished.extend(more.unpublished);
+    all.rows += more.rows;
 }
 
 fn which(args: &EraseArgs) -> anyhow::Result<Vec<Erase>> {
@@ -99,18 +120,20 @@ fn which(args: &EraseArgs) -> anyhow::Result<Vec<Erase>> {
     Ok(vec![Erase::Aggregate { kind: kind.to_owned(), id: AggregateId::new(id)? }])
 }
 
-/// Archive files of this machine.
+/// Archive files of this machine, of every outbox, whatever outbox.archive says now: an event may be in one and in no table any more.
 fn in_files(args: &EraseArgs, erased: &Erased, context: &Context) -> anyhow::Result<u64> {
-    let outbox = &context.config.settings.outbox;
-    if outbox.archive != ArchiveChoice::Files {
-        return Ok(0);
-    }
-    let ids: BTreeSet<_> = erased.events.iter().cloned().collect();
+    let ids = erased.events.iter().cloned().chain(args.ids.iter().map(ToString::to_string));
+    let ids: BTreeSet<_> = ids.collect();
     let aggregate = args.aggregate.as_deref().and_then(|aggregate| aggregate.split_once('/'));
-    let (folder, changed) = (&outbox.archive_dir, if args.dry_run { "read" } else { "erased" });
+    let changed = if args.dry_run { "read" } else { "erased" };
     let lines = if args.dry_run { archive::would_erase } else { archive::erase };
-    lines(folder, &ids, aggregate)
-        .with_context(|| format!("the archive in {} was not {changed}", folder.display()))
+    let folders: BTreeSet<_> = context.config.outboxes.iter().map(|outbox| &outbox.archive_dir).collect();
+    let mut found = 0;
+    for folder in folders {
+        found += lines(folder, &ids, aggregate)
+            .with_context(|| format!("the archive in {} was not {changed}", folder.display()))?;
+    }
+    Ok(found)
 }
 
 fn elsewhere(erased: &Erased, context: &Context) -> Vec<String> {

@@ -75,8 +75,8 @@ pub(super) async fn run<B: Books>(args: EntriesArgs, desk: &Desk<'_, B>) -> anyh
         What::Show { entry } => (entry.saturating_sub(1), 1),
     };
     let tenant = desk.tenant().await?;
-    let chart = desk.ledger.books().read_chart(&tenant).await?;
-    let base = chart.with_context(|| format!("{tenant} keeps no books here"))?.book.base_currency;
+    let book = desk.ledger.books().book(&tenant).await?;
+    let base = book.with_context(|| format!("{tenant} keeps no books here"))?.base_currency;
     let entries = desk.ledger.books().entries(&tenant, after, limit).await?;
     let shown: Vec<Value> = entries.iter().map(|entry| journal_event::payload(entry, base)).collect();
     if let What::Show { entry } = args.what {

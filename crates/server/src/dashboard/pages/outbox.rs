@@ -51,7 +51,7 @@ pub(in crate::dashboard) async fn show(
             (frame::top("Outbox", SUBTITLE, html! {
                 @if let Some(outbox) = outbox { (pill("", &format!("outbox {outbox}"))) }
                 (pill("", &format!("relay {}", report.mode)))
-                @if let Some(lag) = report.stream_lag_bytes { (pill("", &format!("{} bytes behind", number(lag)))) }
+                @if let Some(lag) = report.stream_lag_bytes { (pill("", &format!("{} bytes of log kept", number(lag)))) }
             }))
             (choice(&all, outbox, &visit))
             div class="tiles" {

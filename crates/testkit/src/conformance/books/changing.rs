@@ -72,6 +72,17 @@ pub async fn accounts_are_closed_for_every_process<F: BooksFixture>(fixture: &F)
     sales.active = false;
     desk.ledger.set_accounts(&desk.tenant, std::slice::from_ref(&sales)).await.unwrap();
     assert_eq!(other.refused(order("o-2", "10.00", "EUR")).await, "inactive_account");
+    // One account, and the settings, are read as the chart has them.
+    let books = desk.ledger.books();
+    assert_eq!(books.account(&desk.tenant, &code("sales")).await.unwrap(), Some(sales.clone()));
+    assert_eq!(books.account(&desk.tenant, &code("nowhere")).await.unwrap(), None);
+    let kept = books.read_chart(&desk.tenant).await.unwrap().unwrap();
+    assert_eq!(books.book(&desk.tenant).await.unwrap(), Some(kept.book));
+    // Nobody says which of two would count.
+    let error = desk.ledger.set_accounts(&desk.tenant, &[sales.clone(), sales.clone()]).await.unwrap_err();
+    assert!(error.to_string().contains("the account sales stands twice"), "{error}");
+    let rates = [rate("USD", "2026-02-27", "0.3"), rate("USD", "2026-02-27", "0.4")];
+    assert!(desk.ledger.set_rates(&desk.tenant, &rates).await.is_err());
     sales.kind = postrider_ledger::account::AccountType::Asset;
     let error = desk.ledger.set_accounts(&desk.tenant, &[sales]).await.unwrap_err();
     assert!(error.to_string().contains("open a new account"), "{error}");

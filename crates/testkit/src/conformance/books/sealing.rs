@@ -129,6 +129,18 @@ pub async fn a_seal_remembers_the_checkpoints<F: BooksFixture>(fixture: &F) {
     assert_eq!((found.unsigned_entries, found.unsigned_from), (2, Some(2)));
 }
 
+/// Whoever is first signs, and the others find nothing left: no entry is signed twice, and nobody waits for a connection that another
+/// one holds who waits, too.
+pub async fn many_who_sign_at_once_sign_once<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    let key = Key::from_seed([7; 32]);
+    let signed = futures_util::future::join_all((0..30).map(|_| desk.ledger.checkpoint(&desk.tenant, &key)));
+    let signed = signed.await.into_iter().filter_map(Result::unwrap).count();
+    assert_eq!((signed, desk.verified().await.checkpoints), (1, 1));
+    desk.holds().await;
+}
+
 /// Nobody is passed over because the row that all else hangs on is gone.
 pub async fn books_that_are_gone_are_named<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;

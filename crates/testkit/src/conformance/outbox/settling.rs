@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postrider::store::{Ask, Outbox, PublishResult, RowResult};
+use postrider::store::{Ask, Outbox, OutboxDesk, PublishResult, RowResult};
 
-use super::super::store::{Desk, LEASE, StoreFixture, due, free, keyed, relay};
+use super::super::store::{Desk, LEASE, StoreFixture, due, free, id, keyed, relay};
 use super::super::until;
 
 fn failed(retry_after: Duration) -> PublishResult {
@@ -56,6 +56,28 @@ pub async fn failed_rows_are_due_again<F: StoreFixture>(fixture: &F) {
         assert_eq!(rows[0].envelope.id.as_str(), "one");
         assert_eq!(rows[0].attempts, attempts);
     }
+}
+
+/// However often they are not taken, that is one attempt: none of it was their fault.
+pub async fn postponed_rows_count_one_attempt<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([keyed("one", "order-1"), keyed("two", "order-1")]).await;
+    let again = async || {
+        until("the row to be due", async || Some(desk.claim().await).filter(|rows| !rows.is_empty())).await
+    };
+    let mut rows = desk.expect_due(["one", "two"]).await;
+    let retry_after = Duration::from_millis(20);
+    for _ in 0..3 {
+        desk.settle(&rows[..1], &PublishResult::Postponed { error: "full".into(), retry_after }).await;
+        rows = again().await;
+        assert_eq!((rows.len(), rows[0].envelope.id.as_str(), rows[0].attempts), (1, "one", 1));
+    }
+    desk.settle(&rows, &failed(retry_after)).await;
+    let rows = again().await;
+    assert_eq!(rows[0].attempts, 2, "what is its own fault counts on from there");
+    desk.publish(&rows).await;
+    let found = desk.store.find(&id("one")).await.unwrap().unwrap();
+    assert_eq!(found.last_error, None, "nothing is wrong with it any more");
 }
 
 /// In their order.

@@ -33,7 +33,7 @@ impl RowStream for SimStream {
                 .await?;
             self.told += rows.len();
             if waited || !rows.is_empty() {
-                return Ok(Streamed { rows, unreadable: None, told_to: LogPosition(self.told as u64) });
+                return Ok(Streamed { rows, told_to: LogPosition(self.told as u64), ..Streamed::default() });
             }
             waited = true;
             self.store.wait_for_news(QUIET).await;
