@@ -28,6 +28,8 @@ const MOST: usize = 100;
 const LEASE_MS: u64 = 30_000;
 /// A lease lasts so long at most; it can be extended.
 const LONGEST_LEASE_MS: u64 = 600_000;
+/// A delivery comes again within this at the latest, as where its producer says when: in a wait queue for years nobody would find it.
+const LONGEST_AFTER_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 /// Whoever asks first, or after a while, is waited for a little: the queue has to be subscribed to before it gives anything.
 const OPENING: Duration = Duration::from_secs(2);
 
@@ -147,6 +149,10 @@ async fn retry<S: WholeStore>(
 ) -> Result<Json<Told>, Problem> {
     let asked: Settle = read(&body)?;
     let reason = reason(&asked, "the worker asked for a retry");
+    if asked.after_ms.is_some_and(|after| after > LONGEST_AFTER_MS) {
+        let told = format!("after_ms is at most {LONGEST_AFTER_MS}, 366 days; nothing was settled");
+        return Err(Problem::new(Code::InvalidRequest, told));
+    }
     let after = asked.after_ms.map(Duration::from_millis);
     say(&desks, &queue, asked.leases, Said::Settle(Verdict::Retry { reason, after })).await
 }

@@ -115,6 +115,10 @@ fn who_asks_first_gets_what_there_is_without_waiting() {
     serving.wait_for_metric("postrider_relay_published_total 1");
     let given = ask(&serving, "POST", PATH, &json!({})).1;
     assert_eq!(given["deliveries"][0]["id"], "early", "{given}");
+    // Nobody means to hide it for years.
+    let late = json!({"leases": [given["deliveries"][0]["lease"]], "after_ms": 31_622_400_001_u64});
+    let (status, problem) = ask(&serving, "POST", &format!("{PATH}:retry"), &late);
+    assert_eq!((status, &problem["code"]), (422, &json!("invalid_request")), "{problem}");
 }
 
 /// A worker that was killed, or lost its patience, while it waited would keep the next delivery from all others until its lease runs out.
