@@ -239,7 +239,7 @@ def main():
         tenants, strays, checkpoints, heads = from_jsonl(args.jsonl)
     wrong = 0
     # Whose entries are all gone may still have lines, checkpoints, or a head.
-    begun = {owner for owner, head in (heads or {}).items() if head != BEGINNING}
+    begun = {owner for owner, head in (heads or {}).items() if head != BEGINNING or owner == args.tenant}
     for tenant in {owner for owner, _ in checkpoints} | {owner for owner, _ in strays} | begun:
         tenants.setdefault(tenant, [])
     # Nothing that was verified is not the same as nothing that is wrong.

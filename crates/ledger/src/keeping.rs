@@ -25,7 +25,7 @@ impl<B: Books> Ledger<B> {
         accounts: &[Account],
         rules: &str,
     ) -> Result<bool, LedgerError> {
-        Rules::parse(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        Rules::parse_new(1, rules).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
         let (now, tenant) = (self.clock.now(), &book.tenant);
         let retained = accounts.iter().find(|account| Some(&account.code) == book.retained_account.as_ref());
@@ -104,7 +104,7 @@ impl<B: Books> Ledger<B> {
             return Ok(chart.rules.version());
         }
         let version = chart.rules.version() + 1;
-        Rules::parse(version, document).map_err(|error| LedgerError::Invalid(error.to_string()))?;
+        Rules::parse_new(version, document).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let change = Change::Rules { version, document: document.to_owned(), at: self.clock.now() };
         self.books.change(&mut tx, tenant, &change).await?;
         self.end(tx).await?;

@@ -134,6 +134,18 @@ impl Rules {
         Ok(Self { version, document: text.to_owned(), all: rules })
     }
 
+    /// The same, of rules that are to count from now on: an entry keeps a rule's name, and PostgreSQL keeps no NUL. What books have already
+    /// can be read all the same.
+    pub fn parse_new(version: u32, text: &str) -> Result<Self, BadRules> {
+        let rules = Self::parse(version, text)?;
+        match rules.all.iter().find(|rule| rule.name.contains('\0')) {
+            Some(bad) => {
+                Err(BadRules::Rule { rule: bad.name.clone(), why: "needs a name without NUL".to_owned() })
+            }
+            None => Ok(rules),
+        }
+    }
+
     /// As they were written.
     pub fn document(&self) -> &str {
         &self.document
@@ -193,9 +205,8 @@ impl Rule {
     fn read(text: RuleText) -> Result<Self, BadRules> {
         let name = text.name;
         let bad = |why: &str| BadRules::Rule { rule: name.clone(), why: why.to_owned() };
-        // An entry keeps it, and PostgreSQL keeps no NUL.
-        if name.is_empty() || name.len() > 100 || name.contains(['@', '\0']) {
-            return Err(bad("needs a name of 1 to 100 bytes without @ and NUL"));
+        if name.is_empty() || name.len() > 100 || name.contains('@') {
+            return Err(bad("needs a name of 1 to 100 bytes without @"));
         }
         if text.line.len() < 2 {
             return Err(bad("has fewer than two lines, so its entries could not balance"));

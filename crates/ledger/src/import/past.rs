@@ -187,6 +187,9 @@ impl PastLine {
         }
         let source = self.rate_source.clone().unwrap_or_default();
         kept("rateSource", &source)?;
+        if source.len() > 200 {
+            return Err(bad("has a source of more than 200 bytes".to_owned()));
+        }
         Ok(Some(Rate { rate, source }))
     }
 }

@@ -133,11 +133,14 @@ fn rules_that_could_never_work_are_refused_when_they_are_read() {
             "[[rule]]\nname='a'\nmatch='#'\nline=[{account='a',debit='f('},{account='b',credit='1'}]",
             "amount of line 1",
         ),
-        ("[[rule]]\nname=\"a\\u0000\"\nmatch='#'\nline=[]", "without @ and NUL"),
+        (
+            "[[rule]]\nname=\"a\\u0000\"\nmatch='#'\nline=[{account='a',debit='1'},{account='b',credit='1'}]",
+            "without NUL",
+        ),
         ("[[rule]]\nnme='a'", "unknown field"),
         ("nonsense", "cannot be read"),
     ] {
-        let said = Rules::parse(1, rules).unwrap_err().to_string();
+        let said = Rules::parse_new(1, rules).unwrap_err().to_string();
         assert!(said.contains(says), "{rules}: {said}");
     }
 }

@@ -99,11 +99,16 @@ async fn lease<S: WholeStore>(
     let opening = if is_first { OPENING } else { Duration::ZERO };
     let wait = Duration::from_millis(ask.wait_ms).max(opening).min(desks.longest_wait());
     let leasing = async {
-        // While its consumer is paused nothing is given out, also of what was delivered before.
-        if let Some(standing) = standing {
+        let Some(standing) = standing else { return desk.lease(max, lease, wait).await };
+        loop {
+            // While its consumer is paused nothing is given out, also of what was delivered before.
             standing.free().await;
+            tokio::select! {
+                biased;
+                () = standing.held_up() => {}
+                deliveries = desk.lease(max, lease, wait) => return deliveries,
+            }
         }
-        desk.lease(max, lease, wait).await
     };
     let left = async {
         match &peer {

@@ -83,7 +83,7 @@ impl fmt::Display for Backends {
 }
 
 /// PostgreSQL, if a url is set.
-fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
+pub(super) fn database(settings: &Settings) -> Result<Option<Server>, (&'static str, String)> {
     let Some(text) = settings.store.url.get() else { return Ok(None) };
     let mut url = parse("store.url", text, &["postgres", "postgresql"], "postgres://user@host:5432/name")?;
     if let Some(password) = settings.store.password.get() {

@@ -33,6 +33,13 @@ pub(crate) struct OutboxTable {
     pub(crate) format: Option<String>,
     /// How events are routed whose rows say nothing; absent: by their type.
     pub(crate) routing_key: Option<String>,
+    /// Whether the usual outbox of another database is relayed with it. Not where somebody else does.
+    #[serde(default = "yes")]
+    pub(crate) relay_usual: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// An outbox, as it is relayed.
@@ -58,6 +65,7 @@ pub(crate) struct OutboxChoice {
 pub(super) fn all(settings: &Settings, layout: &Layout) -> Result<Vec<OutboxChoice>, (&'static str, String)> {
     const KEY: &str = "outbox.table";
     let archive_dir = &settings.outbox.archive_dir;
+    let mut not_ours = Vec::new();
     let mut outboxes = vec![OutboxChoice {
         label: DEFAULT.to_owned(),
         table: None,
@@ -98,6 +106,7 @@ pub(super) fn all(settings: &Settings, layout: &Layout) -> Result<Vec<OutboxChoi
             table.exchange.as_deref().map(ExchangeName::new).transpose().map_err(|why| wrong(&why))?;
         let format = table.format.as_deref().map(str::parse).transpose().map_err(|why| wrong(&why))?;
         let template = table.routing_key.as_deref().map(KeyTemplate::new);
+        not_ours.extend(database.as_ref().filter(|_| !table.relay_usual).map(|there| there.shown.clone()));
         outboxes.push(OutboxChoice {
             // Tables of several databases may have one name, and so would their files.
             archive_dir: if database.is_some() { archive_dir.join(&label) } else { archive_dir.clone() },
@@ -109,7 +118,8 @@ pub(super) fn all(settings: &Settings, layout: &Layout) -> Result<Vec<OutboxChoi
             routing_key: template.transpose().map_err(|why| wrong(&why))?,
         });
     }
-    let implied = implied(&outboxes, archive_dir, layout);
+    let own = backends::database(settings)?.map(|server| server.shown);
+    let implied = implied(&outboxes, &not_ours, own.as_deref(), layout);
     if let Some(twin) = implied.iter().find(|one| outboxes.iter().any(|other| other.label == one.label)) {
         let why = format!(
             "{:?} is what the usual outbox of that database is called; give another label",
@@ -123,18 +133,26 @@ pub(super) fn all(settings: &Settings, layout: &Layout) -> Result<Vec<OutboxChoi
 
 /// The usual outbox of every other database, where it is not named. What is sent again from another table of that database goes through
 /// it, and so does what `postrider.publish` is told of no outbox for: without a relay both would stay there, and nobody would know.
-fn implied(named: &[OutboxChoice], archive_dir: &Path, layout: &Layout) -> Vec<OutboxChoice> {
+fn implied(
+    named: &[OutboxChoice],
+    not_ours: &[String],
+    own: Option<&str>,
+    layout: &Layout,
+) -> Vec<OutboxChoice> {
+    let at = |outbox: &OutboxChoice| outbox.place().or(own).map(|shown| database_of(shown).to_owned());
+    let is_ours = |outbox: &OutboxChoice| {
+        !not_ours.iter().any(|shown| Some(database_of(shown)) == outbox.place().map(database_of))
+    };
     let mut implied: Vec<OutboxChoice> = Vec::new();
-    for outbox in named.iter().filter(|outbox| outbox.database.is_some()) {
-        let usual = |other: &OutboxChoice| {
-            other.place() == outbox.place() && other.table_name() == TableName::default()
-        };
+    for outbox in named.iter().filter(|outbox| outbox.database.is_some() && is_ours(outbox)) {
+        let usual =
+            |other: &OutboxChoice| at(other) == at(outbox) && other.table_name() == TableName::default();
         if named.iter().chain(&implied).any(usual) {
             continue;
         }
         let label = format!("{}.{DEFAULT}", outbox.label);
         implied.push(OutboxChoice {
-            archive_dir: archive_dir.join(&label),
+            archive_dir: outbox.archive_dir.with_file_name(&label),
             label,
             table: Some(TableName::default().to_string()),
             database: outbox.database.clone(),
@@ -144,6 +162,12 @@ fn implied(named: &[OutboxChoice], archive_dir: &Path, layout: &Layout) -> Vec<O
         });
     }
     implied
+}
+
+/// Host and name, whoever connects.
+fn database_of(shown: &str) -> &str {
+    let rest = shown.split_once("://").map_or(shown, |(_, rest)| rest);
+    rest.rsplit_once('@').map_or(rest, |(_, place)| place)
 }
 
 impl OutboxChoice {
@@ -191,5 +215,8 @@ mod tests {
             2,
             "the store's own is always there"
         );
+        let same = "[[outbox.table]]\nname = 'orders'\nurl = 'postgres://other:x@localhost/app'\n";
+        assert_eq!(outboxes(same).len(), 2, "whoever connects");
+        assert_eq!(outboxes(&format!("{orders}relay_usual = false\n")).len(), 2, "somebody else relays it");
     }
 }

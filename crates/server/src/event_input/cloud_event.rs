@@ -248,7 +248,7 @@ fn fits(name: &str, text: &str, most: usize) -> Result<(), Refused> {
             text.len()
         )));
     }
-    if text.chars().any(char::is_control) {
+    if text.chars().any(|character| character.is_control() && character != '\t') {
         return Err(wrong(format!("its {name} has a control character")));
     }
     Ok(())

@@ -193,7 +193,7 @@ pub(super) async fn set_rules<B: Books>(
 ) -> Result<(StatusCode, Json<RulesShown>), Problem> {
     let NewRules { document, dry_run } = read(&body)?;
     let chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
-    Rules::parse(0, &document).map_err(|error| invalid(error.to_string()))?;
+    Rules::parse_new(0, &document).map_err(|error| invalid(error.to_string()))?;
     let version = chart.rules.version();
     if dry_run || document == chart.rules.document() {
         return Ok((StatusCode::OK, Json(RulesShown { version, document })));

@@ -57,7 +57,7 @@ pub(super) async fn check_rules<B: Books>(
     let mut chart = ledger.books().read_chart(&tenant).await?.ok_or_else(|| no_books(&tenant))?;
     if let Some(document) = document {
         let wrong = |error: BadRules| Problem::new(Code::InvalidRequest, error.to_string());
-        chart.rules = Rules::parse(0, &document).map_err(wrong)?;
+        chart.rules = Rules::parse_new(0, &document).map_err(wrong)?;
     }
     let (mut tried, mut would_post) = (Vec::new(), 0);
     for (event, line) in events.into_iter().zip(1..) {

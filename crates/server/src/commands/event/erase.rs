@@ -1,6 +1,7 @@
 //! `postrider event erase`: takes a person's payloads out of everything that is kept here, and says what is kept elsewhere.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use crate::commands::Context;
 use crate::desk::write_down;
 use crate::exit::{Exit, usage};
-use crate::outboxes;
+use crate::outboxes::{self, OpenOutbox};
 use crate::wiring::WholeStore;
 
 /// Which events.
@@ -72,30 +73,62 @@ pub(super) async fn run<S: WholeStore>(
     let reason = args.reason.as_deref().unwrap_or_default();
     let outboxes = outboxes::open(store, &context.config, &context.clock)?;
     for one in &which {
-        let mut all = Erased::default();
-        for outbox in &outboxes {
-            let erased = if args.dry_run {
-                outbox.store.would_erase(one).await?
-            } else {
-                outbox.store.erase(one, &by, reason).await?
-            };
-            add(&mut all, erased, matches!(one, Erase::Event(_)));
-        }
-        add(&mut report.erased, all, false);
+        add(&mut report.erased, everywhere(one, &outboxes, store, (&by, reason, args.dry_run)).await?, false);
     }
     report.erased.events.sort();
     report.erased.events.dedup();
+    // What is in files alone is in no table that would tell the log of it.
+    let alone = if args.dry_run { Vec::new() } else { in_files_alone(&args, &report.erased, context)? };
     report.archived_lines = in_files(&args, &report.erased, context)?;
-    if report.archived_lines > 0 && !args.dry_run {
-        // What was in files alone is in no table that would have told the log of it.
-        for id in args.ids.iter().map(ToString::to_string).filter(|id| !report.erased.events.contains(id)) {
-            write_down(store, context.log_entry("event.erase", id, reason)).await?;
-        }
+    for id in alone {
+        write_down(store, context.log_entry("event.erase", id, reason)).await?;
     }
     report.elsewhere = elsewhere(&report.erased, context);
     context.output.one(&report, &told(&report))?;
     let left = !report.erased.unpublished.is_empty() || report.erased.held > 0;
     Ok(if left { Exit::Partly } else { Exit::Ok })
+}
+
+/// From every outbox, and from the store what it has of events that are in other databases.
+async fn everywhere<S: WholeStore>(
+    one: &Erase,
+    outboxes: &[OpenOutbox<S>],
+    store: &S,
+    (by, reason, dry_run): (&str, &str, bool),
+) -> anyhow::Result<Erased> {
+    let one_event = matches!(one, Erase::Event(_));
+    let mut found = Vec::new();
+    for outbox in outboxes {
+        found.push((outbox, outbox.store.would_erase(one).await?));
+    }
+    let has = |would: &Erased| would.rows > 0 || !would.unpublished.is_empty();
+    let waits = found.iter().any(|(_, would)| !would.unpublished.is_empty());
+    let mut all = Erased::default();
+    for (at, (outbox, would)) in found.iter().enumerate() {
+        let place = outbox.choice.place();
+        let beside = |others: &[(&OpenOutbox<S>, Erased)], wanted: fn(&Erased) -> bool| {
+            others.iter().any(|(other, would)| other.choice.place() == place && wanted(would))
+        };
+        // A table that never had it would take its dead letters for nobody's, or write them into the log once more.
+        if one_event && !has(would) && (waits || beside(&found, has) || beside(&found[..at], |_| true)) {
+            continue;
+        }
+        let erased = if dry_run { would.clone() } else { outbox.store.erase(one, by, reason).await? };
+        if !one_event && place.is_some() {
+            // Dead letters and answers are in the store, whichever database an outbox is in.
+            for id in &erased.events {
+                let event = Erase::Event(EventId::new(id)?);
+                let here = if dry_run {
+                    store.would_erase(&event).await?
+                } else {
+                    store.erase(&event, by, reason).await?
+                };
+                add(&mut all, here, false);
+            }
+        }
+        add(&mut all, erased, one_event);
+    }
+    Ok(all)
 }
 
 /// Adds up. The dead letters and answers of one event are found from every outbox of their database, and are counted once.
@@ -127,13 +160,34 @@ fn in_files(args: &EraseArgs, erased: &Erased, context: &Context) -> anyhow::Res
     let aggregate = args.aggregate.as_deref().and_then(|aggregate| aggregate.split_once('/'));
     let changed = if args.dry_run { "read" } else { "erased" };
     let lines = if args.dry_run { archive::would_erase } else { archive::erase };
-    let folders: BTreeSet<_> = context.config.outboxes.iter().map(|outbox| &outbox.archive_dir).collect();
     let mut found = 0;
-    for folder in folders {
+    for folder in folders(context) {
         found += lines(folder, &ids, aggregate)
             .with_context(|| format!("the archive in {} was not {changed}", folder.display()))?;
     }
     Ok(found)
+}
+
+/// The events that were named, are in no table, and are in some file.
+fn in_files_alone(args: &EraseArgs, erased: &Erased, context: &Context) -> anyhow::Result<Vec<String>> {
+    let named = args.ids.iter().map(ToString::to_string).filter(|id| !erased.events.contains(id));
+    let mut alone = Vec::new();
+    for id in named {
+        let ids = BTreeSet::from([id.clone()]);
+        for folder in folders(context) {
+            let lines = archive::would_erase(folder, &ids, None)
+                .with_context(|| format!("the archive in {} was not read", folder.display()))?;
+            if lines > 0 {
+                alone.push(id);
+                break;
+            }
+        }
+    }
+    Ok(alone)
+}
+
+fn folders(context: &Context) -> BTreeSet<&PathBuf> {
+    context.config.outboxes.iter().map(|outbox| &outbox.archive_dir).collect()
 }
 
 fn elsewhere(erased: &Erased, context: &Context) -> Vec<String> {

@@ -58,7 +58,8 @@ pub(super) async fn run<B: Books>(args: RulesArgs, desk: &Desk<'_, B>) -> anyhow
     };
     let document =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let rules = Rules::parse(0, &document).map_err(|error| usage(format!("{}: {error}", file.display())))?;
+    let rules =
+        Rules::parse_new(0, &document).map_err(|error| usage(format!("{}: {error}", file.display())))?;
     if matches!(args.what, What::Check { .. }) {
         warn_of_accounts(&rules, desk).await?;
     }

@@ -20,6 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postrider::Clock;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -34,6 +35,9 @@ use crate::config::Http;
 
 /// A request's line and headers may have so many bytes.
 const MOST_HEAD: usize = 64 * 1024;
+/// So much of an answer is on its way at most. The system calls a buffer writable again when a third of it is free: one that has grown to
+/// megabytes would make a client that reads slowly look like one that reads nothing.
+const SEND_BUFFER: usize = 128 * 1024;
 
 /// What is sent over a socket.
 pub(super) trait OverSocket {
@@ -88,6 +92,8 @@ pub(super) async fn serve<L>(
             let _place = place;
             // Without a copy of the socket nobody knows whether a client has left, and it is waited for.
             let there = Peer::of(stream.socket()).ok();
+            // As it was, it serves as well, if not the slowest.
+            let _as_it_was = set_socket_send_buffer_size(stream.socket(), SEND_BUFFER);
             let service = service_fn(move |request| answer(router.clone(), request, peer, there.clone()));
             let stream = TokioIo::new(Patient::new(stream, clock, patience));
             let mut connection = std::pin::pin!(protocol.serve_connection(stream, service));
