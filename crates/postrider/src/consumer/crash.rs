@@ -69,14 +69,18 @@ impl<S: ConsumerStore> Consumer<S> {
         Some(Ok(turn))
     }
 
-    /// Takes the mark of a settled delivery away. Where that fails it stays: a mark too many is found again when the same
-    /// event is delivered again, and does no harm before.
-    pub(super) async fn over(&self, arrived: &Arrived) {
-        let Some(mark) = self.crash_mark(arrived) else { return };
+    /// Takes the mark of a settled delivery away, and says whether it had one that is gone. Where that fails it stays: a mark too many is
+    /// found again when the same event is delivered again, and does no harm before.
+    pub(super) async fn over(&self, arrived: &Arrived) -> bool {
+        let Some(mark) = self.crash_mark(arrived) else { return false };
         match Box::pin(self.store.ended(&self.name, &mark)).await {
-            Ok(()) => _ = lock(&self.marked).remove(&mark),
+            Ok(()) => {
+                lock(&self.marked).remove(&mark);
+                true
+            }
             Err(error) => {
                 tracing::warn!(consumer = %self.name, %mark, %error, "a crash mark could not be taken away");
+                false
             }
         }
     }
@@ -85,7 +89,10 @@ impl<S: ConsumerStore> Consumer<S> {
     /// left before stay: without them, whatever takes the process down would do so for ever beside somebody who stops or pauses it.
     pub(super) async fn left_alive(&self, arrived: &Arrived, turn: &Turn<'_>) {
         let Some(mark) = self.crash_mark(arrived) else { return };
-        self.over(arrived).await;
+        // What could not be taken away is there still.
+        if !self.over(arrived).await {
+            return;
+        }
         let times = if let Turn::Alone(_, times) = turn { *times } else { 0 };
         for _ in 0..times {
             if let Err(error) = self.store.begun(&self.name, &mark).await {

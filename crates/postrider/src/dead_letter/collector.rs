@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::story;
@@ -38,12 +38,14 @@ struct Order {
 }
 
 impl Order {
-    fn tell_apart(&mut self, letter: &mut DeadLetter) {
+    fn tell_apart(&mut self, letter: &mut DeadLetter, now: Timestamp) {
         const SECOND: i64 = 1_000_000;
         self.micros = (self.micros + 1) % SECOND;
         for time in [&mut letter.first_failed_at, &mut letter.dead_at] {
             if time.subsec_nanosecond() == 0 {
-                *time = time.saturating_add(SignedDuration::from_micros(self.micros)).unwrap_or(*time);
+                let apart = time.saturating_add(SignedDuration::from_micros(self.micros)).unwrap_or(*time);
+                // Not ahead of now: a plan leaves out what dies after it.
+                *time = apart.min(now.max(*time));
             }
         }
     }
@@ -94,7 +96,8 @@ impl<S: DeadLetters> Collector<S> {
         };
         let letter = |delivery| story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
         let (receipts, mut letters): (Vec<_>, Vec<_>) = deliveries.into_iter().map(letter).unzip();
-        letters.iter_mut().for_each(|letter| order.tell_apart(letter));
+        let now = self.clock.now();
+        letters.iter_mut().for_each(|letter| order.tell_apart(letter, now));
         Ok(Some(Batch { receipts, letters }))
     }
 

@@ -39,12 +39,14 @@ const BEHIND: &str = "SELECT count(*) FROM postrider.outbox_relay r WHERE r.seen
 const FENCE: &str = "UPDATE postrider.outbox_slot SET owner = NULL, lease_until = NULL \
      WHERE owner IS NOT NULL AND lease_until <= now()";
 
-/// Copies that are missing. Those of events that are not copied at all are dropped when they are taken.
-const MAKE_UP: &str = "INSERT INTO postrider.event_delivery (outbox, position, destination, event_id, status, next_attempt_at) \
+/// Copies that are missing, also of events that were tried while there was a copy to make and published when there was none. Those of events
+/// that are not copied at all are dropped when they are taken.
+const MAKE_UP: &str = "INSERT INTO postrider.event_delivery AS d (outbox, position, destination, event_id, status, next_attempt_at) \
      SELECT {name}, o.position, 'legacy', o.id::text, 'pending', now() FROM {outbox} o \
      WHERE o.status = 'published' AND o.verbatim IS NULL AND o.target_queue IS NULL \
        AND o.published_at >= (SELECT copy_since FROM postrider.bus_migration WHERE phase <> 'finished') \
-     ON CONFLICT DO NOTHING";
+     ON CONFLICT (outbox, position, destination) DO UPDATE SET next_attempt_at = EXCLUDED.next_attempt_at \
+         WHERE d.status <> 'confirmed' AND d.next_attempt_at IS NULL";
 
 const SETTLED: &str = "UPDATE postrider.bus_migration SET settled_version = version, copy_since = NULL \
      WHERE phase <> 'finished'";

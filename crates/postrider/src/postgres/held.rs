@@ -86,13 +86,13 @@ const RELEASE_KEY: &str = "WITH released AS ( \
 
 /// Its last letter counts: one that was discarded before says nothing of a replay that is on its way. The status stands otherwise than the
 /// indexes of open letters have it, so that none of them fits: until it has statistics PostgreSQL would read every open letter for each parked
-/// key, once a second.
+/// key, once a second; and the number as a sum, lest it walk down the primary key.
 const RELEASE_DISCARDED: &str = concat!(
     "DELETE FROM postrider.held_event held \
      WHERE consumer_name = $1 AND state = 'parked' \
        AND (SELECT d.status = 'discarded' OR ",
     sent_elsewhere!(),
-    " FROM postrider.dead_letter d WHERE d.event_id = held.event_id AND d.consumer_name = $1 ORDER BY d.id DESC LIMIT 1) \
+    " FROM postrider.dead_letter d WHERE d.event_id = held.event_id AND d.consumer_name = $1 ORDER BY d.id + 0 DESC LIMIT 1) \
        AND NOT EXISTS (SELECT FROM postrider.dead_letter letter WHERE letter.event_id = held.event_id \
                        AND letter.consumer_name = $1 AND letter.status || '' = 'open')"
 );

@@ -139,9 +139,11 @@ impl Postgres {
              WITH (publish = 'insert', publish_via_partition_root = true)"
         ));
         let add = self.table.statement(&format!("ALTER PUBLICATION {publication} ADD TABLE {{outbox}}"));
+        let mut remedy = create.sql().0;
         let mut made =
             self.limited("making a publication", sqlx::query(create.sql()).execute(self.pool())).await;
         if made.as_ref().is_err_and(|error| error.message.contains("already exists")) {
+            remedy = add.sql().0;
             made = self.limited("adding to a publication", sqlx::query(add.sql()).execute(self.pool())).await;
         }
         match made {
@@ -150,9 +152,7 @@ impl Postgres {
             Err(error) if error.message.contains("already member") => Ok(None),
             Err(error) if error.kind == StoreErrorKind::Invalid => Ok(None),
             Err(error) if error.kind == StoreErrorKind::Denied => Ok(Some(format!(
-                "the publication is missing and cannot be made here ({error}); as the table's owner run: CREATE PUBLICATION \
-                 {publication} FOR TABLE {} WITH (publish = 'insert', publish_via_partition_root = true)",
-                self.table
+                "the publication is missing or lacks the table, and that cannot be mended here ({error}); as the owner of both run: {remedy}"
             ))),
             Err(error) => Err(error),
         }

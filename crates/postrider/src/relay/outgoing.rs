@@ -103,7 +103,7 @@ pub(super) fn judge(
 }
 
 /// A queue went on declining a row, so many times by now: it waits in the store, with those of its key behind it. However long that lasts,
-/// it does not die of it, and has all of its attempts left should something else be wrong then.
+/// it does not die of it: however often, it counts as one attempt.
 pub(super) fn postponed(
     row: &OutboxRow,
     error: String,

@@ -50,7 +50,7 @@ pub(super) struct Reading {
     under_way: Option<UnderWay>,
     /// As many timed rows are asked for now.
     timed_limit: Option<usize>,
-    /// The last look was for timed rows: however many there are, new ones have their turn.
+    /// Timed rows would be looked for again at once: new ones have their turn first.
     timed_last: bool,
 }
 
@@ -118,7 +118,6 @@ impl Reading {
         let ask =
             |wanted| Ask { limit, wanted, held: None, in_hand: flow.positions(), without: flow.crowded() };
         if !self.timed_last && self.timed_at.is_none_or(|at| now >= at + TIMED) {
-            self.timed_last = true;
             self.timed_at = Some(now);
             self.timed_limit = Some(limit);
             return ask(Wanted::Timed);
@@ -143,6 +142,8 @@ impl Reading {
             if rows.len() >= limit {
                 self.timed_at = None;
             }
+            // However many there are, and however long they take to find, new ones have their turn.
+            self.timed_last = self.timed_at.is_none_or(|at| now >= at + TIMED);
             return Seen::Timed;
         }
         let Some(asked) = self.under_way.take() else { return Seen::Ahead };
@@ -174,7 +175,8 @@ impl Reading {
 
     /// The claim was not answered.
     pub(super) fn failed(&mut self) {
-        self.timed_limit = None;
+        // Where only these cannot be looked for, new ones go on.
+        self.timed_last = self.timed_limit.take().is_some();
         if let Some(UnderWay { again: Some(after), .. }) = self.under_way.take() {
             self.again(after);
         }

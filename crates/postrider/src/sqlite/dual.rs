@@ -247,7 +247,8 @@ async fn settle(connection: &mut SqliteConnection, now: i64) -> Result<bool, Sto
     const MAKE_UP: &str = "INSERT INTO event_delivery (position, destination, event_id, status, next_attempt_at) \
         SELECT o.position, 'legacy', o.id, 'pending', ?1 FROM event_outbox o JOIN bus_migration m ON m.phase = 'dual' \
         WHERE o.status = 'published' AND o.verbatim IS NULL AND o.target_queue IS NULL AND o.published_at >= m.copy_since \
-        ON CONFLICT DO NOTHING";
+        ON CONFLICT (position, destination) DO UPDATE SET next_attempt_at = excluded.next_attempt_at \
+            WHERE event_delivery.status <> 'confirmed' AND event_delivery.next_attempt_at IS NULL";
     const SETTLED: &str =
         "UPDATE bus_migration SET settled_version = version, copy_since = NULL WHERE phase <> 'finished'";
     let obeyed: i64 = sqlx::query_scalar(OBEYED).fetch_one(&mut *connection).await.map_err(from_sqlite)?;

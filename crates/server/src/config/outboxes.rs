@@ -1,6 +1,6 @@
 //! The outboxes: the default one, further tables of its database, and tables of other databases, a service or a shard each.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use postrider::envelope::WireFormat;
 use postrider::postgres::OutboxTable as TableName;

@@ -15,14 +15,18 @@ use crate::store::{Outbox, OutboxRow};
 const TIMES: u32 = 3;
 /// after this long, doubled each time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So many rows are remembered; beyond that, the oldest count as declined for the first time again.
+/// So many rows are remembered; beyond that, what was tried before waits as long as it may.
 const REMEMBERED: usize = 100_000;
+/// After so many more, the delay is as long as it gets.
+const LONG: u32 = 3;
 
 /// How often each row was declined, and how many wait here to go out again.
 #[derive(Default)]
 pub(super) struct Declined {
     times: HashMap<i64, u32>,
     waiting: usize,
+    /// Some were forgotten: what was tried before may have been declined very often.
+    forgot: bool,
 }
 
 impl Declined {
@@ -35,11 +39,13 @@ impl Declined {
 
     /// Whether the row waits here: not too often, and not with so many others that there is no room for those that flow. How often it
     /// was declined; where it does not wait here, beyond what it may have waited.
-    fn waits_here(&mut self, position: i64, room: usize) -> Result<u32, u32> {
+    fn waits_here(&mut self, position: i64, tried: bool, room: usize) -> Result<u32, u32> {
         if self.times.len() >= REMEMBERED {
             self.times.clear();
+            self.forgot = true;
         }
-        let times = self.times.entry(position).or_default();
+        let before = if tried && self.forgot { TIMES + LONG } else { 0 };
+        let times = self.times.entry(position).or_insert(before);
         *times += 1;
         if *times > TIMES || self.waiting >= room {
             return Err(times.saturating_sub(TIMES).max(1));
@@ -56,7 +62,7 @@ impl<S: Outbox> Pump<S> {
         let (mut waiting, mut most) = (Vec::new(), 0);
         let (mut postponed_now, mut first) = (0_usize, None);
         for (row, why, delivered) in rows {
-            match self.declined.waits_here(row.row.position, room) {
+            match self.declined.waits_here(row.row.position, row.attempts > 0, room) {
                 Ok(times) => {
                     most = most.max(times);
                     waiting.push(row);
@@ -97,19 +103,22 @@ mod tests {
     fn a_row_waits_here_a_few_times_and_then_in_the_store() {
         let mut declined = Declined::default();
         for times in 1..=TIMES {
-            assert_eq!(declined.waits_here(7, 10), Ok(times));
+            assert_eq!(declined.waits_here(7, false, 10), Ok(times));
         }
         for times in 1..=5 {
-            assert_eq!(declined.waits_here(7, 10), Err(times), "ever longer");
+            assert_eq!(declined.waits_here(7, false, 10), Err(times), "ever longer");
         }
         declined.forget(7);
-        assert_eq!(declined.waits_here(7, 10), Ok(1));
+        assert_eq!(declined.waits_here(7, false, 10), Ok(1));
+        // Where too many were remembered, one that was tried before goes back to the store at once.
+        declined.forgot = true;
+        assert_eq!(declined.waits_here(8, true, 10), Err(LONG + 1));
     }
 
     #[test]
     fn those_that_wait_leave_room_for_others() {
         let mut declined = Declined::default();
-        let here: Vec<_> = (0..5).map(|position| declined.waits_here(position, 3).is_ok()).collect();
+        let here: Vec<_> = (0..5).map(|position| declined.waits_here(position, false, 3).is_ok()).collect();
         assert_eq!(here, [true, true, true, false, false]);
     }
 }

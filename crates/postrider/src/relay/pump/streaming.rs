@@ -83,7 +83,7 @@ pub(super) struct Streaming {
     /// Why it polls, as it was said last.
     said: Option<String>,
     state_at: Option<Duration>,
-    /// Since when the database keeps too much of its log though all of it was told.
+    /// Since when the database keeps too much of its log.
     pinned_since: Option<Duration>,
     failing_at: Option<Duration>,
     dating: bool,
@@ -199,11 +199,17 @@ impl<S: Outbox> Pump<S> {
             return;
         }
         let Streamed { mut rows, failing, unreadable, told_to } = streamed;
+        let told_of_failing = !failing.is_empty();
         let handover = &mut self.streaming.handover;
         failing.into_iter().for_each(|key| handover.park(key));
         rows.retain(|row| handover.admits(row));
         handover.told_to(told_to);
         self.streaming.stream = Some(stream);
+        if told_of_failing {
+            // A claim may have been quicker, and nobody would unpark it: the table is asked in a second, when it has the row for sure.
+            let soon = (self.now() + LAG).checked_sub(FAILING);
+            self.streaming.failing_at = self.streaming.failing_at.zip(soon).map(|(at, soon)| at.min(soon));
+        }
         if let Some(position) = unreadable {
             self.reading.again(position.saturating_sub(1).max(0));
         }
