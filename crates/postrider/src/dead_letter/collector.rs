@@ -97,7 +97,9 @@ impl<S: DeadLetters> Collector<S> {
         let letter = |delivery| story::letter(delivery, &self.service, self.clock.now(), self.clock.new_id());
         let (receipts, mut letters): (Vec<_>, Vec<_>) = deliveries.into_iter().map(letter).unzip();
         let now = self.clock.now();
-        letters.iter_mut().for_each(|letter| order.tell_apart(letter, now));
+        for letter in &mut letters {
+            order.tell_apart(letter, now);
+        }
         Ok(Some(Batch { receipts, letters }))
     }
 

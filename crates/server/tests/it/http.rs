@@ -212,16 +212,16 @@ fn clients_that_read_nothing_lose_their_connection_and_keep_nobody_out() {
         .with("POSTRIDER_HTTP__MAX_CONNECTIONS", "2");
     let serving = folder.serve(&["--roles", "api"]);
     let ask = "GET /v1/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
-    let hold = || {
+    let fill = || {
         let mut stream = TcpStream::connect(&serving.address).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         // Until the answers that nobody reads fill every buffer on the way, and the questions do.
         while stream.write_all(ask.as_bytes()).is_ok() {}
         stream
     };
-    let held = [hold(), hold()];
+    let silent = [fill(), fill()];
     assert_eq!(serving.http("GET", "/v1/health/live", &[], "").0, 200);
-    drop(held);
+    drop(silent);
 }
 
 #[test]

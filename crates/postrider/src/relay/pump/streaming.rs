@@ -201,7 +201,9 @@ impl<S: Outbox> Pump<S> {
         let Streamed { mut rows, failing, unreadable, told_to } = streamed;
         let told_of_failing = !failing.is_empty();
         let handover = &mut self.streaming.handover;
-        failing.into_iter().for_each(|key| handover.park(key));
+        for key in failing {
+            handover.park(key);
+        }
         rows.retain(|row| handover.admits(row));
         handover.told_to(told_to);
         self.streaming.stream = Some(stream);
