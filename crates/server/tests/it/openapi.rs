@@ -187,33 +187,12 @@ fn every_answer_is_what_the_document_says() {
         held += 1;
     }
     assert!(held >= 31, "{held}");
-    // Every body and every answer has a schema of its own.
-    for (path, methods) in document["paths"].as_object().unwrap() {
-        for (method, operation) in methods.as_object().unwrap() {
-            let said = operation["responses"].as_object().unwrap().values().next().unwrap();
-            let schema = &said["content"]["application/json"]["schema"];
-            let plain = said["content"].is_null() || !said["content"]["application/json"].is_object();
-            let open = operation["security"] == json!([]);
-            assert!(plain || open || !schema["$ref"].is_null(), "{method} {path} has no schema");
-        }
-    }
+    every_answer_has_a_schema(&document);
     for (name, answer) in [("Planned", &planned), ("Operation", &operation)] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         assert_eq!(differs(&document, &schema, answer, name), Vec::<String>::new());
     }
-    // Those that are over cannot be sent again, and the open ones are not meant.
-    for path in ["/v1/plans", "/v1/operations"] {
-        let over = json!({ "kind": "replay_letters", "filter": { "status": "discarded" }, "reason": "oops" });
-        let over = if path == "/v1/plans" {
-            json!({ "kind": over["kind"], "filter": over["filter"] })
-        } else {
-            over
-        };
-        let (status, problem) = post(&serving, path, &over);
-        assert!(status == 422 && problem.to_string().contains("only open dead letters"), "{problem}");
-    }
-    let empty = json!({ "kind": "replay_letters", "filter": { "text": "" } });
-    assert_eq!(post(&serving, "/v1/plans", &empty).0, 422, "an empty text is in everything");
+    only_open_letters_are_planned_for(&serving);
     let (status, problem) = post(&serving, "/v1/plans", &json!({ "kind": "replay_letters" }));
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     assert_eq!((status, differs(&document, &schema, &problem, "problem")), (422, Vec::new()));
@@ -236,6 +215,35 @@ fn every_answer_is_what_the_document_says() {
         let (status, headers, _) = serving.http("GET", wrong, &[], "");
         assert!(status == 422 && headers.contains("application/problem+json"), "{wrong}: {headers}");
     }
+}
+
+/// Every body and every answer has a schema of its own.
+fn every_answer_has_a_schema(document: &Value) {
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let said = operation["responses"].as_object().unwrap().values().next().unwrap();
+            let schema = &said["content"]["application/json"]["schema"];
+            let plain = said["content"].is_null() || !said["content"]["application/json"].is_object();
+            let open = operation["security"] == json!([]);
+            assert!(plain || open || !schema["$ref"].is_null(), "{method} {path} has no schema");
+        }
+    }
+}
+
+/// Those that are over cannot be sent again, and the open ones are not meant.
+fn only_open_letters_are_planned_for(serving: &Serving) {
+    for path in ["/v1/plans", "/v1/operations"] {
+        let over = json!({ "kind": "replay_letters", "filter": { "status": "discarded" }, "reason": "oops" });
+        let over = if path == "/v1/plans" {
+            json!({ "kind": over["kind"], "filter": over["filter"] })
+        } else {
+            over
+        };
+        let (status, problem) = post(serving, path, &over);
+        assert!(status == 422 && problem.to_string().contains("only open dead letters"), "{problem}");
+    }
+    let empty = json!({ "kind": "replay_letters", "filter": { "text": "" } });
+    assert_eq!(post(serving, "/v1/plans", &empty).0, 422, "an empty text is in everything");
 }
 
 #[test]
