@@ -20,7 +20,7 @@ const EVENTS: usize = 10_000;
 /// The kill falls when so many were through, and not all.
 const MIDDLE: usize = 3_000;
 /// A generous limit for everything to take effect.
-const LIMIT: Duration = Duration::from_mins(3);
+const LIMIT: Duration = Duration::from_mins(6);
 
 postrider_testkit::on_each_rabbitmq!(kill_a_rabbitmq_node_of_three);
 
