@@ -62,9 +62,10 @@ pub(super) async fn the_breaker_saves_the_retries_of_everybody<S: Effects>(mut s
         })
         .await;
     let status = running.consumers()[0].status.clone();
-    for _ in 0..60 {
-        stage.commit(placed()).await;
-    }
+    // All at once: were they to come one by one, the first might be through with its retries before five have failed.
+    let mut tx = stage.store.begin().await.unwrap();
+    stage.store.append(&mut tx, (0..60).map(|_| placed()).collect()).await.unwrap();
+    stage.store.commit(tx).await.unwrap();
     stage.until(async || matches!(status.state(), ConsumerState::Tripped(_))).await;
     // For as long as a hundred attempts would have taken, only probes are made: most of the 60 were never called.
     stage.until(async || stage.calls().len() >= 10).await;
