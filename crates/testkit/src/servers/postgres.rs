@@ -233,7 +233,6 @@ fn launch(home: &Home, data: &Path, port: &Port, certificates: Option<&Certifica
     set("listen_addresses=127.0.0.1");
     // Its data folder: nobody else's.
     set("unix_socket_directories=.");
-    set("fsync=on");
     set("wal_level=logical");
     set("max_connections=200");
     set("max_replication_slots=10");
