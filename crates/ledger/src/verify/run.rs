@@ -23,6 +23,8 @@ pub(super) struct RunResult {
     /// The last entry that was read.
     pub(super) last: Option<(u64, Hash)>,
     pub(super) problems: Vec<Problem>,
+    /// Whether there are entries that could not be read: what the others add up to says nothing then.
+    pub(super) is_unread: bool,
     promised: HashMap<u64, Vec<(Key, Sums)>>,
     ended: Vec<u64>,
 }
@@ -36,6 +38,7 @@ impl RunResult {
         self.seals.add(other.seals);
         self.last = self.last.max(other.last);
         self.problems.extend(other.problems);
+        self.is_unread |= other.is_unread;
         self.promised.extend(other.promised);
         self.ended.extend(other.ended);
     }
@@ -75,7 +78,10 @@ pub(super) async fn check<B: Books>(books: &B, tenant: &TenantId, start: u64, la
     }
     let scanned = books.scan(tenant, start, last, |entry, lines| run.take(entry, lines)).await;
     match scanned {
-        Err(error) => run.result.problems.push(unreadable(&error)),
+        Err(error) => {
+            run.result.problems.push(unreadable(&error));
+            run.result.is_unread = true;
+        }
         Ok(()) if run.at < last => run.result.missing(run.at + 1, last),
         Ok(()) => {}
     }
