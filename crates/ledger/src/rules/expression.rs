@@ -149,6 +149,15 @@ impl Node {
         }
     }
 
+    /// How many operators, members and calls stand in one another.
+    pub(super) fn depth(&self) -> usize {
+        1 + match self {
+            Self::Literal(_) | Self::Variable(_) => 0,
+            Self::Member { of, .. } | Self::Has { of, .. } => of.depth(),
+            Self::List(nodes) | Self::Call(_, nodes) => nodes.iter().map(Self::depth).max().unwrap_or(0),
+        }
+    }
+
     /// As a person would name it.
     fn path(&self) -> String {
         match self {
