@@ -207,6 +207,15 @@ pub trait Books: Outbox {
         to: Option<Date>,
     ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
 
+    /// The newest closing for a later day than this one that was not reversed, and what was posted after it for the days up to this one.
+    /// Nothing where there is no such closing. Call it with the books locked.
+    fn posted_since_closing(
+        &self,
+        tx: &mut Self::Tx,
+        tenant: &TenantId,
+        day: Date,
+    ) -> impl Future<Output = Result<Option<(u64, Vec<Balance>)>, StoreError>> + Send;
+
     /// Every version of the rules, oldest first.
     fn rules_versions(
         &self,

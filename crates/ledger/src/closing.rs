@@ -4,14 +4,14 @@
 //! balance up to the period's last day. It locks the books as posting does, so every entry is either in the trial balance that a closing
 //! seals, or refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use jiff::civil::Date;
 use postrider::EventId;
 use postrider::envelope::TenantId;
 
 use crate::account::{Account, AccountCode, AccountType, Side};
-use crate::books::{Balance, Books, Change, Receipt};
+use crate::books::{Balance, Books, Change, Receipt, Sums};
 use crate::chart::Chart;
 use crate::correcting::{hash_of, receipt};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
@@ -135,7 +135,8 @@ impl<B: Books> Ledger<B> {
         })
     }
 
-    /// Carries what income and expense accounts hold at the end of a day to retained earnings. Does nothing the second time.
+    /// Carries what income and expense accounts hold at the end of a day to retained earnings. Does nothing the second time, and refuses what
+    /// the closing of a later year has carried already.
     pub async fn close_year(&self, tenant: &TenantId, last_day: Date) -> Result<Vec<Receipt>, LedgerError> {
         let (mut tx, head, chart) = self.locked(tenant).await?;
         let none = || LedgerError::Invalid("the books name no account for retained earnings".to_owned());
@@ -148,6 +149,9 @@ impl<B: Books> Ledger<B> {
         let balances = self.books.movements_in(&mut tx, tenant, None, Some(last_day)).await?;
         let results: Vec<Balance> =
             balances.into_iter().filter(|balance| is_result(&balance.account)).collect();
+        if let Some((closing, since)) = self.books.posted_since_closing(&mut tx, tenant, last_day).await? {
+            not_carried_before(&results, closing, &since, last_day)?;
+        }
         let mut arrivals = Vec::new();
         for (part, pairs) in (1..).zip(results.chunks(PAIRS)) {
             let lines = closing_lines(pairs, &retained)?;
@@ -178,6 +182,32 @@ impl<B: Books> Ledger<B> {
             self.end(tx).await?;
         }
         Ok(receipts)
+    }
+}
+
+/// Refuses results that the closing of a later year has carried already: it took whatever was held by then, of earlier years, too. What came
+/// in for a day of this year only after it was not carried by anybody.
+fn not_carried_before(
+    results: &[Balance],
+    closing: u64,
+    since: &[Balance],
+    last_day: Date,
+) -> Result<(), LedgerError> {
+    let net = |sums: &Sums| {
+        let debits_less = |debits: i64, credits: i64| i128::from(debits) - i128::from(credits);
+        (debits_less(sums.debits, sums.credits), debits_less(sums.base_debits, sums.base_credits))
+    };
+    let came_in: HashMap<(&AccountCode, Currency), (i128, i128)> =
+        since.iter().map(|late| ((&late.account, late.currency), net(&late.sums))).collect();
+    let late =
+        |result: &Balance| came_in.get(&(&result.account, result.currency)).copied().unwrap_or_default();
+    let is_nothing = |result: &Balance| net(&result.sums) == (0, 0);
+    match results.iter().find(|result| !is_nothing(result) && net(&result.sums) != late(result)) {
+        None => Ok(()),
+        Some(Balance { account, .. }) => Err(LedgerError::Invalid(format!(
+            "entry {closing} closed a later year, and carried with it what {account} held at the end of {last_day}; reverse the closings of \
+             later years, then close the years in their order"
+        ))),
     }
 }
 
@@ -226,7 +256,6 @@ fn put(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Sums;
 
     /// A database of another collation lists `a:b` before `B`, or behind `ab`: the text that a seal hashes knows bytes alone.
     #[test]
@@ -242,6 +271,23 @@ mod tests {
         let accounts: Vec<_> = text.lines().map(|line| line.split_at(line.find("\t7").unwrap()).0).collect();
         assert_eq!(accounts, ["B\tEUR", "a-c\tEUR", "a:b\tEUR", "a:b\tUSD", "ab\tEUR", "é\tEUR"]);
         assert!(text.starts_with("B\tEUR\t7\t0\t6\t0\n"), "{text}");
+    }
+
+    #[test]
+    fn what_a_later_year_has_carried_is_not_carried_again() {
+        let held = |credits: i64| Balance {
+            account: AccountCode::new("sales").unwrap(),
+            currency: Currency::new("EUR").unwrap(),
+            sums: Sums { credits, base_credits: credits, ..Sums::default() },
+        };
+        let day = jiff::civil::date(2025, 12, 31);
+        let check = |held: Balance, since: &[Balance]| not_carried_before(&[held], 3, since, day);
+        assert!(check(held(0), &[]).is_ok(), "nothing is left of it");
+        assert!(check(held(10), &[held(10)]).is_ok(), "all of it came in later");
+        for since in [vec![], vec![held(4)]] {
+            let told = check(held(10), &since).unwrap_err().to_string();
+            assert!(told.starts_with("entry 3 closed a later year"), "{told}");
+        }
     }
 
     #[test]

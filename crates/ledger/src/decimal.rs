@@ -45,7 +45,9 @@ impl Decimal {
             number.digits /= 10;
             number.scale -= 1;
         }
-        if number.scale > MAX_SCALE { Err(DecimalError::TooLarge) } else { Ok(number) }
+        // The least integer has no positive twin, so it could not be negated.
+        let fits = number.scale <= MAX_SCALE && number.digits != i128::MIN;
+        if fits { Ok(number) } else { Err(DecimalError::TooLarge) }
     }
 
     /// Whether it is below zero.
@@ -196,9 +198,12 @@ impl Ord for Decimal {
         if let Ok((left, right, _)) = self.aligned(*other) {
             return left.cmp(&right);
         }
-        // Too far apart to be written with one scale: the one without room is the larger in size.
-        let size = |number: &Self| (number.digits.signum(), number.digits / 10_i128.pow(number.scale));
-        size(self).cmp(&size(other))
+        // They cannot be written with one scale: the whole parts first, then what is left, which is written with few digits.
+        let parts = |number: &Self| {
+            let unit = 10_i128.pow(number.scale);
+            (number.digits / unit, number.digits % unit * 10_i128.pow(MAX_SCALE - number.scale))
+        };
+        parts(self).cmp(&parts(other))
     }
 }
 
@@ -238,6 +243,33 @@ mod tests {
             [("0.125", "0.12"), ("0.135", "0.14"), ("-0.125", "-0.12"), ("0.1251", "0.13")]
         {
             assert_eq!(decimal(exact).round(2).unwrap().to_string(), rounded, "{exact}");
+        }
+    }
+
+    /// What two large factors come to may be the one integer that cannot be negated.
+    #[test]
+    fn whatever_is_kept_can_be_negated() {
+        let (half, other) = (Decimal::new(-(1 << 64), 0).unwrap(), Decimal::new(1 << 63, 0).unwrap());
+        assert_eq!(half.mul(other), Err(DecimalError::TooLarge));
+        assert_eq!(Decimal::new(i128::MIN, 0), Err(DecimalError::TooLarge));
+        let least = Decimal::new(i128::MIN + 1, 0).unwrap();
+        assert_eq!(least.negated().negated(), least);
+    }
+
+    #[test]
+    fn numbers_that_share_no_scale_are_compared_all_the_same() {
+        let long = decimal("170141183.400000000000000000000000000001");
+        for (short, order) in [
+            ("170141183.5", Ordering::Less),
+            ("170141183.3", Ordering::Greater),
+            ("170141184", Ordering::Less),
+            ("999999999999999999999", Ordering::Less),
+            ("-999999999999999999999", Ordering::Greater),
+        ] {
+            let short = decimal(short);
+            assert_eq!((long.cmp(&short), short.cmp(&long)), (order, order.reverse()), "{short}");
+            let (short, long) = (short.negated(), long.negated());
+            assert_eq!(long.cmp(&short), order.reverse(), "{short}");
         }
     }
 

@@ -12,6 +12,8 @@ pub use csv::Records;
 pub use file::entries;
 pub use past::{PastEntry, PastLine};
 
+use past::There;
+
 use std::collections::{HashMap, HashSet};
 
 use postrider::envelope::TenantId;
@@ -64,20 +66,20 @@ pub struct Import<'a, B> {
     waiting: Vec<Waiting>,
     /// The lines of waiting entries.
     waiting_lines: usize,
-    /// The numbers that waiting entries have in the file.
-    waiting_numbers: HashSet<u64>,
-    /// The numbers here of entries by those in the file.
-    numbers: HashMap<u64, u64>,
-    /// In a rehearsal: the numbers in the file of entries that would be posted.
-    rehearsed: Option<HashSet<u64>>,
+    /// Where waiting entries stand in the file.
+    waiting_places: HashSet<There>,
+    /// The numbers here of entries by where they stand in the file.
+    numbers: HashMap<There, u64>,
+    /// In a rehearsal: where entries stand in the file that would be posted.
+    rehearsed: Option<HashSet<There>>,
     /// What has become of the file so far.
     pub so_far: Imported,
 }
 
 struct Waiting {
     line: usize,
-    /// Its number in the file.
-    number: Option<u64>,
+    /// Where it stands in the file.
+    there: Option<There>,
     draft: Draft,
 }
 
@@ -91,7 +93,7 @@ impl<B: Books> Ledger<B> {
             base,
             waiting: Vec::with_capacity(BATCH),
             waiting_lines: 0,
-            waiting_numbers: HashSet::new(),
+            waiting_places: HashSet::new(),
             numbers: HashMap::new(),
             rehearsed: None,
             so_far: Imported::default(),
@@ -111,7 +113,7 @@ impl<B: Books> Import<'_, B> {
     pub async fn take(&mut self, line: usize, read: Result<PastEntry, String>) -> Result<(), LedgerError> {
         let past = match read {
             Err(why) => {
-                self.refuse(line, "", &Refusal::Malformed(why));
+                self.refuse(line, "", None, &Refusal::Malformed(why));
                 return Ok(());
             }
             Ok(past) if past.kind == EntryKind::Seal => {
@@ -120,26 +122,26 @@ impl<B: Books> Import<'_, B> {
             }
             Ok(past) => past,
         };
-        let (event, number) = (past.source_event.clone(), past.number());
+        let (event, there, referred) = (past.source_event.clone(), past.there(), past.referred());
         // What it refers to must be in the books before it.
-        if past.referred().is_some_and(|referred| self.waiting_numbers.contains(&referred)) {
+        if referred.as_ref().is_some_and(|referred| self.waiting_places.contains(referred)) {
             self.post().await?;
         }
         if let Some(rehearsed) = &mut self.rehearsed
-            && past.referred().is_some_and(|referred| rehearsed.contains(&referred))
+            && referred.is_some_and(|referred| rehearsed.contains(&referred))
         {
             // What it refers to would be there.
-            rehearsed.extend(number);
+            rehearsed.extend(there);
             self.so_far.posted += 1;
             return Ok(());
         }
-        let drafted = past.draft(self.base, |referred| self.numbers.get(&referred).copied());
+        let drafted = past.draft(self.base, |referred| self.numbers.get(referred).copied());
         match drafted {
-            Err(refusal) => self.refuse(line, &event, &refusal),
+            Err(refusal) => self.refuse(line, &event, there.as_ref(), &refusal),
             Ok(draft) => {
-                self.waiting_numbers.extend(number);
+                self.waiting_places.extend(there.clone());
                 self.waiting_lines += draft.lines.len();
-                self.waiting.push(Waiting { line, number, draft });
+                self.waiting.push(Waiting { line, there, draft });
                 if self.waiting.len() >= BATCH || self.waiting_lines >= LINES {
                     self.post().await?;
                 }
@@ -156,12 +158,12 @@ impl<B: Books> Import<'_, B> {
     }
 
     async fn post(&mut self) -> Result<(), LedgerError> {
-        self.waiting_numbers.clear();
+        self.waiting_places.clear();
         self.waiting_lines = 0;
         let mut arrivals = Vec::with_capacity(self.waiting.len());
         let mut places = Vec::with_capacity(self.waiting.len());
-        for Waiting { line, number, draft } in self.waiting.drain(..) {
-            places.push((line, number, draft.source.event.clone()));
+        for Waiting { line, there, draft } in self.waiting.drain(..) {
+            places.push((line, there, draft.source.event.clone()));
             arrivals.push(Arrival::Draft(Box::new(draft)));
         }
         let answers = if self.rehearsed.is_some() {
@@ -169,16 +171,16 @@ impl<B: Books> Import<'_, B> {
         } else {
             self.ledger.post(&self.tenant, &arrivals).await?
         };
-        for ((line, number, event), answer) in places.into_iter().zip(answers) {
+        for ((line, there, event), answer) in places.into_iter().zip(answers) {
             let receipt = match answer {
                 Answer::Refused(refusal) => {
-                    self.refuse(line, event.as_str(), &refusal);
+                    self.refuse(line, event.as_str(), there.as_ref(), &refusal);
                     continue;
                 }
                 Answer::Posted(receipt) => {
                     self.so_far.posted += 1;
                     if let Some(rehearsed) = &mut self.rehearsed {
-                        rehearsed.extend(number);
+                        rehearsed.extend(there);
                         continue;
                     }
                     receipt
@@ -188,12 +190,19 @@ impl<B: Books> Import<'_, B> {
                     receipt
                 }
             };
-            self.numbers.extend(number.map(|number| (number, receipt.entry)));
+            self.numbers.extend(there.map(|there| (there, receipt.entry)));
         }
         Ok(())
     }
 
-    fn refuse(&mut self, line: usize, event: &str, refusal: &Refusal) {
+    /// Whoever refers to it finds nothing, and not an earlier entry of the file that has its number.
+    fn refuse(&mut self, line: usize, event: &str, there: Option<&There>, refusal: &Refusal) {
+        if let Some(there) = there {
+            self.numbers.remove(there);
+            if let Some(rehearsed) = &mut self.rehearsed {
+                rehearsed.remove(there);
+            }
+        }
         // The words of a refusal are about the payload of an event, and this is a row of a file.
         let why = match refusal {
             Refusal::Malformed(why) => why.clone(),

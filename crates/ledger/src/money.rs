@@ -210,6 +210,15 @@ mod tests {
         }
     }
 
+    /// It reads amounts of exports, so it has to know where their points stand.
+    #[test]
+    fn the_verifier_in_python_knows_the_same_digits() {
+        let python = include_str!("../../../docs/ledger-verify.py");
+        for (codes, digits) in DIGITS.iter().filter(|(_, digits)| *digits != 2) {
+            assert!(python.contains(&format!("{digits}: \"{codes}\",")), "{digits} digits");
+        }
+    }
+
     #[test]
     fn conversion_rounds_half_to_even() {
         let euros = Amount::new(1005).unwrap();

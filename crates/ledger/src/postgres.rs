@@ -226,6 +226,15 @@ impl Books for Postgres {
         totals::closings(self, tx.connection(), tenant, from, to).await
     }
 
+    async fn posted_since_closing(
+        &self,
+        tx: &mut PostgresTx,
+        tenant: &TenantId,
+        day: Date,
+    ) -> Result<Option<(u64, Vec<Balance>)>, StoreError> {
+        totals::posted_since_closing(self, tx.connection(), tenant, day).await
+    }
+
     async fn rules_versions(&self, tenant: &TenantId) -> Result<Vec<RulesVersion>, StoreError> {
         let mut tx = reading(self, tenant).await?;
         reading::rules_versions(self, tx.connection(), tenant).await

@@ -16,6 +16,7 @@ pub use template::Template;
 pub use value::{NoValue, Value};
 
 use std::collections::BTreeMap;
+use std::thread::ScopedJoinHandle;
 
 use postrider::Envelope;
 use postrider::envelope::PayloadHash;
@@ -28,6 +29,9 @@ use crate::entry::{Draft, EntryKind};
 use crate::json::Json;
 use crate::money::Currency;
 use crate::refusal::Refusal;
+
+/// The stack for the longest expressions there may be. Of what is not used there is no memory.
+const STACK: usize = 64 << 20;
 
 /// The rules of a tenant, ready for use.
 #[derive(Debug, Clone, Default)]
@@ -123,7 +127,22 @@ struct RuleLine {
 
 impl Rules {
     /// Reads a document. Every expression is parsed now; none can fail later for how it is written.
+    ///
+    /// On a stack of its own: the parser calls itself for every operator and every bracket, and without optimisation that is up to a hundred
+    /// kilobytes each. A thousand bytes of `1+1+1…` would fill that of a worker, and end the process.
     pub fn parse(version: u32, text: &str) -> Result<Self, BadRules> {
+        std::thread::scope(|scope| {
+            let deep = std::thread::Builder::new().stack_size(STACK);
+            match deep.spawn_scoped(scope, || Self::read(version, text)).map(ScopedJoinHandle::join) {
+                Ok(Ok(rules)) => rules,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // No thread can be had: what people write fits here, too.
+                Err(_) => Self::read(version, text),
+            }
+        })
+    }
+
+    fn read(version: u32, text: &str) -> Result<Self, BadRules> {
         let document: Document = toml::from_str(text)?;
         let rules = document.rule.into_iter().map(Rule::read).collect::<Result<Vec<_>, _>>()?;
         for (index, rule) in rules.iter().enumerate() {

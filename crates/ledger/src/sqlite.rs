@@ -192,6 +192,15 @@ impl Books for Sqlite {
         totals::closings(self, &mut *reader(self).await?, tenant, from, to).await
     }
 
+    async fn posted_since_closing(
+        &self,
+        tx: &mut SqliteTx,
+        tenant: &TenantId,
+        day: Date,
+    ) -> Result<Option<(u64, Vec<Balance>)>, StoreError> {
+        totals::posted_since_closing(self, tx.connection().await?, tenant, day).await
+    }
+
     async fn rules_versions(&self, tenant: &TenantId) -> Result<Vec<RulesVersion>, StoreError> {
         reading::rules_versions(self, &mut *reader(self).await?, tenant).await
     }

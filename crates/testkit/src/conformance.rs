@@ -244,7 +244,7 @@ macro_rules! books_conformance {
             every_code_of_a_refusal_is_provoked,
             // correcting
             a_reversal_undoes_an_entry_once, a_key_makes_a_reversal_once, a_correction_is_both_or_neither,
-            promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings,
+            promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings, years_are_closed_in_their_order,
             a_year_of_more_than_an_event_brings_is_closed, retained_earnings_are_equity,
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,

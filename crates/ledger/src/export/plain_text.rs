@@ -57,10 +57,11 @@ impl Hledger {
     }
 }
 
-/// What hledger would read as a mark of the posting, and not as the beginning of its account, gets something before it.
+/// What hledger would read as a mark of the posting, and not as the beginning of its account, gets something before it; and so does what
+/// looks like that already, so that no two accounts have one name.
 fn hledger_name(code: &AccountCode) -> String {
-    let mark = if code.as_str().starts_with(['(', '[', '*', '!']) { "_" } else { "" };
-    format!("{mark}{code}")
+    let is_mark = code.as_str().trim_start_matches('_').starts_with(['(', '[', '*', '!']);
+    format!("{}{code}", if is_mark { "_" } else { "" })
 }
 
 /// Writes for beancount, whose accounts begin with one of five words and whose parts begin with a capital.
@@ -88,6 +89,8 @@ impl Beancount {
     pub(super) fn head(&self) -> String {
         let mut text = String::new();
         for (code, name) in &self.names {
+            // No code has a quote in it, but it may have a backslash.
+            let code = code.as_str().replace('\\', "\\\\");
             let _ = writeln!(text, "1900-01-01 open {name}\n  code: \"{code}\"");
         }
         text + "\n"
@@ -154,6 +157,13 @@ mod tests {
     }
 
     #[test]
+    fn a_backslash_is_one_that_beancount_reads() {
+        let code = AccountCode::new("receivable:house\\bob").unwrap();
+        let beancount = Beancount { names: [(code, "Assets:Receivable:Bob".to_owned())].into() };
+        assert!(beancount.head().contains("code: \"receivable:house\\\\bob\""), "{}", beancount.head());
+    }
+
+    #[test]
     fn hledger_takes_no_name_for_a_mark() {
         for (code, name) in [
             ("bank", "bank"),
@@ -161,6 +171,8 @@ mod tests {
             ("[x]", "_[x]"),
             ("*x", "_*x"),
             ("!", "_!"),
+            ("_(x)", "__(x)"),
+            ("_x", "_x"),
             ("a:(x)", "a:(x)"),
         ] {
             assert_eq!(hledger_name(&AccountCode::new(code).unwrap()), name);

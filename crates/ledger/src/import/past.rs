@@ -20,6 +20,9 @@ use crate::refusal::Refusal;
 const IMPORTED_ENTRY: &str = "imported_entry";
 const IMPORTED_POSTED_AT: &str = "imported_posted_at";
 
+/// Where an entry stands in a file: whose it was, and its number there. A file may have what several exports have.
+pub(super) type There = (Option<String>, u64);
+
 /// An entry of a file. The source event, the day and the lines have to be there; the rest is what an export has besides.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -93,21 +96,27 @@ fn posted() -> EntryKind {
 }
 
 impl PastEntry {
-    /// Its number in the file.
-    pub fn number(&self) -> Option<u64> {
-        self.entry.as_deref().and_then(|number| number.parse().ok())
+    /// Where it stands in the file.
+    pub(super) fn there(&self) -> Option<There> {
+        let number = self.entry.as_deref().and_then(|number| number.parse().ok())?;
+        Some((self.tenant_id.clone(), number))
     }
 
-    /// The number in the file of what it refers to. What is no number is referred to by nobody.
-    pub fn referred(&self) -> Option<u64> {
-        self.refers_to.as_deref().map(|number| number.parse().unwrap_or(0))
+    /// Where in the file that stands which it refers to. What is no number is referred to by nobody.
+    pub(super) fn referred(&self) -> Option<There> {
+        let number = self.refers_to.as_deref().map(|number| number.parse().unwrap_or(0))?;
+        Some((self.tenant_id.clone(), number))
     }
 
-    /// The draft of it for books that are kept in `base`. `here` knows the numbers here by those in the file.
-    pub(super) fn draft(self, base: Currency, here: impl Fn(u64) -> Option<u64>) -> Result<Draft, Refusal> {
+    /// The draft of it for books that are kept in `base`. `here` knows the numbers here by where entries stand in the file.
+    pub(super) fn draft(
+        self,
+        base: Currency,
+        here: impl Fn(&There) -> Option<u64>,
+    ) -> Result<Draft, Refusal> {
         let refers_to = match self.referred() {
             None => None,
-            Some(referred) => Some(here(referred).ok_or(Refusal::UnknownEntry(referred))?),
+            Some(referred) => Some(here(&referred).ok_or(Refusal::UnknownEntry(referred.1))?),
         };
         let event = EventId::new(&self.source_event)
             .map_err(|error| Refusal::Malformed(format!("sourceEvent: {error}")))?;
@@ -287,7 +296,9 @@ mod tests {
         let eur = Currency::new("EUR").unwrap();
         let mut reversal = past("");
         reversal.refers_to = Some("7".to_owned());
-        assert_eq!(reversal.clone().draft(eur, |there| Some(there + 100)).unwrap().refers_to, Some(107));
+        reversal.tenant_id = Some("acme".to_owned());
+        let here = |there: &There| (there.0.as_deref() == Some("acme")).then_some(there.1 + 100);
+        assert_eq!(reversal.clone().draft(eur, here).unwrap().refers_to, Some(107));
         assert_eq!(reversal.draft(eur, |_| None).unwrap_err().code(), "unknown_entry");
     }
 }

@@ -8,13 +8,13 @@ use postrider::envelope::TenantId;
 use postrider::postgres::Postgres;
 use postrider::store::StoreError;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use crate::account::AccountCode;
 use crate::books::{Balance, Days, Sums};
 use crate::chain::{self, days};
 use crate::money::Currency;
-use crate::stored::{count, unreadable};
+use crate::stored::{count, posting_kinds, unreadable};
 
 pub(super) async fn balances(
     store: &Postgres,
@@ -68,6 +68,35 @@ pub(super) async fn closings(
     let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
     let rows = rows.fetch_all(connection).await.map_err(|cause| store.error("reading closings", cause))?;
     rows.iter().map(|row| read_balance(tenant, row)).collect()
+}
+
+/// The closing by the index of closings, and what came after it by numbers: both are few.
+pub(super) async fn posted_since_closing(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+    day: Date,
+) -> Result<Option<(u64, Vec<Balance>)>, StoreError> {
+    let fail = |cause| store.error("looking for closings of later years", cause);
+    let select = "SELECT max(closing.number) FROM postrider.ledger_entry AS closing WHERE closing.tenant = $1 AND closing.kind = 6 \
+         AND closing.effective_on > date '1970-01-01' + $2::int AND NOT EXISTS (SELECT 1 FROM postrider.ledger_entry AS undone \
+         WHERE undone.tenant = $1 AND undone.refers_to = closing.number)";
+    let closing = sqlx::query_scalar::<_, Option<i64>>(select).bind(tenant.as_str()).bind(days(day));
+    let Some(closing) = closing.fetch_one(&mut *connection).await.map_err(fail)? else { return Ok(None) };
+    let select = format!(
+        "SELECT line.account, line.currency, coalesce(sum(line.amount) FILTER (WHERE line.side = 1), 0)::bigint, \
+         coalesce(sum(line.amount) FILTER (WHERE line.side = 2), 0)::bigint, \
+         coalesce(sum(line.base_amount) FILTER (WHERE line.side = 1), 0)::bigint, \
+         coalesce(sum(line.base_amount) FILTER (WHERE line.side = 2), 0)::bigint, 0::bigint, 0::bigint \
+         FROM postrider.ledger_entry AS entry JOIN postrider.ledger_line AS line ON line.tenant = $1 AND line.entry = entry.number \
+         WHERE entry.tenant = $1 AND entry.number > $2 AND entry.effective_on <= date '1970-01-01' + $3::int \
+         AND entry.kind IN ({}) GROUP BY line.account, line.currency",
+        posting_kinds()
+    );
+    let rows = sqlx::query(AssertSqlSafe(select)).bind(tenant.as_str()).bind(closing).bind(days(day));
+    let rows = rows.fetch_all(connection).await.map_err(fail)?;
+    let posted = rows.iter().map(|row| read_balance(tenant, row)).collect::<Result<_, _>>()?;
+    Ok(Some((closing.unsigned_abs(), posted)))
 }
 
 pub(super) async fn by_day(

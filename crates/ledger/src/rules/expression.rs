@@ -149,6 +149,15 @@ impl Node {
         }
     }
 
+    /// How many operators, members and calls stand in one another.
+    pub(super) fn depth(&self) -> usize {
+        1 + match self {
+            Self::Literal(_) | Self::Variable(_) => 0,
+            Self::Member { of, .. } | Self::Has { of, .. } => of.depth(),
+            Self::List(nodes) | Self::Call(_, nodes) => nodes.iter().map(Self::depth).max().unwrap_or(0),
+        }
+    }
+
     /// As a person would name it.
     fn path(&self) -> String {
         match self {
@@ -198,8 +207,8 @@ impl Function {
         match self {
             Self::And | Self::Or | Self::If => Err(NoValue::Wrong("an argument is missing".to_owned())),
             Self::Not => Ok(Value::Bool(!first.truth()?)),
-            Self::Equal => Ok(Value::Bool(first == one(1)?)),
-            Self::Unequal => Ok(Value::Bool(first != one(1)?)),
+            Self::Equal => Ok(Value::Bool(first.equals(&one(1)?))),
+            Self::Unequal => Ok(Value::Bool(!first.equals(&one(1)?))),
             Self::Less => Ok(Value::Bool(first.compared(&one(1)?)?.is_lt())),
             Self::LessOrEqual => Ok(Value::Bool(first.compared(&one(1)?)?.is_le())),
             Self::Greater => Ok(Value::Bool(first.compared(&one(1)?)?.is_gt())),
@@ -295,6 +304,8 @@ mod tests {
             ("has(payload.a.c) || !has(payload.a.b)", "false"),
             ("payload['x y']", "true"),
             ("2 in payload.a.b", "true"),
+            ("payload.a.b == [1, 2.0] && [1, 2] == payload.a.b", "true"),
+            ("payload.a.b != [2, 1] && payload.a.b != [1] && payload.a.b in [[], [1, 2]]", "true"),
             ("payload.kind.upperAscii() + '-' + string(size(payload.a.b))", "CARD-2"),
             ("event.id + event.tenant", "evt_1acme"),
             ("-3 < -2 && max(1, 2) == 2 && abs(-1) == 1", "true"),

@@ -172,3 +172,26 @@ proptest! {
         prop_assert_eq!(sum, 0);
     }
 }
+
+/// Each of these filled the stack of a thread, and the process was gone.
+#[test]
+fn long_expressions_are_refused_and_harm_nobody() {
+    let rules = |amount: &str| {
+        let lines = format!("[{{account='bank', debit='{amount}'}}, {{account='sales', credit='rest'}}]");
+        format!("[[rule]]\nname = 'long'\nmatch = '#'\nline = {lines}")
+    };
+    let brackets = |inner: &str| format!("{}{inner}{}", "(".repeat(10), ")".repeat(10));
+    for long in [
+        format!("1{}", "+1".repeat(490)),
+        format!("1{}", "<1".repeat(490)),
+        format!("payload{}", ".a".repeat(480)),
+        format!("payload.a{}", "[0]".repeat(320)),
+        brackets(&format!("1{}", "+1".repeat(450))),
+    ] {
+        let told = Rules::parse_new(1, &rules(&long)).unwrap_err().to_string();
+        assert!(told.contains("operators stand in one another"), "{told}");
+    }
+    let sum = format!("payload.a{}", "+payload.a".repeat(99));
+    let draft = map(&rules(&sum), "a.b", r#"{"a": 0.01}"#).unwrap();
+    assert_eq!(shown(&draft), ["debit bank 1.00 EUR", "credit sales 1.00 EUR"]);
+}

@@ -9,9 +9,11 @@ use crate::decimal::Decimal;
 
 /// The longest text of an expression, in bytes.
 const MAX_BYTES: usize = 1000;
-/// The deepest nesting. The parser takes more than a hundred kilobytes of the stack for each level in a build without optimisation, and
-/// a thread has two megabytes.
+/// The deepest nesting of brackets, for which the parser takes more of the stack than for anything else.
 const MAX_DEPTH: u16 = 12;
+/// How many operators may stand in one another, as those of a long sum do: each is worked out by one call within another. A sum of members
+/// that fits into the longest text has fewer.
+const MAX_OPERATORS: usize = 120;
 /// The most digits of a number with a point: what the parser's float has for certain.
 const MAX_DIGITS: usize = 15;
 
@@ -23,7 +25,13 @@ pub(super) fn translate(text: &str) -> Result<Node, String> {
     nesting(text)?;
     let parsed =
         Parser::new().max_recursion_depth(MAX_DEPTH).parse(text).map_err(|errors| errors.to_string())?;
-    node(&parsed)
+    let tree = node(&parsed)?;
+    match tree.depth() {
+        deep if deep > MAX_OPERATORS => {
+            Err(format!("{deep} operators stand in one another, and {MAX_OPERATORS} may"))
+        }
+        _ => Ok(tree),
+    }
 }
 
 fn node(expression: &IdedExpr) -> Result<Node, String> {

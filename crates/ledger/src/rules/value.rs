@@ -134,10 +134,29 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// Whether they are the same; a list of the event and one of the rule are, where their items are.
+    pub(super) fn equals(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::List(left), Self::List(right)) => {
+                left.len() == right.len() && left.iter().zip(right).all(|(left, right)| left.equals(right))
+            }
+            (Self::List(items), Self::Tree(Json::List(tree)))
+            | (Self::Tree(Json::List(tree)), Self::List(items)) => {
+                let same = |(item, json): (&Self, &'a Json<'a>)| Self::is(json, item);
+                items.len() == tree.len() && items.iter().zip(tree).all(same)
+            }
+            (left, right) => left == right,
+        }
+    }
+
+    fn is(json: &'a Json<'a>, item: &Self) -> bool {
+        Self::of(json).is_ok_and(|value| value.equals(item))
+    }
+
     pub(super) fn has(&self, item: &Self) -> Result<bool, NoValue> {
         match self {
-            Self::List(items) => Ok(items.contains(item)),
-            Self::Tree(Json::List(items)) => Ok(items.iter().any(|json| Self::of(json).as_ref() == Ok(item))),
+            Self::List(items) => Ok(items.iter().any(|one| one.equals(item))),
+            Self::Tree(Json::List(items)) => Ok(items.iter().any(|json| Self::is(json, item))),
             Self::Tree(Json::Object(members)) => Ok(members.contains_key(item.text()?)),
             other => Err(NoValue::Wrong(format!("nothing can be in {}", other.kind()))),
         }

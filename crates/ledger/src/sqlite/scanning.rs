@@ -58,8 +58,9 @@ pub(super) async fn scan(
         };
         let entries = page(ENTRIES).fetch_all(&mut *connection).await.map_err(fail)?;
         let lines = page(LINES).fetch_all(&mut *connection).await.map_err(fail)?;
-        let bad = |cause: sqlx::Error| {
-            unreadable(tenant, format!("one of the entries {} to {until}", at + 1), cause)
+        let bad = |Unread { place, cause }| {
+            let place = place.unwrap_or_else(|| format!("one of the entries {} to {until}", at + 1));
+            unreadable(tenant, place, cause)
         };
         pair(&entries, &lines, &mut show).map_err(bad)?;
         at = until;
@@ -71,7 +72,7 @@ fn pair(
     entries: &[SqliteRow],
     lines: &[SqliteRow],
     show: &mut impl FnMut(&EntryRow<'_>, &[LineRow<'_>]),
-) -> Result<(), sqlx::Error> {
+) -> Result<(), Unread> {
     let mut lines = lines.iter().map(line);
     let mut next = lines.next().transpose()?;
     let mut own = Vec::new();
@@ -89,7 +90,30 @@ fn pair(
     Ok(())
 }
 
-fn entry(row: &SqliteRow) -> Result<EntryRow<'_>, sqlx::Error> {
+/// A row with a value that no ledger wrote, as columns take any; and which, if that can be told.
+struct Unread {
+    place: Option<String>,
+    cause: sqlx::Error,
+}
+
+impl Unread {
+    /// Both tables have the number of the entry first.
+    fn new(row: &SqliteRow, what: &str, cause: sqlx::Error) -> Self {
+        let number = row.try_get::<i64, _>(0);
+        Self { place: number.ok().map(|number| format!("{what} {number}")), cause }
+    }
+}
+
+fn entry(row: &SqliteRow) -> Result<EntryRow<'_>, Unread> {
+    read_entry(row).map_err(|cause| Unread::new(row, "entry", cause))
+}
+
+/// A line, and the number of its entry.
+fn line(row: &SqliteRow) -> Result<(i64, LineRow<'_>), Unread> {
+    read_line(row).map_err(|cause| Unread::new(row, "a line of entry", cause))
+}
+
+fn read_entry(row: &SqliteRow) -> Result<EntryRow<'_>, sqlx::Error> {
     Ok(EntryRow {
         number: row.try_get(0)?,
         kind: row.try_get(1)?,
@@ -105,8 +129,7 @@ fn entry(row: &SqliteRow) -> Result<EntryRow<'_>, sqlx::Error> {
     })
 }
 
-/// A line, and the number of its entry.
-fn line(row: &SqliteRow) -> Result<(i64, LineRow<'_>), sqlx::Error> {
+fn read_line(row: &SqliteRow) -> Result<(i64, LineRow<'_>), sqlx::Error> {
     let line = LineRow {
         line: row.try_get(1)?,
         account: row.try_get(2)?,

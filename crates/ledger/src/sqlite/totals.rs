@@ -66,6 +66,35 @@ pub(super) async fn closings(
     rows.iter().map(|row| read_balance(tenant, row)).collect()
 }
 
+/// The closing by the index of closings, and what came after it by numbers: both are few.
+pub(super) async fn posted_since_closing(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    day: Date,
+) -> Result<Option<(u64, Vec<Balance>)>, StoreError> {
+    let fail = |cause| store.error(cause);
+    let select = "SELECT max(closing.number) FROM ledger_entry AS closing WHERE closing.tenant = ?1 AND closing.kind = 6 \
+         AND closing.effective_on > ?2 AND NOT EXISTS (SELECT 1 FROM ledger_entry AS undone \
+         WHERE undone.tenant = ?1 AND undone.refers_to = closing.number AND undone.refers_to IS NOT NULL)";
+    let closing = sqlx::query_scalar::<_, Option<i64>>(select).bind(tenant.as_str()).bind(days(day));
+    let Some(closing) = closing.fetch_one(&mut *connection).await.map_err(fail)? else { return Ok(None) };
+    let select = format!(
+        "SELECT line.account, line.currency, sum(CASE line.side WHEN 1 THEN line.amount ELSE 0 END), \
+         sum(CASE line.side WHEN 2 THEN line.amount ELSE 0 END), \
+         sum(CASE line.side WHEN 1 THEN line.base_amount ELSE 0 END), \
+         sum(CASE line.side WHEN 2 THEN line.base_amount ELSE 0 END), 0, 0 \
+         FROM ledger_entry AS entry JOIN ledger_line AS line ON line.tenant = ?1 AND line.entry = entry.number \
+         WHERE entry.tenant = ?1 AND entry.number > ?2 AND entry.effective_on <= ?3 AND entry.kind IN ({}) \
+         GROUP BY line.account, line.currency",
+        posting_kinds()
+    );
+    let rows = sqlx::query(AssertSqlSafe(select)).bind(tenant.as_str()).bind(closing).bind(days(day));
+    let rows = rows.fetch_all(connection).await.map_err(fail)?;
+    let posted = rows.iter().map(|row| read_balance(tenant, row)).collect::<Result<_, _>>()?;
+    Ok(Some((closing.unsigned_abs(), posted)))
+}
+
 pub(super) async fn by_day(
     store: &Sqlite,
     connection: &mut SqliteConnection,

@@ -23,6 +23,8 @@ pub(super) struct RunResult {
     /// The last entry that was read.
     pub(super) last: Option<(u64, Hash)>,
     pub(super) problems: Vec<Problem>,
+    /// Whether there are entries that could not be read: what the others add up to says nothing then.
+    pub(super) is_unread: bool,
     promised: HashMap<u64, Vec<(Key, Sums)>>,
     ended: Vec<u64>,
 }
@@ -36,6 +38,7 @@ impl RunResult {
         self.seals.add(other.seals);
         self.last = self.last.max(other.last);
         self.problems.extend(other.problems);
+        self.is_unread |= other.is_unread;
         self.promised.extend(other.promised);
         self.ended.extend(other.ended);
     }
@@ -75,7 +78,10 @@ pub(super) async fn check<B: Books>(books: &B, tenant: &TenantId, start: u64, la
     }
     let scanned = books.scan(tenant, start, last, |entry, lines| run.take(entry, lines)).await;
     match scanned {
-        Err(error) => run.result.problems.push(unreadable(&error)),
+        Err(error) => {
+            run.result.problems.push(unreadable(&error));
+            run.result.is_unread = true;
+        }
         Ok(()) if run.at < last => run.result.missing(run.at + 1, last),
         Ok(()) => {}
     }
@@ -130,10 +136,11 @@ impl Run<'_> {
 
     /// No reference has the hash of 0, and no rate that of an empty one. The ledger writes the former, and a rate with its source.
     fn check_nothings(&mut self, number: u64, entry: &EntryRow<'_>, lines: &[LineRow<'_>]) {
-        let is_half = |line: &LineRow<'_>| line.rate.is_none() != line.rate_source.is_none();
-        if entry.refers_to == Some(0) || lines.iter().any(is_half) {
+        let is_odd =
+            |line: &LineRow<'_>| line.rate.is_none() != line.rate_source.is_none() || line.rate == Some("");
+        if entry.refers_to == Some(0) || lines.iter().any(is_odd) {
             let text = format!(
-                "entry {number} has 0 for a reference, or a line with a rate or a source of one alone"
+                "entry {number} has 0 for a reference, or a line with an empty rate, or with a rate or a source of one alone"
             );
             self.result.problems.push(Problem::new("hash_differs", Some(number), text));
         }
@@ -204,6 +211,52 @@ impl Run<'_> {
                 self.result.promised.insert(number, promises.collect());
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of all of these the hash is that of no reference and no rate.
+    #[test]
+    fn what_is_hashed_like_nothing_is_named() {
+        let entry = |refers_to| EntryRow {
+            number: 1,
+            kind: 1,
+            effective_on: 0,
+            posted_at: 0,
+            source_event: "o-1",
+            payload_hash: &[],
+            rule: "",
+            description: "",
+            metadata: "{}",
+            refers_to,
+            hash: &[],
+        };
+        let line = |rate, rate_source| LineRow {
+            line: 1,
+            account: "bank",
+            side: 1,
+            amount: 1,
+            currency: "EUR",
+            base_amount: 1,
+            rate,
+            rate_source,
+        };
+        let tenant = TenantId::new("acme").unwrap();
+        let odd = |refers_to, rate, source| {
+            let result = RunResult::default();
+            let mut run = Run { tenant: &tenant, at: 0, before: None, bytes: Vec::new(), result };
+            run.check_nothings(1, &entry(refers_to), &[line(rate, source)]);
+            !run.result.problems.is_empty()
+        };
+        assert!(!odd(None, None, None) && !odd(Some(1), Some("0.9"), Some("ecb")));
+        assert!(!odd(None, Some("0.9"), Some("")), "an import may bring a rate that is nobody's");
+        assert!(odd(Some(0), None, None));
+        for (rate, source) in [(Some(""), None), (None, Some("")), (Some(""), Some(""))] {
+            assert!(odd(None, rate, source), "{rate:?} {source:?}");
         }
     }
 }

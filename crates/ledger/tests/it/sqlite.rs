@@ -72,3 +72,21 @@ async fn a_column_of_another_type_is_named() {
     let error = ledger.books().read_chart(&tenant).await.unwrap_err();
     assert!(error.to_string().contains("account bank of acme cannot be read back"), "{error}");
 }
+
+/// Of entries that cannot all be read, nothing is said that they do not add up to.
+#[tokio::test]
+async fn a_line_of_another_type_is_named_and_nothing_else_is() {
+    use postrider_ledger::{Ledger, chart::Book, money::Currency, rules::ready, verify::Scope};
+    use postrider_testkit::conformance::books::{chart, order};
+    let file = File::new().await;
+    let tenant = postrider::envelope::TenantId::new("acme").unwrap();
+    let ledger = Ledger::new(file.books().await, Clock::system());
+    let book = Book::new(tenant.clone(), Currency::new("EUR").unwrap());
+    assert!(ledger.open_books(&book, &chart(), ready::RULES).await.unwrap());
+    ledger.post(&tenant, &[order("o-1", "10.00", "EUR"), order("o-2", "10.00", "EUR")]).await.unwrap();
+    file.tamper("UPDATE ledger_line SET amount = 'x' WHERE entry = 1 AND line = 1").await;
+    let found = ledger.verify(&tenant, Scope::default()).await.unwrap().unwrap();
+    let [problem] = found.problems.as_slice() else { panic!("{found:?}") };
+    assert_eq!((problem.code, found.balances_compared), ("unreadable", false));
+    assert!(problem.text.starts_with("a line of entry 1 of acme cannot be read back"), "{}", problem.text);
+}

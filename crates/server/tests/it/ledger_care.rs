@@ -79,3 +79,35 @@ fn what_the_ledger_tells_is_not_held_to_what_others_may_publish() {
     folder.write("entry.json", &format!(r#"{{"effectiveOn": "2026-03-05", "lines": [{debit}, {credit}]}}"#));
     ledger(&folder, &["entries", "add", "entry.json"]).assert(0, "5");
 }
+
+/// Two exports in one file have an entry 1 each. What refers to one that was refused refers to nothing, and not to the other.
+#[test]
+fn references_of_an_import_stay_within_the_books_they_are_from() {
+    let folder = books();
+    let entry = |whose: &str, number: u8, account: &str, more: &str| {
+        let line = |account: &str, side: &str| {
+            format!(r#"{{"account": "{account}", "side": "{side}", "amount": "7.00", "currency": "EUR"}}"#)
+        };
+        let lines = format!("{}, {}", line(account, "debit"), line("equity", "credit"));
+        format!(
+            r#"{{"tenantId": "{whose}", "entry": "{number}", "sourceEvent": "{whose}-{number}", "effectiveOn": "2026-02-01", {more} "lines": [{lines}]}}"#
+        )
+    };
+    let reversal = r#""kind": "reversal", "refersTo": "1","#;
+    let file = [
+        entry("north", 1, "bank", ""),
+        entry("south", 1, "nowhere", ""),
+        entry("south", 2, "bank", reversal),
+        entry("north", 2, "bank", reversal),
+    ];
+    folder.write("both.jsonl", &file.join("\n"));
+    for more in [&["--dry-run"][..], &[]] {
+        let told =
+            ledger(&folder, &[&["import", "both.jsonl", "--json"], more].concat()).assert(6, "").json();
+        let refused = told["refused"].as_array().unwrap().iter();
+        let codes: Vec<_> = refused.map(|row| row["code"].as_str().unwrap()).collect();
+        assert_eq!((&told["posted"], codes), (&2.into(), vec!["unknown_account", "unknown_entry"]), "{told}");
+    }
+    let shown = ledger(&folder, &["entries", "show", "6", "--json"]).assert(0, "").json();
+    assert_eq!((&shown["sourceEvent"], &shown["refersTo"]), (&"north-2".into(), &"5".into()), "{shown}");
+}

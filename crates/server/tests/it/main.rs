@@ -26,6 +26,7 @@ mod ledger_dated;
 mod ledger_http;
 mod ledger_periods;
 mod ledger_proof;
+mod ledger_python;
 mod ledger_serve;
 mod migration;
 mod migration_elsewhere;

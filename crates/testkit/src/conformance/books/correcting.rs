@@ -167,3 +167,28 @@ pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
     assert_eq!((&undone.rows, &undone.sums), (&before.rows, &before.sums));
     desk.holds().await;
 }
+
+/// A closing carries what there is of earlier years, too. Closed after it, such a year would be carried twice; what came in later is not.
+pub async fn years_are_closed_in_their_order<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let (year, later) = (date(2026, 12, 31), date(2027, 12, 31));
+    desk.posted(order("o-1", "101.00", "EUR")).await;
+    let close = async |day| desk.ledger.close_year(&desk.tenant, day).await;
+    let retained = async || desk.held("retained-earnings", "EUR").await;
+    assert_eq!(close(later).await.unwrap().len(), 1);
+    let error = close(year).await.unwrap_err();
+    assert!(error.to_string().contains("entry 2 closed a later year"), "{error}");
+    assert_eq!(retained().await, -10_000);
+    desk.ledger.reverse(&desk.tenant, 2, &Remark::default()).await.unwrap();
+    assert_eq!((close(year).await.unwrap().len(), close(later).await.unwrap().len()), (1, 0));
+    assert_eq!(retained().await, -10_000);
+    // The next year is closed, and then something comes in for the one before.
+    let next = Remark { on: Some(date(2027, 3, 1)), ..Remark::default() };
+    desk.ledger.reverse(&desk.tenant, 1, &next).await.unwrap();
+    assert_eq!(close(later).await.unwrap().len(), 1);
+    assert_eq!(retained().await, 0);
+    desk.posted(order("o-2", "11.00", "EUR")).await;
+    assert_eq!((close(year).await.unwrap().len(), close(later).await.unwrap().len()), (1, 0));
+    assert_eq!((desk.held("sales", "EUR").await, retained().await), (0, -1_000));
+    desk.holds().await;
+}
