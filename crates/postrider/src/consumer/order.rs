@@ -20,7 +20,7 @@ use super::attempt::Tried;
 use super::desk::Desk;
 use super::settle::{Fate, error_of};
 use super::{Consumer, lock};
-use crate::broker::Message;
+use crate::broker::{DELIVERY_COUNT, Message};
 use crate::dead_letter;
 use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
@@ -124,7 +124,8 @@ impl<S: ConsumerStore> Desk<S> {
         self.one_by_one(ready).await;
     }
 
-    /// Those that may be handled now, and those that have to be held. Nothing when told to stop.
+    /// Those that may be handled now, and those that have to be held, because their key is or because the broker would soon give them up.
+    /// Nothing when told to stop.
     async fn part(&self, run: Vec<Arrived>) -> Option<(Vec<Arrived>, Vec<Arrived>)> {
         let consumer = &self.consumer;
         let keys: HashSet<_> = run.iter().filter_map(Arrived::key).cloned().collect();
@@ -137,6 +138,7 @@ impl<S: ConsumerStore> Desk<S> {
         let (mut ready, mut behind) = (Vec::new(), Vec::new());
         for mut arrived in run {
             match arrived.key().and_then(|key| heads.get(key)) {
+                None if consumer.has_place(&arrived) && consumer.is_worn(&arrived) => behind.push(arrived),
                 None => ready.push(arrived),
                 // The dead letter that its key is parked behind was replayed: this is what the key waits for.
                 Some(head)
@@ -212,6 +214,7 @@ impl<S: ConsumerStore> Desk<S> {
 fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
     let mut message = arrived.delivery.message.clone();
     dead_letter::remember_origin(&mut message, &arrived.delivery);
+    message.headers.remove(DELIVERY_COUNT);
     Some(HeldEvent {
         event_id: arrived.event_id()?.clone(),
         key: arrived.key()?.clone(),

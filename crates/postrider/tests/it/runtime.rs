@@ -6,6 +6,7 @@ mod controls;
 mod corrections;
 mod full_frames;
 mod full_queue;
+mod given_back;
 mod given_up;
 mod idempotency;
 mod keys;
@@ -94,6 +95,10 @@ scenarios!(
         what_leaves_little_room_is_tried_as_often_as_any_other,
     ]
     full_queue: [a_full_queue_holds_up_nothing_but_what_goes_there]
+    given_back: [
+        what_waits_while_its_handler_is_down_is_not_given_up_and_keeps_its_order,
+        what_many_restarts_give_back_is_not_given_up,
+    ]
     given_up: [
         what_the_broker_itself_gave_up_is_collected,
         what_others_rejected_in_one_moment_keeps_its_order,
