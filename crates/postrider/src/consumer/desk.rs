@@ -202,6 +202,9 @@ impl<S: ConsumerStore> Desk<S> {
             }
             Tried::Failed(_) => {
                 for arrived in batch {
+                    if self.leaves_the_rest() {
+                        return;
+                    }
                     if self.consumer.deliver(&arrived, &self.stop).await.is_some() {
                         self.ack(arrived).await;
                     }

@@ -56,6 +56,16 @@ impl<S: ConsumerStore> Desk<S> {
         self.stop.is_cancelled() || self.left.is_cancelled()
     }
 
+    /// Whether what is not begun yet is left to the broker, all of it: nothing more is begun, or the consumer is held up. Tried all the same,
+    /// the rest of a batch that failed would use up its retries although the breaker has opened.
+    pub(super) fn leaves_the_rest(&self) -> bool {
+        let leaves = self.is_over() || self.consumer.status.is_held_up();
+        if leaves {
+            self.left.cancel();
+        }
+        leaves
+    }
+
     /// Begins a lane, unless one that was given up meanwhile would have been before it.
     pub(super) fn begin_lane(self: &Arc<Self>, lane: Lane, first: Arrived) {
         let mut lanes = lock(&self.lanes);
@@ -171,6 +181,9 @@ impl<S: ConsumerStore> Desk<S> {
     async fn one_by_one(&self, ready: Vec<Arrived>) {
         let (mut blocked, mut behind) = (HashSet::new(), Vec::new());
         for arrived in ready {
+            if self.leaves_the_rest() {
+                return;
+            }
             if arrived.key().is_some_and(|key| blocked.contains(key)) {
                 behind.push(arrived);
                 continue;

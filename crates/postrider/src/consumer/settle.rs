@@ -97,7 +97,7 @@ impl<S: ConsumerStore> Consumer<S> {
         match self.turn(arrived, stop).await? {
             Err(outcome) => Some((outcome, None)),
             Ok(turn) => {
-                let Some(outcome) = self.attempt(entry, incoming, arrived.held, stop).await else {
+                let Some(outcome) = self.attempt(entry, arrived, incoming, stop).await else {
                     Box::pin(self.left_alive(arrived, &turn)).await;
                     return None;
                 };

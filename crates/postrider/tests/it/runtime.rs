@@ -131,6 +131,7 @@ scenarios!(
     batches: [
         a_batch_is_applied_together_and_each_event_once,
         one_bad_event_never_fails_its_neighbours,
+        a_batch_that_fails_saves_the_retries_of_the_rest,
         batches_keep_the_order_of_a_key,
     ]
     idempotency: [
