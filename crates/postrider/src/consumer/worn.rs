@@ -17,9 +17,11 @@ use crate::store::ConsumerStore;
 use crate::topology::{DeliveryLimit, Queue, REDELIVERIES};
 
 impl<S: ConsumerStore> Consumer<S> {
-    /// Whether it has come back so often that it should not go back once more. Who counts no crashes leaves that to the broker's limit.
+    /// Whether it has come back so often that it should not go back once more. Who handles events in this process and counts no crashes leaves
+    /// those that kill it to the broker's limit.
     pub(super) fn is_worn(&self, arrived: &Arrived) -> bool {
-        if !arrived.delivery.redelivered || self.config.max_crashes == 0 {
+        let guarded = self.config.max_crashes > 0 || self.registry.works_outside();
+        if !arrived.delivery.redelivered || !guarded {
             return false;
         }
         let count = arrived.delivery.message.headers.get(DELIVERY_COUNT).and_then(HeaderValue::as_int);
