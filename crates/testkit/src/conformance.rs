@@ -175,7 +175,7 @@ macro_rules! store_conformance {
             an_operation_comes_back_with_its_items_in_order, one_runner_has_an_operation_at_a_time,
             a_lease_that_ended_goes_to_another, what_was_rolled_back_is_still_to_do,
             a_cancelled_operation_gives_no_more_items, a_finished_operation_is_over,
-            operations_are_claimed_by_kind_the_oldest_first, a_turn_is_taken_once, the_log_tells_what_was_done,
+            operations_are_claimed_by_kind_the_oldest_first, operations_of_others_are_claimed_beside, a_turn_is_taken_once, the_log_tells_what_was_done,
         ]);
         $crate::conformance_cases!($fixture, replays: [
             the_account_holds_through_every_step_of_a_replay, an_edited_event_counts_for_itself,
