@@ -35,7 +35,7 @@ fn letter(number: u32, queue: &str, error: &str) -> Value {
     })
 }
 
-fn with_letters(count: u32) -> Folder {
+pub(super) fn with_letters(count: u32) -> Folder {
     let folder = Folder::new().with("USER", "ada");
     folder.write("postrider.toml", QUEUES);
     let lines: Vec<String> =
