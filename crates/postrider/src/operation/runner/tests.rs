@@ -47,7 +47,8 @@ async fn a_slow_operation_holds_up_those_of_its_own_person_alone() {
     let quick = planned(&store, &clock, "bob", None).await;
     let config = RunnerConfig { poll_interval: Duration::from_millis(10), ..RunnerConfig::default() };
     let runner = Runner::new(store.clone(), clock.clone(), config);
-    let (stop, kinds) = (CancellationToken::new(), [(OperationKind::ReplayLetters, &Idle as &dyn Work<_>)]);
+    let (stop, kinds) =
+        (CancellationToken::new(), [(OperationKind::ReplayLetters, &Idle as &dyn Work<Sqlite>)]);
     let state = async |id| store.operation(id).await.unwrap().unwrap().state;
     let watching = async {
         while state(quick).await != OperationState::Done {
