@@ -7,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::pace::Pace;
+use super::pace::{Pace, next_chunk};
 use super::{Chunk, Work};
 use crate::clock::Clock;
 use crate::dead_letter::cut;
@@ -138,7 +138,7 @@ impl<S: Operations> Runner<S> {
         stop: &CancellationToken,
     ) -> Result<Ended, StoreError> {
         let pace = Pace::new(operation.rate);
-        let (mut most, mut pause) = (pace.chunk(), Duration::from_millis(100));
+        let (mut most, mut pause) = (pace.first_chunk(), Duration::from_millis(100));
         loop {
             if stop.is_cancelled() {
                 self.store.release_operation(operation.id, &self.id).await?;
@@ -148,13 +148,15 @@ impl<S: Operations> Runner<S> {
             let wait = match self.step(operation, work, most).await {
                 Ok(Step::Did(items)) => {
                     pause = Duration::from_millis(100);
-                    most = (most * 2).min(pace.chunk());
-                    pace.takes(items).saturating_sub(self.clock.since(started))
+                    let took = self.clock.since(started);
+                    most = next_chunk(most, took, true).min(pace.chunk());
+                    pace.takes(items).saturating_sub(took)
                 }
                 Ok(Step::Over) => return self.finish(operation, OperationEnd::Done).await,
                 Ok(Step::TakenAway) => return Ok(Ended::TakenAway),
                 Err(error) if error.is_transient() => {
                     tracing::warn!(operation = %operation.id, %error, "a chunk was not committed; it is done again");
+                    most = next_chunk(most, self.clock.since(started), false);
                     pause = (pause * 2).min(Duration::from_secs(5));
                     pause
                 }
