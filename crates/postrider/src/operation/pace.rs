@@ -16,11 +16,12 @@ const SLOW: Duration = Duration::from_secs(5);
 
 /// How many items the next chunk has, after one of so many that took so long, whether it was committed or not.
 pub(super) fn next_chunk(items: usize, took: Duration, committed: bool) -> usize {
-    match committed {
-        true if took < QUICK => items.saturating_mul(2),
-        true if took > SLOW => (items / 2).max(1),
-        false if took > SLOW => (items / 4).max(1),
-        _ => items,
+    if took > SLOW {
+        (items / if committed { 2 } else { 4 }).max(1)
+    } else if committed && took < QUICK {
+        items.saturating_mul(2)
+    } else {
+        items
     }
 }
 
