@@ -9,6 +9,7 @@
 mod arrived;
 mod attempt;
 mod breaker;
+mod contradiction;
 mod crash;
 mod desk;
 mod due;

@@ -218,6 +218,7 @@ macro_rules! store_conformance {
         ]);
         $crate::conformance_cases!($fixture, held: [
             a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, a_trace_says_behind_whom_an_event_is_held, holding_again_changes_nothing,
+            held_events_are_found_by_their_ids,
             a_head_waits_for_its_time, a_lease_runs_out, a_lease_is_renewed_by_who_has_it, letting_go_commits_with_the_inbox,
             a_parked_key_stays_until_it_is_released, a_corrected_event_takes_the_place_of_a_parked_head,
         ]);

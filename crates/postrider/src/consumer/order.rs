@@ -206,6 +206,11 @@ impl<S: ConsumerStore> Desk<S> {
             return Some(());
         }
         let consumer = &self.consumer;
+        let (behind, contradicting) = consumer.part_contradicting(behind, &self.stop).await?;
+        for arrived in contradicting {
+            consumer.bury_contradicting(&arrived, &self.stop).await?;
+            self.ack(arrived).await;
+        }
         let events: Vec<_> = behind.iter().filter_map(held_event).collect();
         consumer.surely(&self.stop, || consumer.store.hold(&consumer.name, events.clone())).await?;
         for arrived in &behind {
@@ -251,6 +256,10 @@ impl<S: ConsumerStore> Consumer<S> {
         delay: Duration,
         stop: &CancellationToken,
     ) -> Option<Fate> {
+        if !arrived.held && self.is_contradicting(arrived, stop).await? {
+            self.bury_contradicting(arrived, stop).await?;
+            return Some(Fate::Done);
+        }
         let retried = matches!(outcome, Outcome::Failed(failure) if !failure.is_deferred());
         let attempt = arrived.attempt + u32::from(retried);
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
@@ -268,6 +277,10 @@ impl<S: ConsumerStore> Consumer<S> {
         outcome: &Outcome,
         stop: &CancellationToken,
     ) -> Option<Fate> {
+        // It is a dead letter already, and what is held under its id has nothing to do with that.
+        if !arrived.held && self.is_contradicting(arrived, stop).await? {
+            return Some(Fate::Done);
+        }
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
         let event = HeldEvent { state: HeldState::Parked, error, ..held_event(arrived)? };
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
