@@ -14,6 +14,9 @@ use async_trait::async_trait;
 
 use crate::topology::{Binding, ExchangeName, QueueName, RoutingKey, Topology};
 
+/// The header in which a quorum queue says how often a message came back to it, settled by nobody. At the queue's limit it is given up.
+pub const DELIVERY_COUNT: &str = "x-delivery-count";
+
 /// A broker. Lost connections are its own business: a call waits for the connection to come back, within the broker's
 /// time limit, and says [`BrokerErrorKind::Unavailable`] when it did not.
 #[async_trait]

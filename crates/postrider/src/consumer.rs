@@ -9,6 +9,7 @@
 mod arrived;
 mod attempt;
 mod breaker;
+mod contradiction;
 mod crash;
 mod desk;
 mod due;
@@ -25,6 +26,7 @@ mod throttle;
 mod together;
 mod turns;
 mod unfit;
+mod worn;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
 pub use obey::{note_store, obey};
@@ -296,14 +298,16 @@ impl<S: ConsumerStore> Consumer<S> {
                 () = desk.left.cancelled() => return Ok(()),
                 deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
+            let mut probed = false;
             for arrived in self.meet(deliveries, probe).await {
+                probed |= probe && !self.is_worn(&arrived);
                 // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                 if !desk.takes(arrived).await {
                     return Ok(());
                 }
             }
             desk.flush(probe).await;
-            if probe {
+            if probed {
                 return Ok(());
             }
         }

@@ -175,7 +175,7 @@ macro_rules! store_conformance {
             an_operation_comes_back_with_its_items_in_order, one_runner_has_an_operation_at_a_time,
             a_lease_that_ended_goes_to_another, what_was_rolled_back_is_still_to_do,
             a_cancelled_operation_gives_no_more_items, a_finished_operation_is_over,
-            operations_are_claimed_by_kind_the_oldest_first, a_turn_is_taken_once, the_log_tells_what_was_done,
+            operations_are_claimed_by_kind_the_oldest_first, operations_of_others_are_claimed_beside, a_turn_is_taken_once, the_log_tells_what_was_done,
         ]);
         $crate::conformance_cases!($fixture, replays: [
             the_account_holds_through_every_step_of_a_replay, an_edited_event_counts_for_itself,
@@ -218,6 +218,7 @@ macro_rules! store_conformance {
         ]);
         $crate::conformance_cases!($fixture, held: [
             a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, a_trace_says_behind_whom_an_event_is_held, holding_again_changes_nothing,
+            held_events_are_found_by_their_ids,
             a_head_waits_for_its_time, a_lease_runs_out, a_lease_is_renewed_by_who_has_it, letting_go_commits_with_the_inbox,
             a_parked_key_stays_until_it_is_released, a_corrected_event_takes_the_place_of_a_parked_head,
         ]);

@@ -26,6 +26,8 @@ pub(super) struct Arrived {
     due: Result<Option<Timestamp>, String>,
     /// Whether the event is in the table of held events, and leaves it when it is applied.
     pub(super) held: bool,
+    /// Whether it came from there. If not, the broker takes it back when it is left.
+    pub(super) leased: bool,
     /// Under what it was looked up in front of the inbox, if it was.
     pub(super) sighting: Option<Sighting>,
     /// Whether it was known there: then it is a duplicate, and the store is not asked.
@@ -71,7 +73,17 @@ impl<S: ConsumerStore> Consumer<S> {
             })
             .map_err(|malformed| malformed.0);
         let due = read.as_ref().map_or(Ok(None), |event| due::due(&delivery.message, &event.envelope, now));
-        Arrived { delivery, attempt, read, received, due, held: false, sighting: None, known: false }
+        Arrived {
+            delivery,
+            attempt,
+            read,
+            received,
+            due,
+            held: false,
+            leased: false,
+            sighting: None,
+            known: false,
+        }
     }
 
     /// Reads an event that was held.
@@ -79,7 +91,7 @@ impl<S: ConsumerStore> Consumer<S> {
         let HeldEvent { exchange, routing_key, message, .. } = event;
         let receipt = Receipt::void();
         let delivery = Delivery { message, exchange, routing_key, redelivered: true, receipt };
-        Arrived { held: true, ..self.read(delivery) }
+        Arrived { held: true, leased: true, ..self.read(delivery) }
     }
 
     /// Who handles it, if it is an event, due, and somebody's.

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
+use super::arrived::Arrived;
 use super::pace::Pace;
 use crate::handler::{Failure, FailureKind, Incoming};
 use crate::registry::Entry;
@@ -32,17 +33,17 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) async fn attempt(
         &self,
         entry: &Entry<S>,
+        arrived: &Arrived,
         incoming: &Incoming,
-        held: bool,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
         if let Some(handler) = entry.handler.outside() {
-            let outcome = self.attempt_outside(handler, incoming, held, stop).await?;
+            let outcome = self.attempt_outside(handler, arrived, incoming, stop).await?;
             self.tell_breaker(incoming, &outcome);
             return Some(outcome);
         }
         // In a box: those that work outside need none of it, and a task that is larger than it has to be is copied with all its room.
-        let trying = Box::pin(self.try_on(entry, std::slice::from_ref(incoming), held, stop));
+        let trying = Box::pin(self.try_on(entry, std::slice::from_ref(incoming), arrived.held, stop));
         let outcome = match trying.await? {
             Tried::Done(mut outcomes) => outcomes.pop().unwrap_or(Outcome::Duplicate),
             Tried::Failed(failure) => Outcome::Failed(failure),

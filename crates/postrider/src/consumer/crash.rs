@@ -40,14 +40,14 @@ impl<S: ConsumerStore> Consumer<S> {
         match mark {
             None => Some(Ok(Turn::Beside(self.alone.read().await))),
             // Few are marked: in a box, so that the others have no room for it.
-            Some(mark) => Box::pin(self.marked_turn(&mark, arrived.held, stop)).await,
+            Some(mark) => Box::pin(self.marked_turn(&mark, arrived.leased, stop)).await,
         }
     }
 
     async fn marked_turn(
         &self,
         mark: &str,
-        held: bool,
+        leased: bool,
         stop: &CancellationToken,
     ) -> Option<Result<Turn<'_>, Outcome>> {
         let times = self.surely(stop, || self.store.unfinished(&self.name, mark)).await?;
@@ -62,7 +62,7 @@ impl<S: ConsumerStore> Consumer<S> {
         };
         // What is begun now might be cut off or given back, and that would count as a crash.
         let turn = stop.run_until_cancelled(waiting).await?;
-        if times > 0 && !held && self.status.is_held_up() {
+        if times > 0 && !leased && self.status.is_held_up() {
             return None;
         }
         self.surely(stop, || self.store.begun(&self.name, mark)).await?;

@@ -110,11 +110,21 @@ impl<S: ConsumerStore> Desk<S> {
             }
             return;
         }
-        self.consumer.keep_to_the_rate().await;
+        let worn = self.consumer.is_worn(&arrived);
+        if worn && !self.consumer.has_place(&arrived) && self.consumer.renewed(&arrived).await {
+            return self.ack(arrived).await;
+        }
+        // What is worn and has a place is held, and needs no room.
+        let worn = worn && self.consumer.has_place(&arrived);
+        if !worn {
+            self.consumer.keep_to_the_rate().await;
+        }
         if let Some(lane) = self.lane_of(&arrived) {
             let most = self.most_in_hand(&arrived);
             let Some(first) = self.queue_behind(&lane, arrived) else { return };
-            self.room(most).await;
+            if !worn {
+                self.room(most).await;
+            }
             self.begin_lane(lane, first);
             return;
         }
@@ -192,6 +202,9 @@ impl<S: ConsumerStore> Desk<S> {
             }
             Tried::Failed(_) => {
                 for arrived in batch {
+                    if self.leaves_the_rest() {
+                        return;
+                    }
                     if self.consumer.deliver(&arrived, &self.stop).await.is_some() {
                         self.ack(arrived).await;
                     }

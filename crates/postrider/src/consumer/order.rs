@@ -20,7 +20,7 @@ use super::attempt::Tried;
 use super::desk::Desk;
 use super::settle::{Fate, error_of};
 use super::{Consumer, lock};
-use crate::broker::Message;
+use crate::broker::{DELIVERY_COUNT, Message};
 use crate::dead_letter;
 use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
@@ -54,6 +54,16 @@ impl<S: ConsumerStore> Desk<S> {
     /// Whether nothing more is begun: told to stop, or something was left to the broker, and what follows it must not go first.
     pub(super) fn is_over(&self) -> bool {
         self.stop.is_cancelled() || self.left.is_cancelled()
+    }
+
+    /// Whether what is not begun yet is left to the broker, all of it: nothing more is begun, or the consumer is held up. Tried all the same,
+    /// the rest of a batch that failed would use up its retries although the breaker has opened.
+    pub(super) fn leaves_the_rest(&self) -> bool {
+        let leaves = self.is_over() || self.consumer.status.is_held_up();
+        if leaves {
+            self.left.cancel();
+        }
+        leaves
     }
 
     /// Begins a lane, unless one that was given up meanwhile would have been before it.
@@ -124,7 +134,8 @@ impl<S: ConsumerStore> Desk<S> {
         self.one_by_one(ready).await;
     }
 
-    /// Those that may be handled now, and those that have to be held. Nothing when told to stop.
+    /// Those that may be handled now, and those that have to be held, because their key is or because the broker would soon give them up.
+    /// Nothing when told to stop.
     async fn part(&self, run: Vec<Arrived>) -> Option<(Vec<Arrived>, Vec<Arrived>)> {
         let consumer = &self.consumer;
         let keys: HashSet<_> = run.iter().filter_map(Arrived::key).cloned().collect();
@@ -137,6 +148,7 @@ impl<S: ConsumerStore> Desk<S> {
         let (mut ready, mut behind) = (Vec::new(), Vec::new());
         for mut arrived in run {
             match arrived.key().and_then(|key| heads.get(key)) {
+                None if consumer.has_place(&arrived) && consumer.is_worn(&arrived) => behind.push(arrived),
                 None => ready.push(arrived),
                 // The dead letter that its key is parked behind was replayed: this is what the key waits for.
                 Some(head)
@@ -169,6 +181,9 @@ impl<S: ConsumerStore> Desk<S> {
     async fn one_by_one(&self, ready: Vec<Arrived>) {
         let (mut blocked, mut behind) = (HashSet::new(), Vec::new());
         for arrived in ready {
+            if self.leaves_the_rest() {
+                return;
+            }
             if arrived.key().is_some_and(|key| blocked.contains(key)) {
                 behind.push(arrived);
                 continue;
@@ -191,6 +206,11 @@ impl<S: ConsumerStore> Desk<S> {
             return Some(());
         }
         let consumer = &self.consumer;
+        let (behind, contradicting) = consumer.part_contradicting(behind, &self.stop).await?;
+        for arrived in contradicting {
+            consumer.bury_contradicting(&arrived, &self.stop).await?;
+            self.ack(arrived).await;
+        }
         let events: Vec<_> = behind.iter().filter_map(held_event).collect();
         consumer.surely(&self.stop, || consumer.store.hold(&consumer.name, events.clone())).await?;
         for arrived in &behind {
@@ -212,6 +232,7 @@ impl<S: ConsumerStore> Desk<S> {
 fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
     let mut message = arrived.delivery.message.clone();
     dead_letter::remember_origin(&mut message, &arrived.delivery);
+    message.headers.remove(DELIVERY_COUNT);
     Some(HeldEvent {
         event_id: arrived.event_id()?.clone(),
         key: arrived.key()?.clone(),
@@ -235,6 +256,10 @@ impl<S: ConsumerStore> Consumer<S> {
         delay: Duration,
         stop: &CancellationToken,
     ) -> Option<Fate> {
+        if !arrived.held && self.is_contradicting(arrived, stop).await? {
+            self.bury_contradicting(arrived, stop).await?;
+            return Some(Fate::Done);
+        }
         let retried = matches!(outcome, Outcome::Failed(failure) if !failure.is_deferred());
         let attempt = arrived.attempt + u32::from(retried);
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
@@ -252,6 +277,10 @@ impl<S: ConsumerStore> Consumer<S> {
         outcome: &Outcome,
         stop: &CancellationToken,
     ) -> Option<Fate> {
+        // It is a dead letter already, and what is held under its id has nothing to do with that.
+        if !arrived.held && self.is_contradicting(arrived, stop).await? {
+            return Some(Fate::Done);
+        }
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
         let event = HeldEvent { state: HeldState::Parked, error, ..held_event(arrived)? };
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;

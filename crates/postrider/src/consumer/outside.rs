@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
+use super::arrived::Arrived;
 use super::attempt::{arrival, outcome, panicked, too_slow};
 use crate::handler::{Failure, Incoming};
 use crate::registry::ErasedOutside;
@@ -24,16 +25,17 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) async fn attempt_outside(
         &self,
         handler: &dyn ErasedOutside,
+        arrived: &Arrived,
         incoming: &Incoming,
-        held: bool,
         stop: &CancellationToken,
     ) -> Option<Outcome> {
+        let held = arrived.held;
         let _turn = self.turns.take(&incoming.envelope.id, stop).await?;
         let arrival = arrival(incoming);
         let looking = || self.looks.call(arrival.clone(), |arrivals| self.look(arrivals));
         match self.surely(stop, looking).await? {
             Admission::New => {
-                let call = self.call(held, stop).await?;
+                let call = self.call(arrived.leased, stop).await?;
                 let start = self.clock.monotonic();
                 let answer = self.guarded_outside(handler, incoming, stop).await?;
                 drop(call);
@@ -70,11 +72,11 @@ impl<S: ConsumerStore> Consumer<S> {
 
     /// Waits until one more may be with the handler. Those whose mark is being written are not: the next can begin meanwhile.
     /// Nothing when told to stop, or when the consumer is paused or its breaker opened before: then it is left to the broker. One that is
-    /// held is the store's, and goes on.
-    async fn call(&self, held: bool, stop: &CancellationToken) -> Option<Call<'_>> {
+    /// leased from the held events goes on.
+    async fn call(&self, leased: bool, stop: &CancellationToken) -> Option<Call<'_>> {
         loop {
             let freed = self.calls_ended.notified();
-            if !held && self.status.is_held_up() {
+            if !leased && self.status.is_held_up() {
                 return None;
             }
             if let Some(call) = Call::begin(self, self.pace().limit()) {
@@ -83,7 +85,7 @@ impl<S: ConsumerStore> Consumer<S> {
             self.pace().backed_up();
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = self.status.held_up(), if !held => return None,
+                () = self.status.held_up(), if !leased => return None,
                 () = freed => {}
             }
         }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::arrived::{Arrived, Errand};
 use super::crash::Turn;
-use crate::broker::{Message, Outgoing, Published};
+use crate::broker::{DELIVERY_COUNT, Message, Outgoing, Published};
 use crate::dead_letter::{self, Death, FailedAttempt};
 use crate::envelope::wire::header;
 use crate::settlement::{DeadReason, Outcome, Settlement, decide};
@@ -97,7 +97,7 @@ impl<S: ConsumerStore> Consumer<S> {
         match self.turn(arrived, stop).await? {
             Err(outcome) => Some((outcome, None)),
             Ok(turn) => {
-                let Some(outcome) = self.attempt(entry, incoming, arrived.held, stop).await else {
+                let Some(outcome) = self.attempt(entry, arrived, incoming, stop).await else {
                     Box::pin(self.left_alive(arrived, &turn)).await;
                     return None;
                 };
@@ -304,12 +304,19 @@ impl<S: ConsumerStore> Consumer<S> {
 
 /// What a message that waits remembers.
 fn mark_waiting(message: &mut Message, arrived: &Arrived, retries: u32) {
+    mark_passed_on(message, arrived, retries);
+    message.headers.remove(header::DUE_AT);
+}
+
+/// What a message remembers that goes on as a new one: a publish would hide it.
+pub(super) fn mark_passed_on(message: &mut Message, arrived: &Arrived, retries: u32) {
     dead_letter::remember_origin(message, &arrived.delivery);
     message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
     if message.properties.timestamp.is_none() {
         message.headers.insert(header::FIRST_RECEIVED_AT.to_owned(), arrived.received.to_string().into());
     }
-    message.headers.remove(header::DUE_AT);
+    // Counted by the broker, anew.
+    message.headers.remove(DELIVERY_COUNT);
 }
 
 /// What went wrong, for people.

@@ -3,6 +3,7 @@
 //! A crash between the two delivers them again, and the table knows them by their key. What the store refuses for good stays in
 //! the queue, unsettled, and its neighbours are collected all the same.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,20 +35,33 @@ struct Batch {
 /// numbers say nothing of it.
 #[derive(Default)]
 struct Order {
-    micros: i64,
+    /// How many times each of the newest seconds was told. Counted over all of them, a number would soon be so large that it
+    /// is ahead of now, and all that died in this second would have the same time.
+    told: BTreeMap<i64, i64>,
 }
 
 impl Order {
+    const MOST_SECONDS: usize = 1_000;
+
     fn tell_apart(&mut self, letter: &mut DeadLetter, now: Timestamp) {
-        const SECOND: i64 = 1_000_000;
-        self.micros = (self.micros + 1) % SECOND;
         for time in [&mut letter.first_failed_at, &mut letter.dead_at] {
-            if time.subsec_nanosecond() == 0 {
-                let apart = time.saturating_add(SignedDuration::from_micros(self.micros)).unwrap_or(*time);
-                // Not ahead of now: a plan leaves out what dies after it.
-                *time = apart.min(now.max(*time));
-            }
+            *time = self.apart(*time, now);
         }
+    }
+
+    fn apart(&mut self, time: Timestamp, now: Timestamp) -> Timestamp {
+        const LAST: i64 = 999_999;
+        if time.subsec_nanosecond() != 0 {
+            return time;
+        }
+        let micros = self.told.entry(time.as_second()).or_insert(0);
+        *micros = (*micros + 1).min(LAST);
+        let apart = time.saturating_add(SignedDuration::from_micros(*micros)).unwrap_or(time);
+        if self.told.len() > Self::MOST_SECONDS {
+            self.told.pop_first();
+        }
+        // Not ahead of now: a plan leaves out what dies after it.
+        apart.min(now.max(time))
     }
 }
 
@@ -184,4 +198,30 @@ impl<S: DeadLetters> Collector<S> {
 fn may_pass(error: &StoreError) -> bool {
     use crate::store::StoreErrorKind::{Denied, Schema};
     error.is_transient() || matches!(error.kind, Denied | Schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_died_in_one_second_stays_apart_however_many_there_were_before() {
+        let mut order = Order::default();
+        let second = |number: i64| Timestamp::from_second(1_767_268_800 + number).unwrap();
+        for number in 0..3 {
+            let long_after = second(100);
+            let mut last = Timestamp::MIN;
+            for _ in 0..300_000 {
+                let told = order.apart(second(number), long_after);
+                assert!(told > last && told < second(number + 1), "{told} after {last}");
+                last = told;
+            }
+        }
+        // These are collected in the second in which they die.
+        let now = second(4).saturating_add(SignedDuration::from_millis(10)).unwrap();
+        let told: Vec<_> = (0..50).map(|_| order.apart(second(4), now)).collect();
+        assert!(told.is_sorted_by(|one, next| one < next) && told[49] <= now, "{told:?}");
+        // Whoever has a better time keeps it.
+        assert_eq!(order.apart(now, now), now);
+    }
 }

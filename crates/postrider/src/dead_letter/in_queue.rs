@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{header as mark, replay, story};
 use crate::broker::{
-    Broker, BrokerError, BrokerErrorKind, HeaderValue, Outgoing, Published, Receipt, Verdict,
+    Broker, BrokerError, BrokerErrorKind, DELIVERY_COUNT, HeaderValue, Outgoing, Published, Receipt, Verdict,
 };
 use crate::clock::Clock;
 use crate::store::{
@@ -325,7 +325,7 @@ impl<'a> Hand<'a> {
         };
         self.more = self.more.saturating_sub(taken.len() as u64);
         let letters = taken.into_iter().map(|delivery| {
-            let looks = delivery.message.headers.get("x-delivery-count").and_then(HeaderValue::as_int);
+            let looks = delivery.message.headers.get(DELIVERY_COUNT).and_then(HeaderValue::as_int);
             if looks.unwrap_or(0) >= MOST_LOOKS {
                 return Err(looked_too_often(&self.service.dead_letter_queue));
             }

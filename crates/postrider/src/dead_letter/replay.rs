@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::header as mark;
-use crate::broker::{HeaderValue, Message};
+use crate::broker::{DELIVERY_COUNT, HeaderValue, Message};
 use crate::clock::Clock;
 use crate::envelope::wire::{self, Identity, header};
 use crate::envelope::{EventId, EventType, Payload, WireFormat};
@@ -31,8 +31,6 @@ pub(super) const DEATH: [&str; 12] = [
     mark::HOST,
     mark::DEAD_LETTER_ID,
 ];
-/// Counted by the broker, anew.
-const COUNTED: &str = "x-delivery-count";
 
 /// The message of a letter as it goes back to its queue.
 ///
@@ -86,7 +84,8 @@ pub(super) fn alive(dead: &DeadLetter) -> Message {
         headers: dead.headers.clone(),
         body: dead.body.clone(),
     };
-    for name in DEATH.iter().chain([&header::RETRY_COUNT, &COUNTED]) {
+    // Deliveries are counted by the broker, anew.
+    for name in DEATH.iter().chain([&header::RETRY_COUNT, &DELIVERY_COUNT]) {
         message.headers.remove(*name);
     }
     message.ask_for_no_copies();

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::header as mark;
-use crate::broker::{Delivery, HeaderValue, Headers, Message, Outgoing, Properties, Receipt};
+use crate::broker::{DELIVERY_COUNT, Delivery, HeaderValue, Headers, Message, Outgoing, Properties, Receipt};
 use crate::clock::Clock;
 use crate::envelope::EventId;
 use crate::envelope::wire::{self, header};
@@ -22,8 +22,6 @@ use crate::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey, Service
 
 /// A key longer than this is hashed: no index takes a text of any length.
 const LONGEST_KEY: usize = 200;
-/// What a quorum queue counts its deliveries in.
-const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Why a broker dead-lettered a message by itself, or for a foreign consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -40,7 +40,7 @@ pub(super) struct Entry {
     pub(super) expires_at: Option<i64>,
     /// Whether it may have been delivered before.
     pub(super) redelivered: bool,
-    /// How often it came back from consumers that were lost.
+    /// How often it came back from consumers that were lost, on a quorum queue.
     pub(super) returned: u32,
     pub(super) content: Arc<Content>,
 }
@@ -258,9 +258,10 @@ impl QueueState {
     pub(super) fn leave(&mut self, number: u64) -> Settling {
         self.consumers.retain(|consumer| consumer.number != number);
         let limit = self.delivery_limit();
+        let counted = u32::from(self.settings.kind == QueueKind::Quorum);
         let (mut back, mut settling) = (Vec::new(), Settling::default());
         for (seq, taken) in self.taken.iter_mut().filter(|(_, taken)| taken.owner == number) {
-            taken.entry.returned = taken.entry.returned.saturating_add(1);
+            taken.entry.returned = taken.entry.returned.saturating_add(counted);
             if limit.is_some_and(|limit| taken.entry.returned > limit) {
                 taken.owner = SETTLING;
                 settling.rejected.push(taken.entry.clone());

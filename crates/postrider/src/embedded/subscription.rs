@@ -11,7 +11,9 @@ use super::death::Reason;
 use super::queue::Entry;
 use super::settle::carry_out;
 use super::state::Shared;
-use crate::broker::{BrokerError, BrokerErrorKind, Delivery, Receipt, Settler, Subscription, Verdict};
+use crate::broker::{
+    BrokerError, BrokerErrorKind, DELIVERY_COUNT, Delivery, Receipt, Settler, Subscription, Verdict,
+};
 use crate::topology::QueueName;
 
 /// The numbers of subscriptions, counted over all brokers of the process: a receipt is good for one of them only.
@@ -40,8 +42,12 @@ impl EmbeddedSubscription {
     }
 
     fn delivery(&self, entry: &Entry) -> Delivery {
+        let mut message = entry.content.message.clone();
+        if entry.returned > 0 {
+            message.headers.insert(DELIVERY_COUNT.to_owned(), entry.returned.into());
+        }
         Delivery {
-            message: entry.content.message.clone(),
+            message,
             exchange: entry.content.exchange.clone(),
             routing_key: entry.content.routing_key.clone(),
             redelivered: entry.redelivered,

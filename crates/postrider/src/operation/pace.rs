@@ -7,6 +7,24 @@ const LARGEST: usize = 500;
 /// With a rate, so many chunks a second.
 const CHUNKS_A_SECOND: f64 = 4.0;
 
+/// The first chunk has no more than this: nobody knows yet how much its items are.
+const FIRST: usize = 32;
+/// After a chunk that took less than this the next may be larger,
+const QUICK: Duration = Duration::from_secs(1);
+/// and after one that took longer than this it has to be smaller: at some size it would take longer than a statement may, every time.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// How many items the next chunk has, after one of so many that took so long, whether it was committed or not.
+pub(super) fn next_chunk(items: usize, took: Duration, committed: bool) -> usize {
+    if took > SLOW {
+        (items / if committed { 2 } else { 4 }).max(1)
+    } else if committed && took < QUICK {
+        items.saturating_mul(2)
+    } else {
+        items
+    }
+}
+
 /// Items a second, at most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace(Option<f64>);
@@ -15,6 +33,11 @@ impl Pace {
     /// No rate is no limit, and neither is one that is no number above zero.
     pub(super) fn new(rate: Option<f64>) -> Self {
         Self(rate.filter(|rate| *rate > 0.0 && rate.is_finite()))
+    }
+
+    /// How many items to take at first.
+    pub(super) fn first_chunk(self) -> usize {
+        self.chunk().min(FIRST)
     }
 
     /// How many items to take at once.
@@ -45,6 +68,18 @@ mod tests {
         assert_eq!((pace.chunk(), pace.takes(25)), (25, Duration::from_millis(250)));
         let slow = Pace::new(Some(0.5));
         assert_eq!((slow.chunk(), slow.takes(1)), (1, Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn chunks_grow_while_they_are_quick_and_shrink_when_they_are_slow() {
+        assert_eq!(Pace::new(None).first_chunk(), 32);
+        assert_eq!(Pace::new(Some(8.0)).first_chunk(), 2);
+        let seconds = Duration::from_secs;
+        assert_eq!(next_chunk(32, Duration::from_millis(20), true), 64);
+        assert_eq!((next_chunk(64, seconds(3), true), next_chunk(64, seconds(8), true)), (64, 32));
+        assert_eq!((next_chunk(64, seconds(30), false), next_chunk(1, seconds(30), false)), (16, 1));
+        // A store that is away says so at once, and that is no fault of the chunk.
+        assert_eq!(next_chunk(64, Duration::from_millis(5), false), 64);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::pace::Pace;
+use super::pace::{Pace, next_chunk};
 use super::{Chunk, Work};
 use crate::clock::Clock;
 use crate::dead_letter::cut;
@@ -49,6 +51,9 @@ pub struct Runner<S> {
     id: String,
 }
 
+/// So many operations are run at the same time.
+const AT_ONCE: usize = 4;
+
 /// What one transaction came to.
 enum Step {
     /// So many items were done. What needed nothing any more costs no time.
@@ -77,35 +82,53 @@ impl<S: Operations> Runner<S> {
         }
     }
 
-    /// Takes up whatever waits, of the kinds it knows, until told to stop.
+    /// Takes up whatever waits, of the kinds it knows, until told to stop. What different people asked for goes side by side, so that a slow
+    /// replay holds up nobody else's; what one of them asked for, or a rule, goes one after the other, in the order it was asked for.
     pub async fn serve(&self, kinds: &[(OperationKind, &dyn Work<S>)], stop: &CancellationToken) {
-        let claim = Claim::AnyOf(kinds.iter().map(|(kind, _)| *kind).collect());
-        while !stop.is_cancelled() {
-            let found = self.store.claim_operation(&claim, &self.id, self.config.lease).await;
-            let ran = match found {
-                Ok(None) => Ok(false),
-                Ok(Some(operation)) => {
-                    let work = kinds.iter().find(|(kind, _)| *kind == operation.kind);
-                    match work {
-                        Some((_, work)) => self.work_off(&operation, *work, stop).await.map(|_| true),
-                        None => Ok(false),
+        let (mut under_way, mut working_for) = (FuturesUnordered::new(), Vec::new());
+        while !(stop.is_cancelled() && working_for.is_empty()) {
+            if !stop.is_cancelled() && working_for.len() < AT_ONCE {
+                match self.find(kinds, &working_for).await {
+                    Ok(Some((hand, operation, work))) => {
+                        working_for.push(operation.created_by.clone());
+                        under_way.push(async move {
+                            let ended = hand.work_off(&operation, work, stop).await;
+                            (operation.created_by, ended)
+                        });
+                        continue;
                     }
+                    Ok(None) => {}
+                    Err(error) => tell(&error),
                 }
-                Err(error) => Err(error),
-            };
-            match ran {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(error) if error.is_transient() => {
-                    tracing::debug!(%error, "operations cannot be looked for; trying again");
-                }
-                Err(error) => tracing::warn!(%error, "operations cannot be run; trying again"),
             }
             tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.clock.sleep(self.config.poll_interval) => {}
+                Some((person, ended)) = under_way.next() => {
+                    working_for.retain(|other| *other != person);
+                    if let Err(error) = ended {
+                        tell(&error);
+                    }
+                }
+                () = stop.cancelled(), if !stop.is_cancelled() => {}
+                () = self.clock.sleep(self.config.poll_interval), if !stop.is_cancelled() => {}
             }
         }
+    }
+
+    /// The next operation, for somebody whom nobody works for yet, with who does it. Each has a hand of its own: under one name the second
+    /// would be given the first one's operation, because who has one may claim it again.
+    async fn find<'w>(
+        &self,
+        kinds: &[(OperationKind, &'w dyn Work<S>)],
+        working_for: &[String],
+    ) -> Result<Option<(Self, Operation, &'w dyn Work<S>)>, StoreError> {
+        let hand = Self::new(self.store.clone(), self.clock.clone(), self.config.clone());
+        let known = kinds.iter().map(|(kind, _)| *kind).collect();
+        let claim = Claim::ForOthers(known, working_for.to_vec());
+        let found = self.store.claim_operation(&claim, &hand.id, self.config.lease).await?;
+        Ok(found.and_then(|operation| {
+            let (_, work) = kinds.iter().find(|(kind, _)| *kind == operation.kind)?;
+            Some((hand, operation, *work))
+        }))
     }
 
     async fn work_off(
@@ -115,7 +138,7 @@ impl<S: Operations> Runner<S> {
         stop: &CancellationToken,
     ) -> Result<Ended, StoreError> {
         let pace = Pace::new(operation.rate);
-        let (mut most, mut pause) = (pace.chunk(), Duration::from_millis(100));
+        let (mut most, mut pause) = (pace.first_chunk(), Duration::from_millis(100));
         loop {
             if stop.is_cancelled() {
                 self.store.release_operation(operation.id, &self.id).await?;
@@ -125,13 +148,15 @@ impl<S: Operations> Runner<S> {
             let wait = match self.step(operation, work, most).await {
                 Ok(Step::Did(items)) => {
                     pause = Duration::from_millis(100);
-                    most = (most * 2).min(pace.chunk());
-                    pace.takes(items).saturating_sub(self.clock.since(started))
+                    let took = self.clock.since(started);
+                    most = next_chunk(most, took, true).min(pace.chunk());
+                    pace.takes(items).saturating_sub(took)
                 }
                 Ok(Step::Over) => return self.finish(operation, OperationEnd::Done).await,
                 Ok(Step::TakenAway) => return Ok(Ended::TakenAway),
                 Err(error) if error.is_transient() => {
                     tracing::warn!(operation = %operation.id, %error, "a chunk was not committed; it is done again");
+                    most = next_chunk(most, self.clock.since(started), false);
                     pause = (pause * 2).min(Duration::from_secs(5));
                     pause
                 }
@@ -224,3 +249,14 @@ impl<S: Operations> Runner<S> {
         Ok(if ours { ended } else { Ended::TakenAway })
     }
 }
+
+fn tell(error: &StoreError) {
+    if error.is_transient() {
+        tracing::debug!(%error, "operations cannot be looked for; trying again");
+    } else {
+        tracing::warn!(%error, "operations cannot be run; trying again");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Dead letters on PostgreSQL: nothing of them is lost, not even a NUL.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use jiff_sqlx::ToSqlx as _;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,26 @@ const COLLECT: &str = "INSERT INTO postrider.dead_letter (key, event_id, event_t
      first_failed_at, dead_at, properties, headers, body, exact, aggregate_id, ordering_key, fingerprint, replay_of, \
      replays) \
      ON CONFLICT (key) DO NOTHING";
+
+/// Bytes that one statement stores. Hundreds of letters of a megabyte each take longer than a statement may, and then they would be
+/// tried all together again, for ever.
+const PART: usize = 8 << 20;
+
+/// Runs of at most so many bytes, or of one that has more.
+fn parts(sizes: &[usize], most: usize) -> Vec<Range<usize>> {
+    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0_usize);
+    for (place, size) in sizes.iter().enumerate() {
+        if place > start && bytes.saturating_add(*size) > most {
+            parts.push(start..place);
+            (start, bytes) = (place, 0);
+        }
+        bytes = bytes.saturating_add(*size);
+    }
+    if start < sizes.len() {
+        parts.push(start..sizes.len());
+    }
+    parts
+}
 
 /// What is needed to read a whole letter.
 macro_rules! whole {
@@ -56,7 +77,13 @@ impl DeadLetters for Postgres {
                 format!("the headers of a dead letter cannot be written: {cause}"),
             )
         })?;
-        self.limited("storing dead letters", insert(self.pool(), &letters, &tables)).await
+        let sizes: Vec<_> = letters.iter().map(|letter| letter.body.len() + letter.error.len()).collect();
+        // What is stored when a later part fails is known when all of them come again.
+        for part in parts(&sizes, PART) {
+            let storing = insert(self.pool(), &letters[part.clone()], &tables[part]);
+            self.limited("storing dead letters", storing).await?;
+        }
+        Ok(())
     }
 
     async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
@@ -216,4 +243,17 @@ pub(super) fn dead_letter(row: &PgRow) -> Result<DeadLetter, Unreadable> {
         letter.headers = exact.headers.into_owned();
     }
     Ok(letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_so_many_bytes_or_one_letter() {
+        assert!(parts(&[], 10).is_empty());
+        assert_eq!(parts(&[1, 2, 3], 10), [0..3]);
+        assert_eq!(parts(&[5, 5, 1, 30, 30, 1, 9], 10), [0..2, 2..3, 3..4, 4..5, 5..7]);
+        assert_eq!(parts(&[0; 500], 10), [0..500]);
+    }
 }

@@ -42,6 +42,11 @@ const HEADS: &str = "SELECT head.ordering_key, head.event_id, head.state FROM UN
      CROSS JOIN LATERAL (SELECT ordering_key, event_id, state FROM postrider.held_event \
          WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = asked.key ORDER BY position LIMIT 1) head";
 
+/// The consumer is compared so that the index of the events is the only one that fits, as below.
+const EVENTS: &str = "SELECT held.event_id, held.ordering_key, held.state, held.attempt, held.error, held.exchange, held.routing_key, \
+         held.head, held.body FROM UNNEST($2::text[]) AS asked (id) \
+     CROSS JOIN LATERAL (SELECT * FROM postrider.held_event WHERE event_id = asked.id AND consumer_name || '' = $1) held";
+
 /// One held event. The consumer is compared so that the index of the events is the only one that fits; by that of the keys PostgreSQL
 /// would read all that a consumer holds, for the same reason.
 macro_rules! one {
@@ -127,6 +132,17 @@ impl Held for Postgres {
             Ok((OrderingKey::new(row.try_get::<String, _>(0)?)?, head))
         };
         rows.iter().map(read).collect::<Result<_, _>>().map_err(unreadable)
+    }
+
+    async fn held_events(
+        &self,
+        consumer: &ConsumerName,
+        events: &[EventId],
+    ) -> Result<Vec<HeldEvent>, StoreError> {
+        let events: Vec<&str> = events.iter().map(AsRef::as_ref).collect();
+        let select = sqlx::query(EVENTS).bind(consumer.as_str()).bind(events);
+        let rows = self.limited("reading held events", select.fetch_all(self.pool())).await?;
+        rows.iter().map(event).collect::<Result<_, _>>().map_err(unreadable)
     }
 
     async fn claim_held(

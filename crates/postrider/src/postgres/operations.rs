@@ -50,6 +50,7 @@ const CLAIM: &str = concat!(
      WHERE id = (SELECT id FROM postrider.operation \
          WHERE state IN ('planned', 'running') AND (lease_until IS NULL OR lease_until < now() OR lease_owner = $3) \
            AND ($1::uuid IS NULL OR id = $1::uuid) AND ($2::text[] IS NULL OR kind = ANY($2)) \
+           AND ($5::text[] IS NULL OR created_by <> ALL($5)) \
          ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED) \
      RETURNING ",
     columns!()
@@ -160,12 +161,11 @@ impl Operations for Postgres {
         runner: &str,
         lease: Duration,
     ) -> Result<Option<Operation>, StoreError> {
-        let (id, kinds) = match which {
-            Claim::This(id) => (Some(id.to_string()), None),
-            Claim::AnyOf(kinds) => (None, Some(kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>())),
-        };
-        let claim =
-            sqlx::query(CLAIM).bind(id).bind(kinds).bind(runner).bind(lease).fetch_optional(self.pool());
+        let (id, kinds, not_for) = which.parts();
+        let id = id.map(|id| id.to_string());
+        let claim = sqlx::query(CLAIM).bind(id).bind(kinds).bind(runner).bind(lease);
+        let claim = claim.bind(not_for.map(<[String]>::to_vec));
+        let claim = claim.fetch_optional(self.pool());
         self.limited("claiming an operation", claim).await?.as_ref().map(read).transpose()
     }
 

@@ -87,6 +87,19 @@ impl Held for Sqlite {
         rows.into_iter().map(read).collect::<Result<_, _>>().map_err(unreadable)
     }
 
+    async fn held_events(
+        &self,
+        consumer: &ConsumerName,
+        events: &[EventId],
+    ) -> Result<Vec<HeldEvent>, StoreError> {
+        let select = "SELECT event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body FROM held_event \
+                      WHERE consumer_name = ? AND event_id IN (SELECT value FROM json_each(?))";
+        let events: Vec<&str> = events.iter().map(AsRef::as_ref).collect();
+        let select = sqlx::query(select).bind(consumer.as_str()).bind(serde_json::json!(events).to_string());
+        let rows = select.fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        rows.iter().map(event).collect::<Result<_, _>>().map_err(unreadable)
+    }
+
     async fn claim_held(
         &self,
         consumer: &ConsumerName,

@@ -289,22 +289,19 @@ async fn claim(
          WHERE id = (SELECT id FROM operation
              WHERE state IN ('planned', 'running') AND (lease_until IS NULL OR lease_until < ?1 OR lease_owner = ?2)
                AND (?4 IS NULL OR id = ?4) AND (?5 IS NULL OR kind IN (SELECT value FROM json_each(?5)))
+               AND (?6 IS NULL OR created_by NOT IN (SELECT value FROM json_each(?6)))
              ORDER BY created_at LIMIT 1)
          RETURNING ",
         columns!()
     );
-    let (id, kinds) = match which {
-        Claim::This(id) => (Some(id.to_string()), None),
-        Claim::AnyOf(kinds) => {
-            (None, Some(json!(kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>()).to_string()))
-        }
-    };
+    let (id, kinds, not_for) = which.parts();
     let query = sqlx::query(claim)
         .bind(now.as_microsecond())
         .bind(runner)
         .bind(later(now, lease))
-        .bind(id)
-        .bind(kinds);
+        .bind(id.map(|id| id.to_string()))
+        .bind(kinds.map(|kinds| json!(kinds).to_string()))
+        .bind(not_for.map(|people| json!(people).to_string()));
     // All rows, so that the statement is over: it writes as it is read.
     let rows = query.fetch_all(file).await.map_err(from_sqlite)?;
     rows.first().map(|row| read(row, now)).transpose()

@@ -40,6 +40,13 @@ pub trait Held: Store {
         keys: &[OrderingKey],
     ) -> impl Future<Output = Result<HashMap<OrderingKey, HeldHead>, StoreError>> + Send;
 
+    /// Those of these events that are held, in no order. How long they wait is not told.
+    fn held_events(
+        &self,
+        consumer: &ConsumerName,
+        events: &[EventId],
+    ) -> impl Future<Output = Result<Vec<HeldEvent>, StoreError>> + Send;
+
     /// Leases heads that are due, at most one a key: nobody gets them again before the lease is over, or they are held anew.
     fn claim_held(
         &self,

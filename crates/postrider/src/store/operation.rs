@@ -266,6 +266,20 @@ pub enum Claim {
     This(Uuid),
     /// The oldest of these kinds.
     AnyOf(Vec<OperationKind>),
+    /// The oldest of these kinds that was asked for by none of these.
+    ForOthers(Vec<OperationKind>, Vec<String>),
+}
+
+impl Claim {
+    /// The one that is meant, the kinds, and who is passed over.
+    pub(crate) fn parts(&self) -> (Option<Uuid>, Option<Vec<&'static str>>, Option<&[String]>) {
+        let names = |kinds: &[OperationKind]| kinds.iter().map(|kind| kind.as_str()).collect();
+        match self {
+            Self::This(id) => (Some(*id), None, None),
+            Self::AnyOf(kinds) => (None, Some(names(kinds)), None),
+            Self::ForOthers(kinds, people) => (None, Some(names(kinds)), Some(people)),
+        }
+    }
 }
 
 /// An operation to be created.

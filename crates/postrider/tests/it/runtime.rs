@@ -6,6 +6,7 @@ mod controls;
 mod corrections;
 mod full_frames;
 mod full_queue;
+mod given_back;
 mod given_up;
 mod idempotency;
 mod keys;
@@ -94,6 +95,10 @@ scenarios!(
         what_leaves_little_room_is_tried_as_often_as_any_other,
     ]
     full_queue: [a_full_queue_holds_up_nothing_but_what_goes_there]
+    given_back: [
+        what_waits_while_its_handler_is_down_is_not_given_up_and_keeps_its_order,
+        what_many_restarts_give_back_is_not_given_up,
+    ]
     given_up: [
         what_the_broker_itself_gave_up_is_collected,
         what_others_rejected_in_one_moment_keeps_its_order,
@@ -106,6 +111,7 @@ scenarios!(
         a_replayed_head_ends_the_parking,
         a_head_that_is_sent_to_another_queue_is_not_waited_for,
         a_deferred_head_holds_its_key,
+        what_contradicts_a_held_event_is_a_dead_letter,
         events_without_a_key_are_held_by_nobody,
     ]
     controls: [
@@ -126,6 +132,7 @@ scenarios!(
     batches: [
         a_batch_is_applied_together_and_each_event_once,
         one_bad_event_never_fails_its_neighbours,
+        a_batch_that_fails_saves_the_retries_of_the_rest,
         batches_keep_the_order_of_a_key,
     ]
     idempotency: [

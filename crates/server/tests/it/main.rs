@@ -48,6 +48,7 @@ mod tenants;
 mod topology;
 mod topology_live;
 mod tracing;
+mod transfer;
 mod triage;
 mod unbinding;
 mod upgrade;

@@ -35,7 +35,7 @@ fn letter(number: u32, queue: &str, error: &str) -> Value {
     })
 }
 
-fn with_letters(count: u32) -> Folder {
+pub(super) fn with_letters(count: u32) -> Folder {
     let folder = Folder::new().with("USER", "ada");
     folder.write("postrider.toml", QUEUES);
     let lines: Vec<String> =
@@ -212,7 +212,7 @@ fn a_correction_is_made_to_everything_that_matches() {
     );
     let file = format!("@{}", folder.path().join("fix.json").display());
     let done =
-        edit(&["--all", "--patch", &file, "--reason", "no currency", "--yes", "--json"]).assert(0, "").json();
+        edit(&["--all", "--patch", &file, "--reason", "no currency", "--yes", "--json"]).assert(6, "").json();
     assert_eq!((&done["done"], &done["skipped"], &done["state"]), (&json!(3), &json!(1), &json!("done")));
     folder
         .run(&["ops", "get", done["id"].as_str().unwrap()])

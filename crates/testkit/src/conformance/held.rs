@@ -103,6 +103,19 @@ pub async fn only_heads_are_claimed_in_their_order<F: StoreFixture>(fixture: &F)
     assert_eq!(heads, [Some((id("a3"), HeldState::Waiting)), None]);
 }
 
+/// By their ids, whichever keys they have.
+pub async fn held_events_are_found_by_their_ids<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let all = vec![event("a1", "a"), event("b1", "b"), event("a2", "a")];
+    store.hold(&mail(), all).await.unwrap();
+    let asked = [id("a2"), id("b1"), id("nobody")];
+    let mut found = store.held_events(&mail(), &asked).await.unwrap();
+    found.sort_by(|one, other| one.event_id.cmp(&other.event_id));
+    assert_eq!(found, [event("a2", "a"), event("b1", "b")]);
+    let other = ConsumerName::new("ledger").unwrap();
+    assert!(store.held_events(&other, &asked).await.unwrap().is_empty());
+}
+
 /// A crash between holding and acking brings it again.
 pub async fn holding_again_changes_nothing<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;

@@ -157,6 +157,20 @@ pub async fn operations_are_claimed_by_kind_the_oldest_first<F: StoreFixture>(fi
     assert!(claim(&store, outbox, "another").await.is_some());
 }
 
+/// Whoever is worked for already waits.
+pub async fn operations_of_others_are_claimed_beside<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    let suite = planned(&store, OperationKind::ReplayLetters, &["1"]).await;
+    let kinds = vec![OperationKind::ReplayLetters];
+    for (people, expected) in [(vec!["ann", "suite"], None), (vec!["ann"], Some(suite)), (vec![], None)] {
+        let people = people.into_iter().map(str::to_owned).collect();
+        let runner = format!("runner of {expected:?}");
+        let claim = Claim::ForOthers(kinds.clone(), people);
+        let claimed = store.claim_operation(&claim, &runner, LEASE).await.unwrap();
+        assert_eq!(claimed.map(|operation| operation.id), expected);
+    }
+}
+
 /// By the first who asks; an earlier turn than the last is over.
 pub async fn a_turn_is_taken_once<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use postrider::consumer::{BreakerConfig, ConsumerState};
 use postrider::handler::{BatchLimits, batch_handler_fn};
 use postrider::registry::Registry;
 use postrider::settlement::RetryPolicy;
@@ -69,6 +70,23 @@ pub(super) async fn one_bad_event_never_fails_its_neighbours<S: Effects>(mut sta
     assert_eq!(stage.effects().await, 10);
     let letters = stage.dead_letters(5).await;
     assert!(letters.iter().all(|letter| letter.attempts == 1 && letter.reason == "rejected"));
+}
+
+/// What is left of a batch that fails is not tried once the breaker has opened.
+pub(super) async fn a_batch_that_fails_saves_the_retries_of_the_rest<S: Effects>(mut stage: Stage<S>) {
+    const ALL: BatchLimits = BatchLimits { max_size: 60, max_wait: Duration::from_millis(500) };
+    let pause = Duration::from_mins(10);
+    stage.config.breaker = BreakerConfig { failures: 5, pause, max_pause: pause };
+    stage.retry = RetryPolicy::fixed(1_000, Duration::from_mins(10));
+    commit_all(&stage, &["a", "b", "c"], 20).await;
+    let (registry, sizes) = batching(&stage, ALL, |_| Err(Failure::transient("the bank is down")));
+    let running = stage.start_with(registry).await;
+    let status = running.consumers()[0].status.clone();
+    stage.until(async || matches!(status.state(), ConsumerState::Tripped(_))).await;
+    stage.until(async || status.in_flight() == 0).await;
+    let alone = sizes.lock().unwrap().iter().filter(|size| **size == 1).count();
+    assert!(alone < 20, "{alone} of 60 were tried by themselves");
+    assert!(status.retried() < 20, "{} used up a retry", status.retried());
 }
 
 pub(super) async fn batches_keep_the_order_of_a_key<S: Effects>(mut stage: Stage<S>) {

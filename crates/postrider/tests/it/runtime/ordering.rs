@@ -248,6 +248,38 @@ pub(super) async fn a_deferred_head_holds_its_key<S: Effects>(mut stage: Stage<S
     assert!(first.duration_since(committed) >= Duration::from_millis(300).try_into().unwrap());
 }
 
+/// The same id with another payload, while the first of them waits: it is neither held, nor handled, nor gone.
+pub(super) async fn what_contradicts_a_held_event_is_a_dead_letter<S: Effects>(mut stage: Stage<S>) {
+    ordered(&mut stage, OnDead::Continue);
+    stage.retry = RetryPolicy::fixed(1_000, Duration::from_millis(50));
+    let (applied, well) = (Applied::default(), Arc::new(Mutex::new(false)));
+    let judge = {
+        let (applied, well) = (applied.clone(), well.clone());
+        move |event: &Incoming| {
+            if *well.lock().unwrap() { note(&applied, event) } else { Err(Failure::transient("not yet")) }
+        }
+    };
+    let running = stage.start(judge).await;
+    let ids = commit_all(&stage, &["a"], 2).await;
+    let events = async || stage.store.held_keys(None, 10).await.unwrap().first().map(|key| key.events);
+    stage.until(async || events().await == Some(2)).await;
+    for (id, payload) in
+        [(&ids[1], "{\"number\":1}"), (&ids[1], "{\"number\":7}"), (&ids[0], "{\"number\":8}")]
+    {
+        let mut message = Message { body: payload.into(), ..Message::default() };
+        message.properties.message_id = Some(id.to_string());
+        message.properties.kind = Some("order.placed".to_owned());
+        message.headers.insert("x-ordering-key".to_owned(), key("a").as_str().into());
+        stage.deliver(message).await;
+    }
+    let letters = stage.dead_letters(2).await;
+    assert!(letters.iter().all(|letter| letter.reason == "conflict"), "{letters:?}");
+    *well.lock().unwrap() = true;
+    stage.account(&running, |account| account.applied == 2).await;
+    in_order(&applied, &["a"], 2);
+    assert_eq!(stage.dead_letters(2).await.len(), 2, "the one that says the same is none");
+}
+
 pub(super) async fn events_without_a_key_are_held_by_nobody<S: Effects>(mut stage: Stage<S>) {
     ordered(&mut stage, OnDead::Park);
     let running = stage

@@ -19,7 +19,9 @@ use postrider::runtime::{Running, Runtime};
 use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::store::DeadLetter;
-use postrider::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, QueueName, ServiceQueue};
+use postrider::topology::{
+    Argument, ConsumerName, DeliveryLimit, ExchangeKind, ExchangeName, OnDead, QueueName, ServiceQueue,
+};
 use postrider::{Broker, Clock, Event, EventId, Failure, Incoming};
 use postrider_testkit::effects::Effects;
 
@@ -42,6 +44,8 @@ pub(super) struct Stage<S> {
     pub(super) max_attempts: u32,
     /// Whether the queue keeps order per key.
     pub(super) order: Option<OnDead>,
+    /// How often the broker lets a message come back; absent: as it does by itself.
+    pub(super) delivery_limit: Option<u32>,
     /// How the consumer works; the handler's limit is apart.
     pub(super) config: ConsumerConfig,
     /// Which attempts of which events the handler was called for.
@@ -82,6 +86,7 @@ impl<S: Effects> Stage<S> {
             handler_limit: Duration::from_secs(30),
             max_attempts: 10,
             order: None,
+            delivery_limit: None,
             config: ConsumerConfig { poll_interval: Duration::from_millis(50), ..ConsumerConfig::default() },
             calls: Arc::default(),
             times: Arc::default(),
@@ -123,6 +128,11 @@ impl<S: Effects> Stage<S> {
             ServiceQueue::new(CONSUMER, self.retry.clone()).unwrap().bind(&exchange, "order.#").unwrap();
         if let Some(on_dead) = self.order {
             service = service.ordered(on_dead);
+        }
+        if let Some(limit) = self.delivery_limit {
+            // RabbitMQ is told by an argument, because nobody sets policies here; the embedded broker takes the policy.
+            service.queue.arguments.insert("x-delivery-limit".to_owned(), Argument::Int(limit.into()));
+            service.queue.policy.delivery_limit = Some(DeliveryLimit::Times(limit));
         }
         let config = ConsumerConfig { handler_limit: self.handler_limit, ..self.config.clone() };
         let relay = RelayConfig { max_attempts: self.max_attempts, lanes: 2, ..RelayConfig::default() };

@@ -4,8 +4,8 @@ use std::io::{BufRead as _, Write as _};
 
 use anyhow::Context as _;
 use clap::Args;
-use postrider::store::{DeadLetter, LetterQuery, Triage, Turn};
-use serde::Serialize;
+use postrider::store::{DeadLetter, LetterQuery, LetterStatus, Triage, Turn};
+use serde::{Deserialize, Serialize};
 
 use super::Context;
 use super::filter::{FilterArgs, StatusWord, status};
@@ -35,9 +35,32 @@ pub(super) struct ImportArgs {
     dry_run: bool,
 }
 
+/// A line: the letter, and what became of it. Of an open one that is not said.
+#[derive(Serialize)]
+struct Exported<'a> {
+    #[serde(flatten)]
+    letter: &'a DeadLetter,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+}
+
+/// What a line says of what became of the letter.
+#[derive(Deserialize)]
+struct Became {
+    status: Option<String>,
+}
+
+impl Became {
+    fn is_open(&self) -> bool {
+        self.status.as_deref().is_none_or(|status| status == LetterStatus::Open.as_str())
+    }
+}
+
 #[derive(Serialize)]
 struct Imported {
     read: u64,
+    /// Those that were resolved where they were exported.
+    left_out: u64,
 }
 
 pub(super) async fn export<S: Triage>(
@@ -59,7 +82,10 @@ pub(super) async fn export<S: Triage>(
         let page = store.letters(&LetterQuery { filter: filter.clone(), turn, limit: PAGE }).await?;
         for summary in &page.letters {
             if let Some(stored) = store.letter(summary.id).await? {
-                writeln!(out, "{}", serde_json::to_string(&stored.letter)?)?;
+                let status = stored.summary.status;
+                let status = (status != LetterStatus::Open).then(|| status.as_str());
+                let line = Exported { letter: &stored.letter, status };
+                writeln!(out, "{}", serde_json::to_string(&line)?)?;
                 written += 1;
             }
         }
@@ -84,7 +110,7 @@ pub(super) async fn import<S: Triage>(
         let file = std::fs::File::open(&args.file).with_context(|| format!("cannot read {}", args.file))?;
         Box::new(std::io::BufReader::new(file))
     };
-    let (mut batch, mut read) = (Vec::new(), 0_u64);
+    let (mut batch, mut read, mut left_out) = (Vec::new(), 0_u64, 0_u64);
     for (number, line) in (1_u64..).zip(reader.lines()) {
         let line = line.with_context(|| format!("cannot read line {number}"))?;
         if line.trim().is_empty() {
@@ -104,11 +130,22 @@ pub(super) async fn import<S: Triage>(
                 )));
             }
         };
+        // Open again, it would be sent again with the others, although somebody has dealt with it.
+        if !serde_json::from_str::<Became>(&line).is_ok_and(|became| became.is_open()) {
+            left_out += 1;
+            continue;
+        }
         batch.push(letter);
         read += 1;
         if batch.len() == PAGE && !args.dry_run {
             store.collect(std::mem::take(&mut batch)).await?;
         }
+    }
+    if left_out > 0 {
+        context.output.note(&format!(
+            "{left_out} were replayed or discarded before they were exported, and are left out; take `status` off their lines to \
+             have them open"
+        ));
     }
     if args.dry_run {
         context.output.note(&format!("would store {read} dead letters; nothing was stored"));
@@ -116,6 +153,6 @@ pub(super) async fn import<S: Triage>(
     }
     store.collect(batch).await?;
     let told = format!("{read} dead letters were read; those that were known already stay as they were");
-    context.output.one(&Imported { read }, &told)?;
+    context.output.one(&Imported { read, left_out }, &told)?;
     Ok(Exit::Ok)
 }

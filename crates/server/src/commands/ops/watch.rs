@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider::store::{Operation, OperationState, Operations};
 use uuid::Uuid;
 
-use super::{LOOK_EVERY, find};
+use super::{LOOK_EVERY, find, left};
 use crate::commands::Context;
 use crate::exit::Exit;
 
@@ -30,11 +30,19 @@ pub(super) async fn watch<S: Operations>(store: &S, id: Uuid, context: &Context)
                 operation.total
             );
             context.output.one(&operation, &text)?;
+            // What somebody else resolved meanwhile is skipped as well, and nothing is left to do about it.
+            let unfit = operation.skipped > 0 && !left(store, id).await?.is_empty();
+            if unfit {
+                context
+                    .output
+                    .note(&format!("some were left as they are; `postrider ops get {id}` says why"));
+            }
             return Ok(match operation.state {
                 OperationState::Failed => Exit::Error,
                 OperationState::Cancelled => Exit::Partly,
                 // Nothing of what was asked for happened.
                 OperationState::Done if operation.done == 0 && operation.skipped > 0 => Exit::Partly,
+                OperationState::Done if unfit => Exit::Partly,
                 _ => Exit::Ok,
             });
         }

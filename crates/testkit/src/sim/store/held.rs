@@ -69,6 +69,21 @@ impl Held for SimStore {
         .await
     }
 
+    async fn held_events(
+        &self,
+        consumer: &ConsumerName,
+        events: &[EventId],
+    ) -> Result<Vec<HeldEvent>, StoreError> {
+        let (consumer, events) = (consumer.clone(), events.to_vec());
+        self.call("held events", move |world| {
+            world.note_ids(events.iter().map(EventId::as_str));
+            let held = world.database.held.iter().filter(|row| row.consumer == consumer);
+            let asked = held.filter(|row| events.contains(&row.event.event_id));
+            asked.map(|row| HeldEvent { delay: Duration::ZERO, ..row.event.clone() }).collect()
+        })
+        .await
+    }
+
     async fn claim_held(
         &self,
         consumer: &ConsumerName,
