@@ -20,7 +20,7 @@ use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError,
 /// isolation this database has by default.
 const PATIENCE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '250ms'";
 /// Rows that are archived or removed at a time.
-const STEP: i64 = 5_000;
+const STEP: i64 = 1_000;
 
 /// Takes or renews the duty. What nobody has done for ten minutes is anybody's.
 const DUTY: &str = "UPDATE postrider.outbox SET maintainer = $1, maintained_until = now() + interval '10 minutes' \
