@@ -77,6 +77,10 @@ async fn events_of_two_databases_are_relayed_accounted_for_and_sent_again() {
     eu.close().await.unwrap();
     let status = folder.run(&["outbox", "status", "--json"]).assert(3, "").json();
     assert!(of(&status, "eu")["error"].is_string() && of(&status, "fis_outbox")["due"] == 0, "{status}");
+    let kept = folder.run(&["outbox", "archive", "--json"]);
+    assert!(kept.code != 0 && kept.err.contains("eu was not looked after"), "{kept:?}");
+    let kept = kept.json();
+    assert!(kept[2]["error"].is_string() && kept[1]["removed"] == 0, "{kept}");
     let serving = folder.serve(&["--roles", "api,dashboard"]);
     let health = get(&serving, "/v1/health", 200)["outbox_publisher"].clone();
     let counts = json!({"count": 3, "behind": 0, "unavailable": 1});
