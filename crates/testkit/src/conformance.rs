@@ -136,7 +136,7 @@ macro_rules! store_conformance {
             a_late_commit_is_not_skipped, waiting_ends_when_something_is_appended, waiting_ends_by_itself,
             // settling
             published_rows_are_done, failed_rows_hold_up_their_key_alone, failed_rows_are_due_again,
-            postponed_rows_count_one_attempt,
+            postponed_rows_count_one_attempt, a_failure_that_is_told_twice_counts_once,
             a_key_flows_again_when_its_head_is_published, dead_rows_park_their_key, free_rows_hold_up_nobody,
             a_blocked_key_does_not_starve_others, settling_nothing_records_nothing,
             results_of_one_batch_may_differ, a_relay_that_lost_its_lease_cannot_mark,

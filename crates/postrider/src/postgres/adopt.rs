@@ -113,24 +113,31 @@ const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      DROP TRIGGER IF EXISTS postrider_wake ON {outbox}; \
      CREATE TRIGGER postrider_wake AFTER INSERT ON {outbox} FOR EACH STATEMENT EXECUTE FUNCTION {wake}()";
 
+/// Finds the next rows without a place while they are given out: without it every step would read the whole table, and one of ten million
+/// rows would take hours.
+const UNPLACED: &str = "CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{table}_unplaced\" ON {outbox} (created_at) WHERE slot IS NULL";
+
 /// Rows that were there before get their places in the order they were written, some at a time. Claims find a failed row by a time that
 /// is later than its own; a publisher that set none has it tried again at once. Rows of one transaction have one time, and lie in their order.
-const BACKFILL: &str = "WITH old AS (SELECT ctid AS place FROM {outbox} WHERE slot IS NULL ORDER BY created_at, ctid LIMIT 5000), \
-     placed AS MATERIALIZED (SELECT place, nextval('{numbers}') AS number FROM old) \
-     UPDATE {outbox} o SET position = placed.number, occurred_at = COALESCE(o.occurred_at, o.created_at), \
+/// Says how many, and up to which time: the next step begins there.
+const BACKFILL: &str = "WITH old AS (SELECT ctid AS place FROM {outbox} WHERE slot IS NULL {since} ORDER BY created_at, ctid LIMIT 5000), \
+     placed AS MATERIALIZED (SELECT place, nextval('{numbers}') AS number FROM old), \
+     done AS (UPDATE {outbox} o SET position = placed.number, occurred_at = COALESCE(o.occurred_at, o.created_at), \
          available_at = CASE WHEN o.status = 'failed' THEN GREATEST(o.available_at, o.created_at + interval '1 us') \
              ELSE o.available_at END, \
          key = NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') || o.aggregate_type || '/' \
              || o.aggregate_id::text), ''), \
          slot = (hashtextextended(COALESCE(NULLIF(COALESCE(o.ordering_key, COALESCE(o.group_id::text || '/', '') \
              || o.aggregate_type || '/' || o.aggregate_id::text), ''), o.id::text), 0) & 63)::smallint \
-     FROM placed WHERE o.ctid = placed.place";
+     FROM placed WHERE o.ctid = placed.place RETURNING o.created_at) \
+     SELECT count(*), max(created_at)::text FROM done";
+const SINCE: &str = "AND created_at >= $1::text::timestamptz";
 
 /// What is left of an index whose making was cut off: nobody reads it, and it would be taken for made.
 const HALF_MADE: &str = "SELECT format('DROP INDEX CONCURRENTLY %I.%I', n.nspname, c.relname) \
      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
      WHERE i.indrelid = '{outbox}'::regclass AND NOT i.indisvalid AND c.relname IN ('{table}_position_idx', '{table}_new', \
-         '{table}_timed', '{table}_failing', '{table}_unpublished')";
+         '{table}_timed', '{table}_failing', '{table}_unpublished', '{table}_unplaced')";
 
 /// Built without holding writers up, one after the other.
 const INDEXES: [&str; 5] = [
@@ -145,10 +152,11 @@ const INDEXES: [&str; 5] = [
          WHERE status <> 'published'",
 ];
 
-const REGISTER: &str = "WITH new AS ( \
+/// Under the name there may have been an outbox with partitions that somebody dropped: whoever looks after this one would look for them.
+const REGISTER: &str = "WITH known AS ( \
          INSERT INTO postrider.outbox (name, schema_name, table_name, partitioned) VALUES ({name}, $1, $2, false) \
-         ON CONFLICT DO NOTHING RETURNING name \
-     ) INSERT INTO postrider.outbox_slot (outbox, slot) SELECT name, generate_series(0, 63) FROM new";
+         ON CONFLICT (name) DO UPDATE SET partitioned = false RETURNING name \
+     ) INSERT INTO postrider.outbox_slot (outbox, slot) SELECT name, generate_series(0, 63) FROM known ON CONFLICT DO NOTHING";
 
 impl Outboxes for Postgres {
     fn outbox(&self, name: &str) -> Result<Self, StoreError> {
@@ -188,19 +196,6 @@ impl Outboxes for Postgres {
             }
             // Together, so that no row is written that has the columns and no place.
             connection.execute(sqlx::raw_sql(sql(&format!("{COLUMNS}; {TRIGGERS}")))).await?;
-            // They are there until every row has one: also for who goes on where another was cut off.
-            let kept = sqlx::query_scalar::<_, bool>(sql("SELECT to_regclass('{places}') IS NOT NULL"));
-            let numbers = if kept.fetch_one(&mut *connection).await? { "{places}" } else { "{positions}" };
-            let backfill = BACKFILL.replace("{numbers}", numbers);
-            let mut placed = 0;
-            loop {
-                let step = sqlx::query(sql(&backfill)).execute(&mut *connection).await?.rows_affected();
-                placed += step;
-                if step == 0 {
-                    break;
-                }
-            }
-            connection.execute(sqlx::raw_sql(sql("DROP SEQUENCE IF EXISTS {places}"))).await?;
             // Nobody waits for who makes an index so; who makes it waits for every transaction, and one that gave up would leave half of it.
             connection.execute("SET lock_timeout = 0").await?;
             let half_made =
@@ -208,9 +203,18 @@ impl Outboxes for Postgres {
             for removal in half_made {
                 connection.execute(sqlx::raw_sql(AssertSqlSafe(removal))).await?;
             }
+            connection.execute(sqlx::raw_sql(sql(UNPLACED))).await?;
+            connection.execute("SET lock_timeout = '2s'; SET enable_seqscan = off").await?;
+            // They are there until every row has one: also for who goes on where another was cut off.
+            let kept = sqlx::query_scalar::<_, bool>(sql("SELECT to_regclass('{places}') IS NOT NULL"));
+            let numbers = if kept.fetch_one(&mut *connection).await? { "{places}" } else { "{positions}" };
+            let placed = give_places(&mut connection, &table, numbers).await?;
+            connection.execute(sqlx::raw_sql(sql("DROP SEQUENCE IF EXISTS {places}"))).await?;
+            connection.execute("SET lock_timeout = 0").await?;
             for index in INDEXES {
                 connection.execute(sqlx::raw_sql(sql(index))).await?;
             }
+            connection.execute(sqlx::raw_sql(sql("DROP INDEX CONCURRENTLY IF EXISTS {unplaced}"))).await?;
             let register = sqlx::query(sql(REGISTER)).bind(table.schema()).bind(table.table());
             register.execute(&mut *connection).await?;
             Ok(placed)
@@ -277,6 +281,28 @@ impl Postgres {
     }
 }
 
+/// From each step's end to the next; then once more from the beginning, for rows that somebody changed meanwhile.
+async fn give_places(
+    connection: &mut PgConnection,
+    table: &OutboxTable,
+    numbers: &str,
+) -> Result<u64, sqlx::Error> {
+    let backfill = BACKFILL.replace("{numbers}", numbers);
+    let (all, later) = (backfill.replace("{since}", ""), backfill.replace("{since}", SINCE));
+    let (mut placed, mut since): (u64, Option<String>) = (0, None);
+    loop {
+        let (count, up_to): (i64, Option<String>) = match since.as_deref() {
+            None => sqlx::query_as(statement(table, &all)).fetch_one(&mut *connection).await?,
+            Some(at) => sqlx::query_as(statement(table, &later)).bind(at).fetch_one(&mut *connection).await?,
+        };
+        placed += count.unsigned_abs();
+        if count == 0 && since.is_none() {
+            return Ok(placed);
+        }
+        since = up_to;
+    }
+}
+
 fn not_adopted(table: &OutboxTable) -> StoreError {
     let message = format!(
         "{table} is a table that is no outbox yet, so nothing of it is published; nothing was changed. \
@@ -297,6 +323,7 @@ fn statement(table: &OutboxTable, template: &str) -> AssertSqlSafe<std::sync::Ar
         .replace("{words}", WORDS)
         .replace("{table}", name)
         .replace("{places}", &format!("\"{schema}\".\"{name}_place\""))
+        .replace("{unplaced}", &format!("\"{schema}\".\"{name}_unplaced\""))
         .replace("{fill}", &format!("\"{schema}\".\"{name}_fill\""))
         .replace("{wake}", &format!("\"{schema}\".\"{name}_wake\""));
     table.statement(&filled).sql()

@@ -29,22 +29,28 @@ const SELECTION: &str = "slot = ANY (ARRAY(SELECT s.slot FROM postrider.outbox_s
      AND position NOT IN (SELECT unnest($3::bigint[])) \
      AND (key IS NULL OR key NOT IN (SELECT unnest($4::text[])))";
 
+/// So many failing keys are looked up in memory; where there are more, each row is held against the index of failing rows, too. A list that
+/// grew with them would be too large to hash: PostgreSQL would read all of it for every row, and no claim would come to its end.
+const FAILING: usize = 10_000;
+
 /// New rows: walks `…_new` in the order of positions, which has no row that is published or has a time of its own: one whose service's
 /// clock is ahead, so that both of its times are still to come, is due all the same. `failing`
-/// are the keys with a failed or dead row; nothing behind such a row is due. Where it is said since when to look, the partitions that were
+/// are keys with a failed or dead row; nothing behind such a row is due. Where it is said since when to look, the partitions that were
 /// made ahead are left alone too, which is a fifth of a small claim; a row that says it was written in days to come is found by the look
 /// at everything.
 pub(super) fn new() -> String {
+    let held_up = held_up("");
     format!(
         "WITH failing AS MATERIALIZED ( \
-             SELECT key FROM {{outbox}} WHERE status IN ('failed', 'dead') AND key IS NOT NULL \
+             SELECT key FROM {{outbox}} WHERE status IN ('failed', 'dead') AND key IS NOT NULL LIMIT {FAILING} \
          ) \
-         SELECT {COLUMNS} FROM {{outbox}} \
+         SELECT {COLUMNS} FROM {{outbox}} o \
          WHERE status = 'pending' AND available_at <= created_at \
            AND position > $7 AND created_at >= COALESCE($8::timestamptz, '-infinity') \
            AND created_at <= CASE WHEN $8::timestamptz IS NULL THEN 'infinity' ELSE now() + interval '1 day' END \
            AND {SELECTION} \
-           AND (key IS NULL OR key NOT IN (SELECT key FROM failing)) \
+           AND (key IS NULL OR key NOT IN (SELECT key FROM failing) \
+                AND ((SELECT count(*) FROM failing) < {FAILING} OR NOT {held_up})) \
          ORDER BY position LIMIT $2"
     )
 }
@@ -54,23 +60,25 @@ pub(super) fn new() -> String {
 /// Whoever says `failed` himself, in an INSERT or by hand, may give no time for the next attempt: that is due at once. `…_timed` does not have
 /// such rows, so they are found by their status, beside the others.
 pub(super) fn timed() -> String {
+    let held_up = held_up("AND (o.status = 'pending' OR f.position < o.position)");
     let due = |rows: &str| {
         format!(
-            "(SELECT {COLUMNS} FROM {{outbox}} WHERE {rows} AND {SELECTION} \
-               AND (key IS NULL OR key NOT IN (SELECT key FROM failing) \
-                    OR position IN (SELECT head FROM failing)) \
+            "(SELECT {COLUMNS} FROM {{outbox}} o WHERE {rows} AND {SELECTION} AND (key IS NULL OR NOT {held_up}) \
              ORDER BY available_at LIMIT $2)"
         )
     };
     let timed =
         due("status IN ('pending', 'failed') AND available_at > created_at AND available_at <= now()");
-    let untimed = due("status = 'failed' AND available_at <= created_at");
+    // Whose clock is ahead waits for it, as with a time of its own: else every row that waits for its retry would be read here.
+    let untimed = due("status = 'failed' AND available_at <= created_at AND available_at <= now()");
+    format!("WITH due AS ({timed} UNION ALL {untimed}) SELECT * FROM due ORDER BY position LIMIT $2")
+}
+
+/// Whether a failed or dead row stands before the row `o` of its key: a probe of `…_failing`. OFFSET keeps PostgreSQL from reading all of them
+/// at once instead.
+fn held_up(and: &str) -> String {
     format!(
-        "WITH failing AS MATERIALIZED ( \
-             SELECT key, min(position) AS head FROM {{outbox}} \
-             WHERE status IN ('failed', 'dead') AND key IS NOT NULL GROUP BY key \
-         ), due AS ({timed} UNION ALL {untimed}) \
-         SELECT * FROM due ORDER BY position LIMIT $2"
+        "EXISTS (SELECT FROM {{outbox}} f WHERE f.status IN ('failed', 'dead') AND f.slot = o.slot AND f.key = o.key {and} OFFSET 0)"
     )
 }
 

@@ -10,7 +10,7 @@ use crate::store::{
 };
 
 const VIEW: &str = "SELECT id::text, position, aggregate_type || '.' || event_type, aggregate_id::text, key, group_id::text, \
-     status, attempts, created_at, available_at, published_at, last_error";
+     status, attempts, created_at, available_at, published_at, last_error, subsidiary_id::text, exchange, routing_key, target_queue";
 
 /// The last row that a search without an index looks at.
 const FLOOR: &str =
@@ -169,6 +169,10 @@ fn view(row: &PgRow, with_payload: bool) -> Result<RowView, sqlx::Error> {
         available_at: time(9)?,
         published_at: row.try_get::<Option<jiff_sqlx::Timestamp>, _>(10)?.map(jiff_sqlx::Timestamp::to_jiff),
         last_error: row.try_get(11)?,
-        payload: if with_payload { row.try_get(12)? } else { None },
+        subsidiary_id: row.try_get(12)?,
+        exchange: row.try_get(13)?,
+        routing_key: row.try_get(14)?,
+        target_queue: row.try_get(15)?,
+        payload: if with_payload { row.try_get(16)? } else { None },
     })
 }

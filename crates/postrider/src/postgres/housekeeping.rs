@@ -5,29 +5,30 @@
 //! again in the next round. A detached table is the record of what is to be archived, so a crash forgets nothing.
 //! The default partition stays, as the net under writers: should nobody make partitions any more, nobody's INSERT fails.
 
+mod ahead;
 mod file;
 mod forecast;
+mod rows;
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-use self::file::not_written;
 use super::Postgres;
 use super::error::failed;
-use crate::archive::ArchiveFile;
-use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError};
+use crate::store::{Archive, HouseRules, Housekeeping, Kept, RelayId, StoreError, StoreErrorKind};
 
-/// How long to wait for a lock that others would wait behind.
-const PATIENCE: &str = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '250ms'";
+/// How long to wait for a lock that others would wait behind. What is looked at behind that lock is what was committed by then, whatever
+/// isolation this database has by default.
+const PATIENCE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '250ms'";
 /// Rows that are archived or removed at a time.
-const STEP: i64 = 5_000;
+const STEP: i64 = 1_000;
 
 /// Takes or renews the duty. What nobody has done for ten minutes is anybody's.
 const DUTY: &str = "UPDATE postrider.outbox SET maintainer = $1, maintained_until = now() + interval '10 minutes' \
      WHERE name = {name} AND (maintained_until IS NULL OR maintained_until < now() OR maintainer = $1) \
      RETURNING partitioned";
 
-const DONE: &str =
-    "UPDATE postrider.outbox SET maintained_at = now(), maintained_until = NULL WHERE name = {name}";
+const DONE: &str = "UPDATE postrider.outbox SET maintained_at = now(), maintained_until = NULL \
+     WHERE name = {name} AND maintainer = $1";
 
 /// A round that failed is over: whoever mends what was wrong need not wait for the duty.
 const FAILED: &str =
@@ -38,22 +39,6 @@ const PARTITIONS: &str = "SELECT c.relname::text AS name, \
          (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \\(''([^'']+)''\\)'))[1]::timestamptz AS lower, \
          (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \\(''([^'']+)''\\)'))[1]::timestamptz AS upper \
      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = '{outbox}'::regclass";
-
-/// Spans to come that no partition covers yet. The present one stays with whoever has it: a writer that is on its way into the
-/// default partition would be refused, once a partition for its row is attached.
-const MISSING: &str = "WITH there AS ({partitions}), wanted AS ( \
-         SELECT (date_trunc($1, now() AT TIME ZONE 'UTC') + k * ('1 ' || $1)::interval) AT TIME ZONE 'UTC' AS a, \
-                (date_trunc($1, now() AT TIME ZONE 'UTC') + (k + 1) * ('1 ' || $1)::interval) AT TIME ZONE 'UTC' AS b \
-         FROM generate_series(1, $2) k \
-     ) \
-     SELECT to_char(a AT TIME ZONE 'UTC', 'YYYYMMDD'), a::text, b::text FROM wanted \
-     WHERE NOT EXISTS (SELECT FROM there WHERE lower < b AND upper > a) ORDER BY a";
-
-/// Gives rows that are dated ahead the time of now, here and where their ids are kept. A time of their own for publishing stays.
-const MEND: &str = "WITH moved AS (UPDATE {outbox} SET created_at = now(), \
-         available_at = CASE WHEN available_at > created_at THEN available_at ELSE now() END \
-     WHERE created_at >= '{from}' AND created_at < '{to}' RETURNING id, created_at) \
-     UPDATE {ids} known SET created_at = moved.created_at FROM moved WHERE known.id = moved.id";
 
 /// Partitions in which everything is older than the rules keep.
 const OLD: &str = "SELECT name FROM ({partitions}) p WHERE upper <= now() - $1 ORDER BY upper";
@@ -80,7 +65,8 @@ impl Housekeeping for Postgres {
         let Some(partitioned) = duty.fetch_optional(&mut *connection).await.map_err(fail)? else {
             return Ok(None);
         };
-        let mut round = Round { postgres: self, rules, kept: Kept::default(), connection: &mut connection };
+        let mut round =
+            Round { postgres: self, worker, rules, kept: Kept::default(), connection: &mut connection };
         let done = round.run(partitioned).await;
         let kept = round.kept;
         if let Err(error) = done {
@@ -89,7 +75,8 @@ impl Housekeeping for Postgres {
             let _away = over.execute(&mut *connection).await;
             return Err(error);
         }
-        sqlx::query(self.table.statement(DONE).sql()).execute(&mut *connection).await.map_err(fail)?;
+        let over = sqlx::query(self.table.statement(DONE).sql()).bind(worker.as_str());
+        over.execute(&mut *connection).await.map_err(fail)?;
         Ok(Some(kept))
     }
 
@@ -101,6 +88,7 @@ impl Housekeeping for Postgres {
 /// One round of housekeeping on one connection.
 struct Round<'a> {
     postgres: &'a Postgres,
+    worker: &'a RelayId,
     rules: &'a HouseRules,
     kept: Kept,
     connection: &'a mut PgConnection,
@@ -114,72 +102,6 @@ impl Round<'_> {
             self.clear_away().await?;
         }
         self.remove_old_rows(partitioned).await
-    }
-
-    async fn make_partitions(&mut self) -> Result<(), StoreError> {
-        let any = "SELECT EXISTS (SELECT FROM {default})";
-        let default_has_rows: bool =
-            sqlx::query_scalar(self.sql(any)).fetch_one(&mut *self.connection).await.map_err(self.fail())?;
-        let missing: Vec<(String, String, String)> =
-            sqlx::query_as(self.sql(&MISSING.replace("{partitions}", PARTITIONS)))
-                .bind(self.rules.partition.as_str())
-                .bind(i32::from(self.rules.ahead))
-                .fetch_all(&mut *self.connection)
-                .await
-                .map_err(self.fail())?;
-        for (day, from, to) in missing {
-            let name = format!("{}_p{day}", self.postgres.table.table());
-            match self.make_partition(&name, &from, &to, default_has_rows).await {
-                Ok(()) => self.kept.partitions_made.push(name),
-                Err(error) if is_in_the_way(&error) => {
-                    let advice = self.mending(&from, &to);
-                    self.postpone(&format!("making {name}"), &advice);
-                }
-                Err(error) => self.postpone(&format!("making {name}"), &error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Made beside the outbox, then attached. A check on the default partition, proven without a lock, spares the attach a
-    /// look through all of its rows while it holds its lock.
-    async fn make_partition(
-        &mut self,
-        name: &str,
-        from: &str,
-        to: &str,
-        proof: bool,
-    ) -> Result<(), sqlx::Error> {
-        let range = [("{part}", name), ("{from}", from), ("{to}", to)];
-        if proof {
-            let prove = "ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition; \
-                ALTER TABLE {default} ADD CONSTRAINT no_row_of_next_partition \
-                CHECK (created_at < '{from}' OR created_at >= '{to}') NOT VALID";
-            self.patiently(&filled(prove, &range)).await?;
-            let validate = "ALTER TABLE {default} VALIDATE CONSTRAINT no_row_of_next_partition";
-            let validated = self.patiently(validate).await;
-            if validated.is_err() {
-                self.patiently("ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition")
-                    .await?;
-                return validated;
-            }
-        }
-        let attach = "CREATE TABLE {schema}.\"{part}\" (LIKE {outbox} INCLUDING DEFAULTS INCLUDING CONSTRAINTS \
-            INCLUDING GENERATED INCLUDING INDEXES); \
-            ALTER TABLE {outbox} ATTACH PARTITION {schema}.\"{part}\" FOR VALUES FROM ('{from}') TO ('{to}'); \
-            ALTER TABLE {default} DROP CONSTRAINT IF EXISTS no_row_of_next_partition";
-        self.patiently(&filled(attach, &range)).await
-    }
-
-    /// What to do about rows in the default partition that belong into one that is to be made.
-    fn mending(&self, from: &str, to: &str) -> String {
-        let mend = filled(MEND, &[("{from}", from), ("{to}", to)]);
-        let mend = self.postgres.table.statement(&mend);
-        format!(
-            "events in the default partition say that they were written from {from} to {to}, which is still to come. They are published all \
-             the same; their time keeps the partition from being made. Give them that of now: {}",
-            mend.text()
-        )
     }
 
     async fn end_partitions(&mut self) -> Result<(), StoreError> {
@@ -216,6 +138,7 @@ impl Round<'_> {
             .await
             .map_err(self.fail())?;
         for name in detached {
+            self.go_on().await?;
             let part = [("{part}", name.as_str())];
             let ids = "DELETE FROM {ids} i USING {schema}.\"{part}\" p WHERE i.id = p.id::text;";
             let count: i64 =
@@ -256,58 +179,6 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Old published rows where there is no partition to end: in the default one, or in a table that has none.
-    async fn remove_old_rows(&mut self, partitioned: bool) -> Result<(), StoreError> {
-        let from = if partitioned { "{default}" } else { "{outbox}" };
-        if self.rules.archive == Archive::Table {
-            self.make_archive_table().await.map_err(self.fail())?;
-        }
-        loop {
-            let mut transaction = self.connection.begin().await.map_err(fail_of(self.postgres))?;
-            let take = format!(
-                "WITH gone AS (DELETE FROM {from} WHERE position IN (SELECT position FROM {from} \
-                     WHERE status = 'published' AND created_at < now() - $1 ORDER BY position LIMIT $2) RETURNING *), \
-                 ids AS (DELETE FROM {{ids}} WHERE id IN (SELECT id::text FROM gone)) \
-                 SELECT position, row_to_json(gone)::text FROM gone ORDER BY position"
-            );
-            let gone: Vec<(i64, String)> = sqlx::query_as(sql(self.postgres, &take))
-                .bind(self.rules.keep)
-                .bind(STEP)
-                .fetch_all(&mut *transaction)
-                .await
-                .map_err(fail_of(self.postgres))?;
-            let Some((first, _)) = gone.first() else {
-                return transaction.rollback().await.map_err(fail_of(self.postgres));
-            };
-            match &self.rules.archive {
-                Archive::Nowhere => {}
-                Archive::Files(folder) => {
-                    let name = format!("{}.from{first:020}", self.postgres.table);
-                    let written = ArchiveFile::create(folder, &name).and_then(|mut file| {
-                        gone.iter().try_for_each(|(_, json)| file.line(json))?;
-                        file.finish()
-                    });
-                    self.kept.archived += written.map_err(|error| not_written(folder, &error))?;
-                }
-                Archive::Table => {
-                    let rows: Vec<&str> = gone.iter().map(|(_, json)| json.as_str()).collect();
-                    let keep = format!(
-                        "INSERT INTO {{archive}} ({COLUMNS}) SELECT {COLUMNS} FROM unnest($1::text[]) json, \
-                         jsonb_populate_record(NULL::{{archive}}, json::jsonb)"
-                    );
-                    let keep = sqlx::query(sql(self.postgres, &keep)).bind(rows);
-                    self.kept.archived += keep
-                        .execute(&mut *transaction)
-                        .await
-                        .map_err(fail_of(self.postgres))?
-                        .rows_affected();
-                }
-            }
-            transaction.commit().await.map_err(fail_of(self.postgres))?;
-            self.kept.removed += gone.len() as u64;
-        }
-    }
-
     /// The archive has the outbox's shape, so that old partitions move there without a copy, and none of its rules: what was published
     /// is kept as it was. A table that was adopted may have rows that the usual outbox would refuse.
     async fn make_archive_table(&mut self) -> Result<(), sqlx::Error> {
@@ -322,6 +193,18 @@ impl Round<'_> {
              END $$",
         )
         .await
+    }
+
+    /// Renews the duty, lest a long round be joined by another: two would write one archive file, and each remove what the other had
+    /// spoilt. A round that was held up for longer than its duty ends here.
+    async fn go_on(&mut self) -> Result<(), StoreError> {
+        let renew = sqlx::query_scalar::<_, bool>(self.sql(DUTY)).bind(self.worker.as_str());
+        let ours = renew.fetch_optional(&mut *self.connection).await.map_err(self.fail())?;
+        ours.map(|_| ()).ok_or_else(|| {
+            let text =
+                "another process has taken over looking after the outbox; nothing is lost, it goes on there";
+            StoreError::new(StoreErrorKind::Contended, text)
+        })
     }
 
     /// Runs statements in one transaction that does not keep others waiting for long.
@@ -346,17 +229,6 @@ impl Round<'_> {
         fail_of(self.postgres)
     }
 }
-
-/// Whether rows break the bounds of a partition or its check.
-fn is_in_the_way(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("23514"))
-}
-
-/// What a row has that is not computed.
-const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
-     content_type, status, available_at, attempts, created_at, occurred_at, ordering_key, causation_id, correlation_id, \
-     traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error, event_id, \
-     verbatim, dead_letter_id";
 
 fn filled(template: &str, values: &[(&str, &str)]) -> String {
     values.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value))

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::claim::{COLUMNS, outbox_row, row_id};
@@ -11,19 +12,27 @@ use crate::envelope::EventId;
 use crate::store::{EventFilter, Found, Frozen, OutboxRow, Replays, StoreError, StoreErrorKind, read_item};
 use crate::topology::ConsumerName;
 
-/// `$1` to `$5` are the filter. What was sent again is no event of its own.
+/// So many positions are looked at by one statement: however many events an outbox has, each is done within its limit.
+const WINDOW: i64 = 250_000;
+
+/// The first position after another, wherever it is.
+const NEXT: &str = "SELECT min(position) FROM ({matching}) event";
+const FIRST: &str = "SELECT min(position) AS position FROM {source} WHERE position > $1";
+
+/// `$1` to `$5` are the filter, `$6` and `$7` the window. What was sent again is no event of its own.
 const MATCHING: &str = "SELECT position, created_at FROM {source} \
      WHERE status = 'published' AND verbatim IS NULL AND created_at >= $1 AND created_at < $2 \
+       AND position > $6 AND position <= $7 \
        AND ($3::text IS NULL OR aggregate_type = $3) AND ($4::text IS NULL OR event_type = $4) \
        AND ($5::text IS NULL OR group_id::text = $5)";
 
 const FREEZE: &str = "WITH items AS ( \
          INSERT INTO postrider.operation_item (operation_id, seq, subject) \
-         SELECT $6::uuid, position, position || '/' || (extract(epoch FROM created_at) * 1000000)::bigint \
-         FROM (SELECT * FROM ({matching}) event ORDER BY position LIMIT $7) event \
+         SELECT $8::uuid, position, position || '/' || (extract(epoch FROM created_at) * 1000000)::bigint \
+         FROM (SELECT * FROM ({matching}) event ORDER BY position LIMIT $9) event \
          ON CONFLICT (operation_id, seq) DO NOTHING RETURNING seq \
      ) \
-     UPDATE postrider.operation SET total = total + (SELECT count(*) FROM items) WHERE id = $6::uuid RETURNING total";
+     UPDATE postrider.operation SET total = total + (SELECT count(*) FROM items) WHERE id = $8::uuid RETURNING total";
 
 const ADD: &str = "WITH items AS ( \
          INSERT INTO postrider.operation_item (operation_id, seq, subject) \
@@ -56,15 +65,25 @@ impl Replays for Postgres {
         let count =
             "SELECT count(*) FILTER (WHERE live), count(*) FILTER (WHERE NOT live) FROM ({matching}) event";
         let count = self.everywhere(count, &matching).await?;
-        let count = sqlx::query_as::<_, (i64, i64)>(count.sql())
-            .bind(filter.from.to_sqlx())
-            .bind(filter.to.to_sqlx())
-            .bind(&filter.aggregate_type)
-            .bind(&filter.event_type)
-            .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref));
-        let (live, archived) =
-            self.limited("counting published events", count.fetch_one(self.pool())).await?;
-        Ok(Found { live: live.unsigned_abs(), archived: archived.unsigned_abs() })
+        let next = self.everywhere(NEXT, FIRST).await?;
+        let mut connection = self.limited("counting published events", self.pool().acquire()).await?;
+        let (mut found, mut after) = (Found::default(), i64::MIN);
+        while let Some((from, to)) = self.window(&mut connection, &next, after).await? {
+            let count = sqlx::query_as::<_, (i64, i64)>(count.sql())
+                .bind(filter.from.to_sqlx())
+                .bind(filter.to.to_sqlx())
+                .bind(&filter.aggregate_type)
+                .bind(&filter.event_type)
+                .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref))
+                .bind(from)
+                .bind(to);
+            let (live, archived) =
+                self.limited("counting published events", count.fetch_one(&mut *connection)).await?;
+            found.live += live.unsigned_abs();
+            found.archived += archived.unsigned_abs();
+            after = to;
+        }
+        Ok(found)
     }
 
     async fn freeze_events(
@@ -75,15 +94,27 @@ impl Replays for Postgres {
         limit: Option<u64>,
     ) -> Result<u64, StoreError> {
         let freeze = self.everywhere(FREEZE, MATCHING).await?;
-        let freeze = sqlx::query_scalar::<_, i64>(freeze.sql())
-            .bind(filter.from.to_sqlx())
-            .bind(filter.to.to_sqlx())
-            .bind(&filter.aggregate_type)
-            .bind(&filter.event_type)
-            .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref))
-            .bind(operation.to_string())
-            .bind(limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)));
-        Ok(self.limited("freezing a plan", freeze.fetch_one(tx.ours())).await?.unsigned_abs())
+        let next = self.everywhere(NEXT, FIRST).await?;
+        let (mut total, mut after) = (0, i64::MIN);
+        loop {
+            let left = limit.map(|limit| i64::try_from(limit.saturating_sub(total)).unwrap_or(i64::MAX));
+            if left == Some(0) {
+                return Ok(total);
+            }
+            let Some((from, to)) = self.window(tx.ours(), &next, after).await? else { return Ok(total) };
+            let freeze = sqlx::query_scalar::<_, i64>(freeze.sql())
+                .bind(filter.from.to_sqlx())
+                .bind(filter.to.to_sqlx())
+                .bind(&filter.aggregate_type)
+                .bind(&filter.event_type)
+                .bind(filter.tenant.as_ref().map(AsRef::<str>::as_ref))
+                .bind(from)
+                .bind(to)
+                .bind(operation.to_string())
+                .bind(left);
+            total = self.limited("freezing a plan", freeze.fetch_one(tx.ours())).await?.unsigned_abs();
+            after = to;
+        }
     }
 
     async fn freeze_documents(
@@ -154,6 +185,18 @@ impl Replays for Postgres {
 }
 
 impl Postgres {
+    /// The next positions to look at, after the one and up to the other; none where there are no more.
+    async fn window(
+        &self,
+        connection: &mut PgConnection,
+        next: &Statement,
+        after: i64,
+    ) -> Result<Option<(i64, i64)>, StoreError> {
+        let first = sqlx::query_scalar::<_, Option<i64>>(next.sql()).bind(after).fetch_one(connection);
+        let first = self.limited("looking for published events", first).await?;
+        Ok(first.map(|first| (first.saturating_sub(1), first.saturating_add(WINDOW))))
+    }
+
     /// The statement with `{matching}` over the outbox and, where there is one, its archive.
     async fn everywhere(&self, statement: &str, matching: &str) -> Result<Statement, StoreError> {
         let archive = format!("\"{}\".\"{}_archive\"", self.table.schema(), self.table.table());

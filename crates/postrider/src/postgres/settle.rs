@@ -45,7 +45,8 @@ pub(super) const PUBLISHED_BOTH: &str = "WITH marked AS ( \
 
 /// Delays are counted from the database's own time; no delay is no other attempt. What was postponed counts as one attempt, however
 /// often. A row that was tried has a time of its own, later than when it was written: that tells it from new ones. The replay of a
-/// dead letter that dies loses its key, so that it holds up no other, and its letter is open again.
+/// dead letter that dies loses its key, so that it holds up no other, and its letter is open again. A row that waits already was told of
+/// before: what is told again, because the mark of another came too early, counts once.
 pub(super) const FAILED: &str = "WITH failed AS ( \
          UPDATE {outbox} o \
          SET status = CASE WHEN ($6::interval[])[array_position($2, o.position)] IS NULL THEN 'dead' ELSE 'failed' END, \
@@ -56,6 +57,7 @@ pub(super) const FAILED: &str = "WITH failed AS ( \
              available_at = GREATEST(now(), o.created_at) + COALESCE(($6::interval[])[array_position($2, o.position)], \
                  interval '1 microsecond') \
          WHERE o.position = ANY($2) AND o.created_at BETWEEN $3 AND $4 AND o.status || '' NOT IN ('published', 'dead') \
+           AND (o.status || '' <> 'failed' OR o.available_at <= now()) \
            AND o.slot + 0 = ANY (ARRAY(SELECT slot::int FROM postrider.outbox_slot WHERE outbox = {name} AND owner = $1)) \
          RETURNING o.status, o.dead_letter_id, o.last_error \
      ), reopened AS ( \

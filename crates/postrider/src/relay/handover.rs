@@ -25,17 +25,11 @@ pub(super) struct Handover {
     until: VecDeque<(LogPosition, Vec<i64>)>,
     /// What the stream brought while a claim was under way, which may bring it too.
     meanwhile: Option<HashSet<i64>>,
-    /// Keys that the poller publishes.
-    left: HashMap<OrderingKey, Left>,
-}
-
-/// Why a key is left to the poller.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
-    /// Its head failed or is dead.
-    Parked,
-    /// What was let go of it has to be found. `more`: something was let go since the last claim was asked for.
-    Draining { more: bool },
+    /// Keys that the poller publishes, because their heads failed or are dead. Behind a full queue there may be very many, and nobody goes
+    /// through them.
+    parked: HashSet<OrderingKey>,
+    /// Keys of which what was let go has to be found, and whether something was let go since the last claim was asked for.
+    draining: HashMap<OrderingKey, bool>,
 }
 
 impl Handover {
@@ -50,58 +44,51 @@ impl Handover {
         if position <= self.after || self.claimed.remove(&position) {
             return false;
         }
-        match row.envelope.ordering_key.as_ref().and_then(|key| self.left.get_mut(key)) {
-            None => {
-                if let Some(meanwhile) = &mut self.meanwhile {
-                    meanwhile.insert(position);
-                }
-                true
+        if let Some(key) = &row.envelope.ordering_key {
+            if self.parked.contains(key) {
+                return false;
             }
-            Some(left) => {
-                if let Left::Draining { more } = left {
-                    *more = true;
-                }
-                false
+            if let Some(more) = self.draining.get_mut(key) {
+                *more = true;
+                return false;
             }
         }
+        if let Some(meanwhile) = &mut self.meanwhile {
+            meanwhile.insert(position);
+        }
+        true
     }
 
     /// The head of a key failed: the rest of it is the poller's until it is published.
     pub(super) fn park(&mut self, key: OrderingKey) {
-        self.left.insert(key, Left::Parked);
+        self.draining.remove(&key);
+        self.parked.insert(key);
     }
 
     /// Keys whose heads failed before the stream began, or have a new state by now.
     pub(super) fn see_failing(&mut self, failing: Vec<OrderingKey>, in_doubt: impl Fn(&OrderingKey) -> bool) {
         let failing: HashSet<_> = failing.into_iter().collect();
-        for (key, left) in &mut self.left {
-            if *left == Left::Parked && !failing.contains(key) && !in_doubt(key) {
-                *left = Left::Draining { more: true };
-            }
-        }
-        for key in failing {
-            self.left.entry(key).or_insert(Left::Parked);
-        }
+        let freed = self.parked.extract_if(|key| !failing.contains(key) && !in_doubt(key));
+        self.draining.extend(freed.map(|key| (key, true)));
+        let draining = &self.draining;
+        self.parked.extend(failing.into_iter().filter(|key| !draining.contains_key(key)));
     }
 
     /// Nothing stands in the way of a key any more: what was let go of it is to be found.
     pub(super) fn drain(&mut self, key: OrderingKey) {
-        self.left.insert(key, Left::Draining { more: true });
+        self.parked.remove(&key);
+        self.draining.insert(key, true);
     }
 
     /// Whether a claim has to look for what was let go, of keys that claims do not leave out.
     pub(super) fn wants_claim(&self, left_out: impl Fn(&OrderingKey) -> bool) -> bool {
-        self.left.iter().any(|(key, left)| *left == Left::Draining { more: true } && !left_out(key))
+        self.draining.iter().any(|(key, more)| *more && !left_out(key))
     }
 
     /// A claim for new rows is asked for.
     pub(super) fn asked(&mut self) {
         self.meanwhile = Some(HashSet::new());
-        for left in self.left.values_mut() {
-            if let Left::Draining { more } = left {
-                *more = false;
-            }
-        }
+        self.draining.values_mut().for_each(|more| *more = false);
     }
 
     /// A claim brought rows; what the stream was quicker with is taken out. `complete`: it found everything, but for the keys
@@ -115,13 +102,9 @@ impl Handover {
             self.fresh.push(row.row.position);
         }
         if complete {
-            self.left.retain(|key, left| *left != Left::Draining { more: false } || without.contains(key));
+            self.draining.retain(|key, more| *more || without.contains(key));
         } else {
-            self.left.values_mut().for_each(|left| {
-                if let Left::Draining { more } = left {
-                    *more = true;
-                }
-            });
+            self.draining.values_mut().for_each(|more| *more = true);
         }
     }
 
@@ -157,7 +140,7 @@ impl Handover {
 
     /// Whether a key is left to the poller.
     pub(super) fn has_left(&self, key: &OrderingKey) -> bool {
-        self.left.contains_key(key)
+        self.parked.contains(key) || self.draining.contains_key(key)
     }
 
     /// How much is remembered of claims.

@@ -274,7 +274,7 @@ impl<S: Outbox> Pump<S> {
         // What only waits to be sure of its order does not keep the others from flowing.
         let in_flow = self.flow.len() - self.flow.unsure().min(most);
         let rows = most.saturating_sub(in_flow).min(2 * batch);
-        let fit = MOST_BYTES.saturating_sub(self.flow.bytes()) / self.size.max(1);
+        let fit = fit(self.size, self.flow.len(), self.flow.bytes());
         (rows.min(fit), (batch / 2).clamp(1, fit.max(1)))
     }
 
@@ -362,5 +362,25 @@ impl<S: Outbox> Pump<S> {
 
     fn now(&self) -> Duration {
         self.relay.clock.monotonic()
+    }
+}
+
+/// How many payloads of this size fit beside those in hand. One does where there are none, however large it is: else a single event that a
+/// plain INSERT made larger than all of them may be together would be the last that is ever claimed.
+fn fit(size: usize, in_hand: usize, bytes: usize) -> usize {
+    (MOST_BYTES.saturating_sub(bytes) / size.max(1)).max(usize::from(in_hand == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_goes_by_size_and_one_does_however_large_it_is() {
+        assert_eq!(fit(1 << 10, 0, 0), MOST_BYTES >> 10);
+        assert_eq!(fit(1 << 20, 60, 60 << 20), 4);
+        assert_eq!(fit(1 << 20, 64, 64 << 20), 0);
+        let large = MOST_BYTES + 1;
+        assert_eq!((fit(large, 0, 0), fit(large, 1, large)), (1, 0));
     }
 }

@@ -98,7 +98,7 @@ impl Outbox for Sqlite {
                 }
                 super::dual::record(connection, delivered, now).await?;
                 let published = mark_published(connection, published, now).await?;
-                Ok(published + mark_failed(connection, failed).await?)
+                Ok(published + mark_failed(connection, failed, now).await?)
             }
             .boxed()
         });
@@ -159,7 +159,8 @@ impl Sqlite {
             "rows of the outbox cannot be read as events and are dead; see their last_error"
         );
         let dead = unreadable.into_iter().map(|row| json!([row.position, row.error, null, true])).collect();
-        self.writer().run(|connection| mark_failed(connection, dead).boxed()).await.map(|_| ())
+        let now = self.clock().now().as_microsecond();
+        self.writer().run(move |connection| mark_failed(connection, dead, now).boxed()).await.map(|_| ())
     }
 }
 
@@ -206,10 +207,12 @@ fn later(now: Timestamp, delay: Duration) -> i64 {
     now.saturating_add(delay).unwrap_or(Timestamp::MAX).as_microsecond()
 }
 
-/// Each of `failed` is position, error, the time of the next try, which a dead row has not, and whether it failed by its own fault.
+/// Each of `failed` is position, error, the time of the next try, which a dead row has not, and whether it failed by its own fault. A row that
+/// waits for its next try was told of before, and counts once.
 async fn mark_failed(
     connection: &mut SqliteConnection,
     failed: Vec<serde_json::Value>,
+    now: i64,
 ) -> Result<usize, StoreError> {
     const SQL: &str = "
         UPDATE event_outbox
@@ -219,7 +222,7 @@ async fn mark_failed(
             last_error = result.error
         FROM (SELECT value ->> 0 AS position, value ->> 1 AS error, value ->> 2 AS retry_at, value ->> 3 AS counts
               FROM json_each(?1)) AS result
-        WHERE event_outbox.position = result.position AND +status IN ('pending', 'failed')";
+        WHERE event_outbox.position = result.position AND (+status = 'pending' OR +status = 'failed' AND available_at <= ?2)";
     // The replay of a dead letter that dies loses its key, so that it holds up no other, and its letter is open again.
     const FREED: &str = "
         UPDATE event_outbox SET ordering_key = ''
@@ -234,7 +237,7 @@ async fn mark_failed(
     }
     let died = failed.iter().any(|result| result.get(2).is_none_or(serde_json::Value::is_null));
     let failed = json!(failed).to_string();
-    let recorded = update(connection, sqlx::query(SQL).bind(&failed)).await?;
+    let recorded = update(connection, sqlx::query(SQL).bind(&failed).bind(now)).await?;
     if died && recorded > 0 {
         update(connection, sqlx::query(FREED).bind(&failed)).await?;
         update(connection, sqlx::query(REOPENED).bind(&failed)).await?;

@@ -107,6 +107,18 @@ pub struct RowView {
     pub key: Option<String>,
     /// Whose it is.
     pub group_id: Option<String>,
+    /// The part of the group, where it names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subsidiary_id: Option<String>,
+    /// The exchange that it is published to, where it names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
+    /// The key that it is published with, where it names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing_key: Option<String>,
+    /// The one queue it goes to, past every exchange.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_queue: Option<String>,
     /// `pending`, `published`, `failed` or `dead`.
     pub status: String,
     /// How often publishing it failed.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::RoutingKey;
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, EventType, Tenant};
 
 /// A routing key with places for parts of the event: `{type}`, its two halves `{aggregate_type}` and `{event_type}`, `{group_id}` and
 /// `{subsidiary_id}`. An event without a tenant has nothing in its place. So `eu.{type}` is `eu.shop.order.placed`.
@@ -77,15 +77,20 @@ impl KeyTemplate {
 
     /// The key of an event. What is longer than a key of AMQP ends where such a key ends: no queue wants it, and it is dead in the outbox.
     pub fn fill(&self, envelope: &Envelope) -> RoutingKey {
+        self.fill_for(&envelope.event_type, &envelope.tenant)
+    }
+
+    /// The key of an event of this type, of this tenant.
+    pub fn fill_for(&self, event_type: &EventType, tenant: &Tenant) -> RoutingKey {
         let mut key = self.written(|place| match place {
-            Place::Type => envelope.event_type.as_str(),
-            Place::AggregateType => envelope.event_type.aggregate_type(),
-            Place::EventType => envelope.event_type.action(),
-            Place::Group => envelope.tenant.group.as_ref().map_or("", AsRef::as_ref),
-            Place::Subsidiary => envelope.tenant.subsidiary.as_ref().map_or("", AsRef::as_ref),
+            Place::Type => event_type.as_str(),
+            Place::AggregateType => event_type.aggregate_type(),
+            Place::EventType => event_type.action(),
+            Place::Group => tenant.group.as_ref().map_or("", AsRef::as_ref),
+            Place::Subsidiary => tenant.subsidiary.as_ref().map_or("", AsRef::as_ref),
         });
         key.truncate(key.floor_char_boundary(LONGEST_KEY));
-        RoutingKey::new(key).unwrap_or_else(|_| RoutingKey::from(&envelope.event_type))
+        RoutingKey::new(key).unwrap_or_else(|_| RoutingKey::from(event_type))
     }
 
     /// The same as an expression of SQL over the columns of an outbox row.

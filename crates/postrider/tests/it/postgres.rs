@@ -11,6 +11,7 @@ mod migration;
 mod plain_insert;
 mod probing;
 mod pull_words;
+mod replaying;
 mod rows;
 mod tables;
 

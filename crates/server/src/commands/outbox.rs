@@ -184,17 +184,30 @@ impl OnStore for Outbox<'_> {
             What::Replay(args) => replay::replay(args, &wired, &asked, self.context).await,
             What::Archive { dry_run } => {
                 let worker = RelayId::of_process(&self.context.clock);
-                let mut rounds = Vec::new();
+                let (mut rounds, mut failed) = (Vec::new(), None);
                 for outbox in all {
                     let house = outbox.house(&self.context.config);
                     let kept = if *dry_run {
-                        Some(outbox.store.would_keep_house(&house).await?)
+                        outbox.store.would_keep_house(&house).await.map(Some)
                     } else {
-                        outbox.store.keep_house(&worker, &house).await?
+                        outbox.store.keep_house(&worker, &house).await
                     };
-                    rounds.push(Round { outbox: outbox.choice.label.clone(), dry_run: *dry_run, kept });
+                    let (kept, error) = match kept {
+                        Ok(kept) => (kept, None),
+                        Err(error) => (None, Some(error)),
+                    };
+                    let (outbox, told) =
+                        (outbox.choice.label.clone(), error.as_ref().map(ToString::to_string));
+                    rounds.push(Round { outbox, dry_run: *dry_run, kept, error: told });
+                    failed = failed.or(error);
                 }
-                self.kept(&rounds)
+                // One whose database is away, or which is somebody else's, keeps nobody from the others.
+                let all_failed = rounds.iter().all(|round| round.error.is_some());
+                match failed {
+                    Some(error) if all_failed => Err(error.into()),
+                    Some(error) => self.kept(&rounds).and_then(|_| Err(error.into())),
+                    None => self.kept(&rounds),
+                }
             }
         }
     }
@@ -270,6 +283,10 @@ impl Outbox<'_> {
             ("aggregate id", row.aggregate_id.clone()),
             ("key", row.key.clone()),
             ("tenant", row.group_id.clone()),
+            ("subsidiary", row.subsidiary_id.clone()),
+            ("exchange", row.exchange.clone()),
+            ("routing key", row.routing_key.clone()),
+            ("to queue", row.target_queue.clone()),
             ("status", Some(row.status.clone())),
             ("attempts", Some(row.attempts.to_string())),
             ("created at", time(Some(row.created_at))),
@@ -311,11 +328,11 @@ impl Outbox<'_> {
         if rounds.iter().any(|round| round.dry_run) {
             self.context.output.note("this is what would be done; nothing was changed");
         }
-        for round in rounds.iter().filter(|round| round.kept.is_none()) {
-            let outbox = &round.outbox;
-            self.context
-                .output
-                .note(&format!("another process is looking after {outbox} now; nothing was changed"));
+        for Round { outbox, error, .. } in rounds.iter().filter(|round| round.kept.is_none()) {
+            self.context.output.note(&match error {
+                Some(error) => format!("{outbox} was not looked after: {error}"),
+                None => format!("another process is looking after {outbox} now; nothing was changed"),
+            });
         }
         let postponed: Vec<_> = done.flat_map(|(_, kept)| &kept.postponed).collect();
         for what in &postponed {
@@ -325,13 +342,15 @@ impl Outbox<'_> {
     }
 }
 
-/// What `archive` did with one outbox, or would do; nothing where another process was at it.
+/// What `archive` did with one outbox, or would do; nothing where another process was at it, or why it could not.
 #[derive(Serialize)]
 struct Round {
     outbox: String,
     dry_run: bool,
     #[serde(flatten)]
     kept: Option<Kept>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// What `status` prints.

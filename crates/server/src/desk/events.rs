@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use postrider::envelope::TenantId;
+use postrider::envelope::{Tenant, TenantId};
 use postrider::push::Attempt;
 use postrider::store::{OutboxStatus, OutboxStep, RowView, StoreError, Trace};
 use postrider::topology::ConsumerName;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use self::standing::{HELD, Standing};
 use self::story::{Origin, Story};
 use super::{Answer, StoreDesk, journal};
-use crate::config::Config;
+use crate::config::{Config, OutboxChoice};
 use crate::outboxes::OpenOutbox;
 use crate::wiring::WholeStore;
 
@@ -137,7 +137,7 @@ impl<S: WholeStore> Look<'_, S> {
                 continue;
             }
             if !is_default(outbox) {
-                known.outbox.push(step(&found, outbox.choice.exchange.as_str()));
+                known.outbox.push(step(&found, &outbox.choice));
             }
             row.get_or_insert(found);
         }
@@ -207,16 +207,23 @@ fn told_of(known: &Trace) -> Option<String> {
     of_rows.or_else(|| known.dead_letters.iter().find_map(|letter| letter.tenant.clone()))
 }
 
-/// An event's own row in an outbox beside the default one, which publishes to an exchange of its own.
-fn step(row: &RowView, exchange: &str) -> OutboxStep {
+/// An event's own row in an outbox beside the default one, which has an exchange and keys of its own for rows that name none.
+fn step(row: &RowView, outbox: &OutboxChoice) -> OutboxStep {
+    let name = |id: Option<&str>| id.and_then(|id| TenantId::new(id).ok());
+    let of_outbox = || {
+        let tenant =
+            Tenant { group: name(row.group_id.as_deref()), subsidiary: name(row.subsidiary_id.as_deref()) };
+        let key = outbox.routing_key.as_ref()?.fill_for(&row.event_type.parse().ok()?, &tenant);
+        Some(key.to_string())
+    };
     OutboxStep {
         row_id: row.id.clone(),
         tenant: row.group_id.clone(),
         event_type: row.event_type.clone(),
         status: OutboxStatus::from_name(&row.status).unwrap_or(OutboxStatus::Pending),
-        target_queue: None,
-        exchange: Some(exchange.to_owned()),
-        routing_key: None,
+        target_queue: row.target_queue.clone(),
+        exchange: Some(row.exchange.clone().unwrap_or_else(|| outbox.exchange.to_string())),
+        routing_key: row.routing_key.clone().or_else(of_outbox),
         created_at: row.created_at,
         published_at: row.published_at,
         attempts: row.attempts.unsigned_abs(),

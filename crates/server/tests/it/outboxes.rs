@@ -77,6 +77,10 @@ async fn events_of_two_databases_are_relayed_accounted_for_and_sent_again() {
     eu.close().await.unwrap();
     let status = folder.run(&["outbox", "status", "--json"]).assert(3, "").json();
     assert!(of(&status, "eu")["error"].is_string() && of(&status, "fis_outbox")["due"] == 0, "{status}");
+    let kept = folder.run(&["outbox", "archive", "--json"]);
+    assert!(kept.code != 0 && kept.err.contains("eu was not looked after"), "{kept:?}");
+    let kept = kept.json();
+    assert!(kept[2]["error"].is_string() && kept[1]["removed"] == 0, "{kept}");
     let serving = folder.serve(&["--roles", "api,dashboard"]);
     let health = get(&serving, "/v1/health", 200)["outbox_publisher"].clone();
     let counts = json!({"count": 3, "behind": 0, "unavailable": 1});
@@ -99,14 +103,18 @@ async fn an_event_is_traced_in_every_outbox_and_without_another_tenants() {
     let (folder, database, _vhost) = servers().await;
     folder.write(
         "postrider.toml",
-        "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[outbox.table]]\nname = 'fis_outbox'\n",
+        "[[queue]]\nname = 'billing'\nbind = ['shop.order.*']\n[[outbox.table]]\nname = 'fis_outbox'\nexchange = 'fis'\n\
+         routing_key = '{group_id}.{type}'\n",
     );
     folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
     commit(
         &database.url,
         "SELECT postrider.publish('shop.order.placed', '{}', id => 'twin', group_id => 'acme');
          SELECT postrider.publish('shop.order.hidden', '{}', id => 'twin', group_id => 'zeta', outbox => 'public.fis_outbox');
-         SELECT postrider.publish('shop.order.paid', '{}', id => 'there', group_id => 'zeta', outbox => 'public.fis_outbox')",
+         SELECT postrider.publish('shop.order.paid', '{}', id => 'there', group_id => 'zeta', outbox => 'public.fis_outbox');
+         SELECT postrider.publish('shop.order.paid', '{}', id => 'own', exchange => 'bank', routing_key => 'bank.paid',
+             outbox => 'public.fis_outbox');
+         SELECT postrider.publish('shop.order.paid', '{}', id => 'alone', target_queue => 'billing', outbox => 'public.fis_outbox')",
     )
     .await;
     let steps = |id: &str| {
@@ -117,6 +125,14 @@ async fn an_event_is_traced_in_every_outbox_and_without_another_tenants() {
     };
     let [there] = &steps("there")[..] else { panic!("{:?}", steps("there")) };
     assert_eq!(there["event_type"], "shop.order.paid");
+    assert_eq!((&there["exchange"], &there["routing_key"]), (&json!("fis"), &json!("zeta.shop.order.paid")));
+    let [own] = &steps("own")[..] else { panic!("{:?}", steps("own")) };
+    assert_eq!(
+        (&own["exchange"], &own["routing_key"]),
+        (&json!("bank"), &json!("bank.paid")),
+        "what it names itself"
+    );
+    assert_eq!(steps("alone")[0]["target_queue"], "billing");
     let [twin] = &steps("twin")[..] else { panic!("{:?}", steps("twin")) };
     assert_eq!(twin["event_type"], "shop.order.placed");
     let mut serving = folder.serve(&["--roles", "api,dashboard"]);

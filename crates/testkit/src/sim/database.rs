@@ -305,7 +305,10 @@ impl Database {
             let Some(row) = self.rows.get_mut(&id.position) else { continue };
             let ours = held.iter().any(|lease| row.row.slot == Some(lease.slot));
             let open = matches!(row.status, OutboxStatus::Pending | OutboxStatus::Failed);
-            if !open || fenced && !ours {
+            // Told of before.
+            let waits = row.status == OutboxStatus::Failed && row.due_at.is_some_and(|at| at > now);
+            let again = waits && result != PublishResult::Published;
+            if !open || again || fenced && !ours {
                 continue;
             }
             recorded += 1;

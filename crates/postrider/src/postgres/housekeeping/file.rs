@@ -1,5 +1,7 @@
 //! What a partition had, written to a file before it goes.
 
+use futures_util::TryStreamExt as _;
+
 use super::{Round, STEP, filled};
 use crate::archive::ArchiveFile;
 use crate::store::{StoreError, StoreErrorKind};
@@ -17,16 +19,17 @@ impl Round<'_> {
             .map_err(|error| not_written(folder, &error))?;
         let mut after = 0_i64;
         loop {
-            let rows: Vec<(i64, String)> = sqlx::query_as(self.sql(&select))
-                .bind(after)
-                .bind(STEP)
-                .fetch_all(&mut *self.connection)
-                .await
-                .map_err(self.fail())?;
-            let Some((last, _)) = rows.last() else { break };
-            after = *last;
-            for (_, json) in &rows {
-                file.line(json).map_err(|error| not_written(folder, &error))?;
+            self.go_on().await?;
+            let (before, fail) = (after, self.fail());
+            let step = sqlx::query_as::<_, (i64, String)>(self.sql(&select)).bind(after).bind(STEP);
+            // Written as they come: so many rows at once may be more than fits into memory.
+            let mut rows = step.fetch(&mut *self.connection);
+            while let Some((position, json)) = rows.try_next().await.map_err(&fail)? {
+                after = position;
+                file.line(&json).map_err(|error| not_written(folder, &error))?;
+            }
+            if after == before {
+                break;
             }
         }
         file.finish().map_err(|error| not_written(folder, &error))

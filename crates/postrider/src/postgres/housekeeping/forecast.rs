@@ -1,6 +1,7 @@
 //! What a round of housekeeping would do now, for `--dry-run`: the same questions as the round asks, and nothing after them.
 
-use super::{DETACHED, MISSING, OLD, PARTITIONS, WAITING, filled, sql};
+use super::ahead::MISSING;
+use super::{DETACHED, OLD, PARTITIONS, WAITING, filled, sql};
 use crate::postgres::Postgres;
 use crate::store::{Archive, HouseRules, Kept};
 

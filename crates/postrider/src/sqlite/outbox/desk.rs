@@ -12,7 +12,8 @@ use crate::store::{
 };
 
 const VIEW: &str = "SELECT id, position, aggregate_type || '.' || event_type, aggregate_id, \"key\", group_id, status, \
-     attempts, created_at, available_at, published_at, last_error, coalesce(payload, CAST(body AS TEXT)) FROM event_outbox";
+     attempts, created_at, available_at, published_at, last_error, coalesce(payload, CAST(body AS TEXT)), subsidiary_id, exchange, \
+     routing_key, target_queue FROM event_outbox";
 
 impl OutboxDesk for Sqlite {
     async fn list(&self, filter: &RowFilter, limit: usize) -> Result<RowPage, StoreError> {
@@ -139,6 +140,10 @@ fn view(row: &SqliteRow, with_payload: bool) -> Result<RowView, StoreError> {
             published_at: row.try_get::<Option<i64>, _>(10)?.map(time),
             last_error: row.try_get(11)?,
             payload: if with_payload { row.try_get(12)? } else { None },
+            subsidiary_id: row.try_get(13)?,
+            exchange: row.try_get(14)?,
+            routing_key: row.try_get(15)?,
+            target_queue: row.try_get(16)?,
         })
     };
     read().map_err(from_sqlite)

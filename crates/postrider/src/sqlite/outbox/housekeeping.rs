@@ -1,6 +1,6 @@
 //! What is old and published leaves the outbox, some rows at a time, so that no writer waits long.
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, TryStreamExt as _};
 use sqlx::SqliteConnection;
 
 use super::update;
@@ -70,7 +70,17 @@ impl Sqlite {
     }
 
     async fn write_file(&self, folder: &std::path::Path, positions: &[i64]) -> Result<u64, StoreError> {
-        let lines: Vec<String> = sqlx::query_scalar(
+        let unwritten = |error: std::io::Error| {
+            let folder = folder.display();
+            let message = format!(
+                "the archive in {folder} cannot be written ({error}); nothing was removed, mend it and try again"
+            );
+            StoreError::new(StoreErrorKind::Unavailable, message)
+        };
+        let first = positions.iter().min().copied().unwrap_or(0);
+        let mut file =
+            ArchiveFile::create(folder, &format!("event_outbox.from{first:020}")).map_err(unwritten)?;
+        let lines = sqlx::query_scalar::<_, String>(
             "SELECT json_object('position', position, 'id', id, 'group_id', group_id, 'subsidiary_id', subsidiary_id, \
                  'aggregate_type', aggregate_type, 'aggregate_id', aggregate_id, 'event_type', event_type, \
                  'payload', json(payload), 'body', iif(body IS NULL, NULL, '\\x' || lower(hex(body))), \
@@ -83,23 +93,13 @@ impl Sqlite {
                  'published_at', published_at) \
              FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) ORDER BY position",
         )
-        .bind(serde_json::json!(positions).to_string())
-        .fetch_all(self.readers())
-        .await
-        .map_err(from_sqlite)?;
-        let first = positions.iter().min().copied().unwrap_or(0);
-        let written =
-            ArchiveFile::create(folder, &format!("event_outbox.from{first:020}")).and_then(|mut file| {
-                lines.iter().try_for_each(|line| file.line(line))?;
-                file.finish()
-            });
-        written.map_err(|error| {
-            let folder = folder.display();
-            let message = format!(
-                "the archive in {folder} cannot be written ({error}); nothing was removed, mend it and try again"
-            );
-            StoreError::new(StoreErrorKind::Unavailable, message)
-        })
+        .bind(serde_json::json!(positions).to_string());
+        // Written as they come: so many at once may be more than fits into memory.
+        let mut lines = lines.fetch(self.readers());
+        while let Some(line) = lines.try_next().await.map_err(from_sqlite)? {
+            file.line(&line).map_err(unwritten)?;
+        }
+        file.finish().map_err(unwritten)
     }
 }
 

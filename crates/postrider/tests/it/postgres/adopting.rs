@@ -2,7 +2,7 @@
 
 use postrider::Outbox as _;
 use postrider::postgres::Postgres;
-use postrider::store::{Outboxes as _, StoreErrorKind};
+use postrider::store::{HouseRules, Housekeeping as _, Outboxes as _, StoreErrorKind};
 
 use super::tables::{HOLDCO, insert};
 use super::{LEASE, claim, execute, relay, store};
@@ -55,6 +55,43 @@ async fn what_waits_keeps_its_order_and_what_comes_meanwhile_is_behind_it() {
     assert_eq!(texts(&postgres, last).await, ["true"]);
     let left = "SELECT relname::text FROM pg_class WHERE relname = 'event_outbox_place'";
     assert_eq!(texts(&postgres, left).await, Vec::<String>::new(), "nothing is left of it");
+}
+
+/// In more steps than one, and where many were written at one time.
+#[tokio::test]
+async fn a_large_table_gets_its_places_in_the_order_it_was_written() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    execute(
+        &postgres,
+        "INSERT INTO public.event_outbox (id, group_id, aggregate_type, aggregate_id, event_type, payload, created_at) \
+         SELECT gen_random_uuid(), gen_random_uuid(), 'order', gen_random_uuid(), 'created', jsonb_build_object('n', n), \
+             now() - interval '1 day' + (n / 7000) * interval '1 second' FROM generate_series(1, 12000) n",
+    )
+    .await
+    .unwrap();
+    assert_eq!(postgres.adopt_outbox("event_outbox").await.unwrap(), 12_000);
+    let wrong = "SELECT n::text FROM (SELECT (payload ->> 'n')::int AS n, row_number() OVER (ORDER BY position) AS place \
+                 FROM public.event_outbox) numbered WHERE n <> place";
+    assert_eq!(texts(&postgres, wrong).await, Vec::<String>::new());
+    let left =
+        "SELECT relname::text FROM pg_class WHERE relname IN ('event_outbox_unplaced', 'event_outbox_place')";
+    assert_eq!(texts(&postgres, left).await, Vec::<String>::new());
+}
+
+/// Whoever looks after it would look for its partitions.
+#[tokio::test]
+async fn a_table_takes_the_place_of_an_outbox_that_was_dropped() {
+    let (postgres, _database) = store().await;
+    assert!(postgres.create_outbox("event_outbox").await.unwrap());
+    execute(&postgres, "DROP TABLE public.event_outbox, public.event_outbox_id").await.unwrap();
+    execute(&postgres, HOLDCO).await.unwrap();
+    insert(&postgres, 1).await;
+    postgres.adopt_outbox("event_outbox").await.unwrap();
+    let adopted = postgres.outbox("event_outbox").unwrap();
+    adopted.keep_house(&relay("a"), &HouseRules::default()).await.unwrap().unwrap();
+    adopted.lease(&relay("a"), LEASE).await.unwrap();
+    assert_eq!(claim(&adopted, &relay("a")).await.len(), 1);
 }
 
 /// An index that was not finished looks like one that is there.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use postrider::store::{Archive, HouseRules, Housekeeping as _, Kept, Outboxes as _, PublishResult};
+use postrider::store::{
+    Archive, HouseRules, Housekeeping as _, Kept, Outboxes as _, PublishResult, StoreErrorKind,
+};
 use postrider::{Outbox as _, Store as _};
 
-use super::{LEASE, append, claim, event, execute, let_rows_be_dated_ahead, relay, settle, store};
+use super::{LEASE, append, claim, connect, event, execute, let_rows_be_dated_ahead, relay, settle, store};
 
 /// A round, which does what was forecast of it.
 async fn keep(postgres: &postrider::postgres::Postgres, rules: &HouseRules) -> Kept {
@@ -64,8 +66,7 @@ async fn rows_that_came_before_the_partitions_stay_where_they_are() {
     assert_eq!(kept.partitions_made.len(), 4, "the present one stays with the default: {kept:?}");
     append(&postgres, vec![event("2", None)]).await;
     assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_default").await, 2);
-    let left = "SELECT count(*) FROM pg_constraint WHERE conname = 'no_row_of_next_partition'";
-    assert_eq!(count(&postgres, left).await, 0);
+    assert_eq!(count(&postgres, CHECKS).await, 0);
 }
 
 #[tokio::test]
@@ -175,24 +176,95 @@ async fn one_at_a_time_keeps_the_house() {
 #[tokio::test]
 async fn what_is_written_into_an_old_partition_at_the_last_moment_is_not_taken_away_with_it() {
     let (postgres, _database) = store().await;
-    with_an_old_partition(&postgres).await;
+    a_late_event_stays(&postgres).await;
+}
+
+/// There a transaction goes on seeing what it saw first, which is before it had its lock.
+#[tokio::test]
+async fn nor_where_transactions_are_isolated_from_later_ones() {
+    let (postgres, database) = store().await;
+    let isolated = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', \
+                    current_database()); END $$";
+    execute(&postgres, isolated).await.unwrap();
+    a_late_event_stays(&connect(&database).await).await;
+}
+
+async fn a_late_event_stays(postgres: &postrider::postgres::Postgres) {
+    with_an_old_partition(postgres).await;
     let mut writer = postgres.pool().begin().await.unwrap();
     let late = "INSERT INTO postrider.event_outbox (id, aggregate_type, event_type, payload, created_at, available_at) \
                 VALUES ('late', 'shop.order', 'placed', '{}', '2020-01-11', '2020-01-11')";
     sqlx::query(late).execute(&mut *writer).await.unwrap();
     let (keeper, rules) = (relay("keeper"), HouseRules::default());
     let commit = async {
-        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock' \
-             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        while count(&postgres, waits).await == 0 {}
+        somebody_waits(postgres, "AccessExclusiveLock").await;
         writer.commit().await.unwrap();
     };
-    let commit = tokio::time::timeout(Duration::from_secs(20), commit);
-    let (kept, committed) = tokio::join!(postgres.keep_house(&keeper, &rules), commit);
-    committed.unwrap();
+    let (kept, ()) = tokio::join!(postgres.keep_house(&keeper, &rules), commit);
     let kept = kept.unwrap().unwrap();
     assert!(kept.partitions_ended.is_empty() && kept.postponed.len() == 1, "{kept:?}");
-    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox WHERE id = 'late'").await, 1);
+    assert_eq!(count(postgres, "SELECT count(*) FROM postrider.event_outbox WHERE id = 'late'").await, 1);
+}
+
+/// For a lock of this mode, in this database.
+async fn somebody_waits(postgres: &postrider::postgres::Postgres, mode: &str) {
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = $1 \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let waiting = async || -> i64 {
+        sqlx::query_scalar(waits).bind(mode.to_owned()).fetch_one(postgres.pool()).await.unwrap()
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), async { while waiting().await == 0 {} });
+    waited.await.unwrap();
+}
+
+const CHECKS: &str = "SELECT count(*) FROM pg_constraint WHERE conname = 'no_row_of_next_partition'";
+
+/// Left there, it would refuse every event from the day on that the partition was meant for.
+#[tokio::test]
+async fn a_check_for_a_partition_that_could_not_be_made_is_taken_back() {
+    let (postgres, _database) = store().await;
+    append(&postgres, vec![event("1", None)]).await;
+    let mut busy = postgres.pool().begin().await.unwrap();
+    // As ANALYZE has it, or whoever makes an index there.
+    let lock = "LOCK TABLE ONLY postrider.event_outbox IN SHARE UPDATE EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *busy).await.unwrap();
+    let kept = keep(&postgres, &HouseRules::default()).await;
+    assert_eq!((kept.partitions_made.len(), kept.postponed.len()), (0, 4), "{kept:?}");
+    assert_eq!(count(&postgres, CHECKS).await, 0);
+    busy.rollback().await.unwrap();
+    assert_eq!(keep(&postgres, &HouseRules::default()).await.partitions_made.len(), 4);
+
+    // And where a process ended on the way.
+    let left = "ALTER TABLE postrider.event_outbox_default ADD CONSTRAINT no_row_of_next_partition CHECK (created_at < '2100-01-01')";
+    execute(&postgres, left).await.unwrap();
+    assert_eq!(keep(&postgres, &HouseRules::default()).await, Kept::default());
+    assert_eq!(count(&postgres, CHECKS).await, 0);
+}
+
+/// Two at a time would write to one file, and remove what is in it.
+#[tokio::test]
+async fn a_round_that_was_held_up_for_longer_than_its_duty_ends() {
+    let (postgres, _database) = store().await;
+    with_an_old_partition(&postgres).await;
+    let folder = tempfile::tempdir().unwrap();
+    let rules = HouseRules { archive: Archive::Files(folder.path().to_owned()), ..HouseRules::default() };
+    let mut other = postgres.pool().begin().await.unwrap();
+    let lock = "LOCK TABLE postrider.event_outbox_p20200101 IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *other).await.unwrap();
+    let take_over = async {
+        somebody_waits(&postgres, "AccessShareLock").await;
+        let taken = "UPDATE postrider.outbox SET maintainer = 'other', maintained_until = now() + interval '1 minute'";
+        sqlx::query(taken).execute(&mut *other).await.unwrap();
+        other.commit().await.unwrap();
+    };
+    let keeper = relay("keeper");
+    let (kept, ()) = tokio::join!(postgres.keep_house(&keeper, &rules), take_over);
+    assert_eq!(kept.unwrap_err().kind, StoreErrorKind::Contended);
+    assert_eq!(count(&postgres, "SELECT count(*) FROM postrider.event_outbox_p20200101").await, 2);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun");
+    let theirs =
+        "SELECT count(*) FROM postrider.outbox WHERE maintainer = 'other' AND maintained_until > now()";
+    assert_eq!(count(&postgres, theirs).await, 1);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use postrider::broker::{HeaderValue, Properties};
+use postrider::postgres::{Postgres, PostgresConfig};
 use postrider::store::{Ask, DeadLetter, DeadLetters as _, PublishResult, Wanted};
 use postrider::topology::QueueName;
 use postrider::{Clock, Outbox as _, Payload, Store as _};
@@ -87,6 +88,40 @@ async fn several_failed_rows_of_a_key_come_back_one_by_one() {
     }
 }
 
+/// As many as a full queue leaves behind, each of a key of its own, and more than PostgreSQL hashes. What they hold up waits, and nothing else.
+#[tokio::test]
+async fn a_claim_is_quick_beside_very_many_failing_keys() {
+    let (postgres, database) = store().await;
+    for sql in [
+        // So that fewer of them are very many.
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = ''1MB''', current_database()); END $$",
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, payload, status, available_at) \
+         SELECT 'full-' || n, 'shop.order', 'order-of-a-customer-' || n, 'placed', '{}', 'failed', now() + interval '1 hour' \
+         FROM generate_series(1, 60000) n",
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 'behind-' || n, 'shop.order', 'order-of-a-customer-' || n * 30, 'changed', '{}' FROM generate_series(1, 2000) n",
+        "INSERT INTO postrider.event_outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 'free-' || n, 'shop.item', 'item-' || n, 'sold', '{}' FROM generate_series(1, 2000) n",
+        "ANALYZE postrider.event_outbox",
+    ] {
+        execute(&postgres, sql).await.unwrap();
+    }
+    let config =
+        PostgresConfig { statement_limit: Duration::from_secs(8), ..PostgresConfig::new(&database.url) };
+    let quick = Postgres::connect(config, Clock::system()).await.unwrap();
+    let a = relay("a");
+    quick.lease(&a, LEASE).await.unwrap();
+    let rows = quick.claim(&a, Ask::everything(5000)).await.unwrap();
+    assert_eq!(rows.len(), 2000);
+    assert!(ids(&rows).iter().all(|id| id.starts_with("free-")));
+    // And of those whose time has come, each is the head of its key.
+    let due = "UPDATE postrider.event_outbox SET available_at = now() WHERE id LIKE 'full-1%'";
+    execute(&postgres, due).await.unwrap();
+    let rows = quick.claim(&a, Ask { wanted: Wanted::Timed, ..Ask::everything(500) }).await.unwrap();
+    assert_eq!(rows.len(), 500);
+    assert!(ids(&rows).iter().all(|id| id.starts_with("full-1")));
+}
+
 #[tokio::test]
 async fn a_published_row_stays_published() {
     let (postgres, _database) = store().await;
@@ -105,8 +140,8 @@ async fn a_retry_waits_for_its_delay_whatever_our_clock_says() {
     append(&postgres, vec![event("1", None)]).await;
     // A client whose clock stands in 1970.
     let (clock, _hands) = Clock::manual(Timestamp::UNIX_EPOCH);
-    let config = postrider::postgres::PostgresConfig::new(&database.url);
-    let client = postrider::postgres::Postgres::connect(config, clock.clone()).await.unwrap();
+    let config = PostgresConfig::new(&database.url);
+    let client = Postgres::connect(config, clock.clone()).await.unwrap();
     let a = relay("a");
     client.lease(&a, LEASE).await.unwrap();
     let rows = claim(&client, &a).await;

@@ -80,6 +80,21 @@ pub async fn postponed_rows_count_one_attempt<F: StoreFixture>(fixture: &F) {
     assert_eq!(found.last_error, None, "nothing is wrong with it any more");
 }
 
+/// A relay tells of a batch again when some of its marks came too early: what had failed then has failed once.
+pub async fn a_failure_that_is_told_twice_counts_once<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.commit([keyed("one", "order-1"), free("two")]).await;
+    let rows = desk.expect_due(["one", "two"]).await;
+    let told = |result: PublishResult| vec![RowResult::new(rows[0].row, result)];
+    for recorded in [1, 0, 0] {
+        let results = told(failed(Duration::from_hours(1)));
+        assert_eq!(desk.store.settle(&desk.relay, results).await.unwrap(), recorded);
+    }
+    assert_eq!(desk.store.find(&id("one")).await.unwrap().unwrap().attempts, 1);
+    let published = told(PublishResult::Published);
+    assert_eq!(desk.store.settle(&desk.relay, published).await.unwrap(), 1, "a late confirm is good news");
+}
+
 /// In their order.
 pub async fn a_key_flows_again_when_its_head_is_published<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
