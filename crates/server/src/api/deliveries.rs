@@ -2,6 +2,7 @@
 //!
 //! What a worker says goes to the consumer's own settlement: an inbox mark and an ack, a wait queue, or a dead letter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,7 +73,14 @@ struct Delivered {
     subsidiary: Option<String>,
     ordering_key: Option<String>,
     occurred_at: String,
+    causation_id: Option<String>,
+    correlation_id: Option<String>,
     traceparent: Option<String>,
+    tracestate: Option<String>,
+    /// What a CloudEvent says beside all this: its source, its schema, and extensions of others.
+    attributes: BTreeMap<String, String>,
+    /// What the message has of its own, the marks of a replay among it: the same as an endpoint gets.
+    headers: serde_json::Map<String, serde_json::Value>,
     content_type: String,
     /// The payload, if it is JSON …
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,7 +250,10 @@ fn delivered(leased: Leased) -> Delivered {
     let data_base64 =
         data.is_none().then(|| base64::engine::general_purpose::STANDARD.encode(payload.bytes()));
     let content_type = payload.content_type().to_owned();
+    let headers = event.passed_on().into_iter().map(|(name, value)| (name, value.to_plain_json())).collect();
     let envelope = event.envelope;
+    let attributes = envelope.attributes.iter();
+    let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     Delivered {
         lease: token,
         attempt: event.attempt,
@@ -253,7 +264,12 @@ fn delivered(leased: Leased) -> Delivered {
         subsidiary: envelope.tenant.subsidiary.map(String::from),
         ordering_key: envelope.ordering_key.map(String::from),
         occurred_at: envelope.occurred_at.to_string(),
+        attributes,
+        causation_id: envelope.causation_id.map(String::from),
+        correlation_id: envelope.correlation_id.map(String::from),
         traceparent: envelope.trace.traceparent,
+        tracestate: envelope.trace.tracestate,
+        headers,
         content_type,
         data,
         data_base64,
