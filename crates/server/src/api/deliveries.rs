@@ -90,7 +90,8 @@ struct Delivered {
     data_base64: Option<String>,
 }
 
-/// Leases what there is. An empty list when there was nothing within `wait_ms`, or before the worker closed its side.
+/// Leases what there is. An empty list when there was nothing within `wait_ms`, or before the worker closed its side or the process was told
+/// to stop.
 async fn lease<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
@@ -129,6 +130,8 @@ async fn lease<S: WholeStore>(
         deliveries = tokio::time::timeout(wait, leasing) => deliveries.unwrap_or_default(),
         // Nobody would read the answer, and what it gave out would be nobody's until the lease runs out.
         () = left => Vec::new(),
+        // Who waited on would wait for nothing, and keep the process from ending.
+        () = desks.stopped() => Vec::new(),
     };
     Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
 }

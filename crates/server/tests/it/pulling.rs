@@ -198,6 +198,35 @@ fn who_hangs_up_while_waiting_is_given_nothing() {
     assert_eq!(lease(&serving, 60_000).0, "next");
 }
 
+/// It would wait for nothing, and keep the process from ending.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_while_the_process_stops_is_answered_at_once() {
+    use std::io::{Read as _, Write as _};
+
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let body = json!({"wait_ms": 20_000}).to_string();
+    let head = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
+    let asked = format!("POST {PATH} HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut worker = std::net::TcpStream::connect(&serving.address).unwrap();
+    worker.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    worker.write_all(asked.as_bytes()).unwrap();
+    // The queue has a consumer while somebody asks.
+    let waits = || {
+        let listed = ask(&serving, "GET", "/v1/consumers", &Value::Null).1;
+        listed["consumers"].as_array().is_some_and(|all| all.iter().any(|one| one["queue"] == "jobs"))
+    };
+    until(waits).await;
+    serving.signal(Signal::TERM);
+    let mut answer = String::new();
+    worker.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(r#"{"deliveries":[]}"#), "{answer}");
+    let (code, said) = serving.ended();
+    assert!(code == 0 && !said.iter().any(|line| line.contains("cut off")), "{said:#?}");
+}
+
 /// What was delivered before, and waits for a worker, is not given out either.
 #[test]
 fn while_its_consumer_is_paused_workers_get_nothing() {
