@@ -38,6 +38,7 @@ pub mod handler;
 mod host;
 pub mod migration;
 pub mod operation;
+mod passed_on;
 pub mod progress;
 pub mod pull;
 pub mod registry;

@@ -8,7 +8,6 @@
 mod answer;
 mod attempts;
 mod form;
-mod passed_on;
 mod safety;
 mod sender;
 mod signing;

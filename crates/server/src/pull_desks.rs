@@ -40,6 +40,7 @@ pub(crate) struct PullDesks<S: WholeStore> {
     open: Mutex<HashMap<QueueName, Open<S>>>,
     /// What leases are signed with, once it was asked for.
     key: OnceCell<LeaseKey>,
+    stop: CancellationToken,
 }
 
 /// Of which leases it counted, and which were over: what these had comes again, unless it was settled before.
@@ -80,8 +81,10 @@ impl<S: WholeStore> PullDesks<S> {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let config = live.now();
-        let (open, key) = (Mutex::default(), OnceCell::new());
-        let desks = Arc::new(Self { store, broker, accelerator, config, live, clock, at_work, open, key });
+        let (open, key, stopped) = (Mutex::default(), OnceCell::new(), stop.clone());
+        let desks =
+            Self { store, broker, accelerator, config, live, clock, at_work, open, key, stop: stopped };
+        let desks = Arc::new(desks);
         tokio::spawn(desks.clone().listen(stop.clone()));
         tokio::spawn(desks.clone().close_idle(stop));
         desks
@@ -132,6 +135,11 @@ impl<S: WholeStore> PullDesks<S> {
     /// How long a worker may wait: well within the time of a request.
     pub(crate) fn longest_wait(&self) -> Duration {
         self.config.settings.http.request_timeout() * 2 / 3
+    }
+
+    /// Returns when the process stops: nothing more is given out then.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
     }
 
     /// What time is told by.

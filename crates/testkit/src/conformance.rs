@@ -128,6 +128,7 @@ macro_rules! store_conformance {
             rows_are_claimed_in_the_order_of_positions, a_claim_takes_no_more_than_its_limit,
             rows_are_claimed_again_until_settled, nothing_is_claimed_without_a_lease,
             parked_keys_are_seen_and_flow_again_when_unparked, rows_can_be_listed_and_found,
+            committed_events_are_told_from_others,
             only_old_published_rows_are_removed, what_is_removed_can_be_archived_to_files,
             what_is_removed_can_be_archived_to_a_table, only_the_slots_that_the_relay_knows_of_are_claimed,
             what_is_in_hand_is_left_out, new_and_timed_rows_are_asked_for_apart,

@@ -10,7 +10,6 @@ mod headers;
 mod identity;
 
 pub(crate) use headers::beside as headers_beside;
-#[cfg(feature = "push")]
 pub(crate) use headers::is_own as is_own_header;
 pub use headers::names as header;
 pub use identity::{Identity, Place};

@@ -229,7 +229,8 @@ async fn strangers<S: OutboxDesk>(
 
 async fn committed<S: OutboxDesk>(sources: &[Source<S>], event: &EventId) -> Result<bool, MigrationError> {
     for source in sources {
-        if source.store.committed(event).await.map_err(away(source))?.is_some() {
+        let found = source.store.committed(std::slice::from_ref(event)).await.map_err(away(source))?;
+        if !found.is_empty() {
             return Ok(true);
         }
     }

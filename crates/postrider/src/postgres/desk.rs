@@ -1,5 +1,8 @@
 //! The outbox as people see it.
 
+use std::collections::{BTreeSet, HashMap};
+
+use jiff_sqlx::ToSqlx as _;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -16,17 +19,23 @@ const VIEW: &str = "SELECT id::text, position, aggregate_type || '.' || event_ty
 const FLOOR: &str =
     "SELECT position FROM {outbox} WHERE position < $1 ORDER BY position DESC LIMIT 1 OFFSET $2";
 
-/// When an event was committed. Asked first: no plan finds a row by a time that it would have to look up on the way.
-const WHEN: &str = "SELECT created_at FROM {ids} WHERE id = $1";
-/// By its id and that time, so that a few pages of one partition are read …
-const AT: &str = " FROM {outbox} WHERE id::text = $1 AND created_at = $2";
-/// … and by the id alone in a table that others keep, which has an index of its own for it.
-const BY_ID: &str = " FROM {outbox} WHERE id::text = $1";
+/// When events were committed, whether the table is one of ours, and whether its ids are uuids. Asked first: no plan finds a row by a time that
+/// it would have to look up on the way. Every row of ours has its id there, and no index by it: without a time there is no row, and
+/// nobody looks for it.
+const WHEN: &str = "SELECT asked.relkind = 'p', column_id.atttypid = 'uuid'::regtype, known.created_at FROM pg_class asked \
+     JOIN pg_attribute column_id ON column_id.attrelid = asked.oid AND column_id.attname = 'id' \
+     LEFT JOIN {ids} known ON known.id = ANY ($1) WHERE asked.oid = '{outbox}'::regclass";
+/// By their ids and those times, so that a few pages of few partitions are read …
+const AT: &str =
+    " FROM {outbox} WHERE id::text = ANY ($1) AND created_at = ANY ($2) AND created_at BETWEEN $3 AND $4";
+/// … and by the ids alone in a table that others keep, which has an index of its own for them: on what they are there.
+const BY_ID: &str = " FROM {outbox} WHERE id::text = ANY ($1)";
+const BY_UUID: &str = " FROM {outbox} WHERE id = ANY ($1::text[]::uuid[])";
 
 const PAYLOAD: &str = ", CASE WHEN body IS NULL THEN payload::text WHEN content_type ~ 'json|text' THEN convert_from(body, 'UTF8') \
      ELSE encode(body, 'base64') END";
 
-const COMMITTED: &str = "SELECT aggregate_type || '.' || event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), \
+const COMMITTED: &str = "SELECT id::text, aggregate_type || '.' || event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), \
      group_id::text, aggregate_id::text";
 
 const PARKED: &str = "WITH dead AS ( \
@@ -82,14 +91,19 @@ impl OutboxDesk for Postgres {
     }
 
     async fn find(&self, id: &EventId) -> Result<Option<RowView>, StoreError> {
-        let row = self.row_of(&format!("{VIEW}{PAYLOAD}"), id).await?;
-        Ok(self.views(row.as_slice(), true)?.pop())
+        let rows = self.rows_of(&format!("{VIEW}{PAYLOAD}"), std::slice::from_ref(id)).await?;
+        Ok(self.views(&rows, true)?.pop())
     }
 
-    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
-        let Some(row) = self.row_of(COMMITTED, id).await? else { return Ok(None) };
-        let read = || Ok(Committed::new(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
-        read().map(Some).map_err(|cause| super::failed("reading the outbox", &self.inner.place, cause))
+    async fn committed(&self, ids: &[EventId]) -> Result<HashMap<EventId, Committed>, StoreError> {
+        let said = |row: &PgRow| {
+            let said = Committed::new(row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+            Ok((row.try_get::<String, _>(0)?, said))
+        };
+        let rows = self.rows_of(COMMITTED, ids).await?;
+        let read: Result<Vec<_>, sqlx::Error> = rows.iter().map(said).collect();
+        let read = read.map_err(|cause| super::failed("reading the outbox", &self.inner.place, cause))?;
+        Ok(read.into_iter().filter_map(|(id, said)| Some((EventId::new(id).ok()?, said))).collect())
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<ParkedKey>, StoreError> {
@@ -123,19 +137,34 @@ impl OutboxDesk for Postgres {
 }
 
 impl Postgres {
-    /// One event's row, with these columns.
-    async fn row_of(&self, columns: &str, id: &EventId) -> Result<Option<PgRow>, StoreError> {
+    /// The rows of these events, with these columns.
+    async fn rows_of(&self, columns: &str, ids: &[EventId]) -> Result<Vec<PgRow>, StoreError> {
+        type When = (bool, bool, Option<jiff_sqlx::Timestamp>);
         let doing = "reading the outbox";
+        let ids: Vec<&str> = ids.iter().map(EventId::as_str).collect();
         let when = self.table.statement(WHEN);
-        let when = sqlx::query_scalar(when.sql()).bind(id.as_str()).fetch_optional(self.pool());
-        let when: Option<jiff_sqlx::Timestamp> = self.limited(doing, when).await?;
-        let known = if when.is_some() { AT } else { BY_ID };
-        let select = self.table.statement(&format!("{columns}{known}"));
-        let mut select = sqlx::query(select.sql()).bind(id.as_str());
-        if let Some(when) = when {
-            select = select.bind(when);
+        // Both are planned each time: a plan for a table that was small once would be kept, and read all of it.
+        let when = sqlx::query_as::<_, When>(when.sql()).bind(&ids).persistent(false);
+        let when = self.limited(doing, when.fetch_all(self.pool())).await?;
+        let (ours, uuids) = when.first().map_or((true, false), |(ours, uuids, ..)| (*ours, *uuids));
+        let known = when.iter().filter(|(.., at)| at.is_some()).count();
+        let times: BTreeSet<_> = when.into_iter().filter_map(|(.., at)| Some(at?.to_jiff())).collect();
+        let mut rows = Vec::new();
+        if let (Some(first), Some(last)) = (times.first(), times.last()) {
+            let select = self.table.statement(&format!("{columns}{AT}"));
+            let all: Vec<_> = times.iter().map(|at| at.to_sqlx()).collect();
+            let select = sqlx::query(select.sql()).bind(&ids).bind(all);
+            let select = select.bind(first.to_sqlx()).bind(last.to_sqlx()).persistent(false);
+            rows = self.limited(doing, select.fetch_all(self.pool())).await?;
         }
-        self.limited(doing, select.fetch_optional(self.pool())).await
+        if !ours && known < ids.len() {
+            let by = if uuids { BY_UUID } else { BY_ID };
+            let select = self.table.statement(&format!("{columns}{by}"));
+            let asked: Vec<&str> = ids.into_iter().filter(|id| !uuids || is_uuid(id)).collect();
+            let select = sqlx::query(select.sql()).bind(asked);
+            rows = self.limited(doing, select.fetch_all(self.pool())).await?;
+        }
+        Ok(rows)
     }
 
     /// Nothing if the search comes to the end before.
@@ -151,6 +180,11 @@ impl Postgres {
         let views: Result<Vec<_>, sqlx::Error> = rows.iter().map(|row| view(row, with_payload)).collect();
         views.map_err(|cause| super::failed("reading the outbox", &self.inner.place, cause))
     }
+}
+
+/// Whether it is one as PostgreSQL writes it.
+fn is_uuid(text: &str) -> bool {
+    uuid::Uuid::try_parse(text).is_ok_and(|uuid| uuid.to_string() == text)
 }
 
 fn view(row: &PgRow, with_payload: bool) -> Result<RowView, sqlx::Error> {

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::passed_on::pass_on;
 use super::signing::SigningSecret;
 use crate::envelope::wire::{self, header};
 use crate::envelope::{Envelope, Payload, WireFormat};
 use crate::handler::Incoming;
+use crate::passed_on::{encoded, passed_on};
 
 /// What the body is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,11 @@ impl Form {
         headers.push((header::RETRY_COUNT.to_owned(), (event.attempt - 1).to_string()));
         headers.push(("x-consumer".to_owned(), encoded(event.consumer.as_str())));
         sign(&event.envelope, &message.body, secrets, timestamp, &mut headers);
-        pass_on(&event.headers, &mut headers);
+        for passed in passed_on(&event.headers) {
+            if !headers.iter().any(|(written, _)| *written == passed.name) {
+                headers.push((passed.name, passed.text));
+            }
+        }
         Prepared { headers, body: message.body }
     }
 }
@@ -102,21 +106,6 @@ fn sign(
 /// As it is, with its quotes: `text/plain; charset="utf-8"`. What no header can carry is left out.
 fn carried(text: &str) -> String {
     text.chars().filter(|character| matches!(character, ' '..='~')).collect()
-}
-
-/// What is not printable ASCII, and the space, the percent sign and the double quote, as bytes of UTF-8 in hexadecimal. A space at either
-/// end would be lost on the way, and with it the signature.
-pub(super) fn encoded(text: &str) -> String {
-    use std::fmt::Write as _;
-
-    text.bytes().fold(String::with_capacity(text.len()), |mut coded, byte| {
-        match byte {
-            b'!'..=b'~' if byte != b'%' && byte != b'"' => coded.push(char::from(byte)),
-            // Writing to a String cannot fail.
-            _ => _ = write!(coded, "%{byte:02X}"),
-        }
-        coded
-    })
 }
 
 #[cfg(test)]

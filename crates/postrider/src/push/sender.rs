@@ -21,6 +21,12 @@ use crate::handler::{Failure, Incoming, error_chain, retry_after};
 /// A connection that nobody used for so long is closed.
 const IDLE: Duration = Duration::from_mins(1);
 
+/// By HTTP/2 all calls share a connection, and a call that comes too late does not end it. One that died without a word would be used for as
+/// long as TCP has patience, so that one on which nothing came for this long during calls is asked for a sign of life …
+const SILENT: Duration = Duration::from_secs(5);
+/// … and given up if there is none within this.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
 /// Calls one endpoint.
 pub struct Sender {
     client: Client,
@@ -99,6 +105,8 @@ impl Sender {
             .referer(false)
             .timeout(parts.limit)
             .pool_idle_timeout(IDLE)
+            .http2_keep_alive_interval(SILENT)
+            .http2_keep_alive_timeout(SIGN_OF_LIFE)
             .tcp_nodelay(true)
             .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
             .build()

@@ -11,15 +11,22 @@ use sha2::Sha256;
 #[derive(Debug, Clone)]
 pub struct SigningSecret {
     text: SecretString,
-    scheme: Scheme,
+    /// Worked out once: for a key pair that takes as long as to sign with it.
+    key: Key,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scheme {
+#[derive(Clone)]
+enum Key {
     /// HMAC-SHA256: both sides have the secret.
-    Shared,
+    Shared(Box<Hmac<Sha256>>),
     /// ed25519: receivers have the public key only.
-    KeyPair,
+    Pair(Box<SigningKey>),
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
 }
 
 /// Not a secret as the standard writes it. Says nothing of it.
@@ -32,29 +39,28 @@ pub struct BadSecret;
 const SHARED: &str = "whsec_";
 const PRIVATE: &str = "whsk_";
 const PUBLIC: &str = "whpk_";
+/// The longest shared secret, which is a block of SHA-256.
+const LONGEST: usize = 64;
 
 impl SigningSecret {
     /// Reads one as it was shown.
     pub fn parse(text: &str) -> Result<Self, BadSecret> {
         let text = text.trim();
-        let (scheme, bytes) = bytes(text).ok_or(BadSecret)?;
-        let fits = match scheme {
-            Scheme::Shared => (24..=64).contains(&bytes.len()),
-            // A seed, or a seed and the public key after it.
-            Scheme::KeyPair => matches!(bytes.len(), 32 | 64),
-        };
-        fits.then(|| Self { text: text.to_owned().into(), scheme }).ok_or(BadSecret)
+        let key = key(text).ok_or(BadSecret)?;
+        Ok(Self { text: text.to_owned().into(), key })
     }
 
     /// A shared secret made of random bytes.
     pub fn shared(random: [u8; 32]) -> Self {
-        Self { text: format!("{SHARED}{}", BASE64.encode(random)).into(), scheme: Scheme::Shared }
+        let text = format!("{SHARED}{}", BASE64.encode(random)).into();
+        Self { text, key: Key::Shared(Box::new(mac(&random))) }
     }
 
     /// A key pair made of random bytes.
     pub fn key_pair(random: [u8; 32]) -> Self {
-        let both = SigningKey::from_bytes(&random).to_keypair_bytes();
-        Self { text: format!("{PRIVATE}{}", BASE64.encode(both)).into(), scheme: Scheme::KeyPair }
+        let pair = SigningKey::from_bytes(&random);
+        let text = format!("{PRIVATE}{}", BASE64.encode(pair.to_keypair_bytes())).into();
+        Self { text, key: Key::Pair(Box::new(pair)) }
     }
 
     /// The text, to be shown once or stored.
@@ -64,43 +70,50 @@ impl SigningSecret {
 
     /// What receivers verify with, if that can be shown to anybody.
     pub fn public_key(&self) -> Option<String> {
-        let key = self.signing_key()?.verifying_key();
-        Some(format!("{PUBLIC}{}", BASE64.encode(key.to_bytes())))
+        let Key::Pair(pair) = &self.key else { return None };
+        Some(format!("{PUBLIC}{}", BASE64.encode(pair.verifying_key().to_bytes())))
     }
 
     /// One signature of `id.timestamp.body`.
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let head = format!("{id}.{timestamp}.");
-        if self.is_key_pair() {
-            let Some(key) = self.signing_key() else { return String::new() };
-            let signature = key.sign(&[head.as_bytes(), body].concat());
-            return format!("v1a,{}", BASE64.encode(signature.to_bytes()));
+        match &self.key {
+            Key::Shared(mac) => {
+                let mut mac = Hmac::clone(mac);
+                mac.update(head.as_bytes());
+                mac.update(body);
+                format!("v1,{}", BASE64.encode(mac.finalize().into_bytes()))
+            }
+            Key::Pair(pair) => {
+                let signature = pair.sign(&[head.as_bytes(), body].concat());
+                format!("v1a,{}", BASE64.encode(signature.to_bytes()))
+            }
         }
-        let key = bytes(self.reveal()).map(|(_, bytes)| bytes).unwrap_or_default();
-        // A key of any length is a key.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else { return String::new() };
-        mac.update(head.as_bytes());
-        mac.update(body);
-        format!("v1,{}", BASE64.encode(mac.finalize().into_bytes()))
-    }
-
-    fn signing_key(&self) -> Option<SigningKey> {
-        let (Scheme::KeyPair, bytes) = bytes(self.reveal())? else { return None };
-        Some(SigningKey::from_bytes(bytes.first_chunk()?))
     }
 
     /// Whether receivers verify it with a public key.
     pub fn is_key_pair(&self) -> bool {
-        self.scheme == Scheme::KeyPair
+        matches!(self.key, Key::Pair(_))
     }
 }
 
-fn bytes(text: &str) -> Option<(Scheme, Vec<u8>)> {
-    let (scheme, rest) = match text.strip_prefix(SHARED) {
-        Some(rest) => (Scheme::Shared, rest),
-        None => (Scheme::KeyPair, text.strip_prefix(PRIVATE)?),
-    };
-    Some((scheme, BASE64.decode(rest).ok()?))
+/// The key that a text stands for.
+fn key(text: &str) -> Option<Key> {
+    if let Some(rest) = text.strip_prefix(SHARED) {
+        let bytes = BASE64.decode(rest).ok()?;
+        return (24..=LONGEST).contains(&bytes.len()).then(|| Key::Shared(Box::new(mac(&bytes))));
+    }
+    let bytes = BASE64.decode(text.strip_prefix(PRIVATE)?).ok()?;
+    // A seed, or a seed and the public key after it.
+    let seed = bytes.first_chunk().filter(|_| matches!(bytes.len(), 32 | 64))?;
+    Some(Key::Pair(Box::new(SigningKey::from_bytes(seed))))
+}
+
+/// HMAC fills a key with zeros to a block of the hash, and none is longer.
+fn mac(key: &[u8]) -> Hmac<Sha256> {
+    let mut block = [0; LONGEST];
+    block.iter_mut().zip(key).for_each(|(place, byte)| *place = *byte);
+    Hmac::<Sha256>::new(&block.into())
 }
 
 #[cfg(test)]
@@ -128,6 +141,21 @@ mod tests {
         let public = BASE64.decode(public.strip_prefix("whpk_").unwrap()).unwrap();
         let public = VerifyingKey::from_bytes(&public.try_into().unwrap()).unwrap();
         public.verify(b"evt_1.5.{}", &Signature::from_slice(&bytes).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_secret_that_was_made_signs_as_it_does_when_it_is_read_again() {
+        for made in [SigningSecret::shared([9; 32]), SigningSecret::key_pair([9; 32])] {
+            let read = SigningSecret::parse(made.reveal()).unwrap();
+            assert_eq!(read.sign("evt_1", 5, b"{}"), made.sign("evt_1", 5, b"{}"));
+            assert_eq!((read.public_key(), read.is_key_pair()), (made.public_key(), made.is_key_pair()));
+        }
+        for bytes in [24, 64] {
+            assert!(SigningSecret::parse(&format!("{SHARED}{}", BASE64.encode(vec![1; bytes]))).is_ok());
+        }
+        for bytes in [23, 65] {
+            assert!(SigningSecret::parse(&format!("{SHARED}{}", BASE64.encode(vec![1; bytes]))).is_err());
+        }
     }
 
     #[test]

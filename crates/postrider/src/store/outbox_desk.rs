@@ -1,5 +1,6 @@
 //! What people ask of an outbox: what waits, what failed and why, and to let it go on.
 
+use std::collections::HashMap;
 use std::future::Future;
 
 use jiff::Timestamp;
@@ -21,8 +22,12 @@ pub trait OutboxDesk: Store {
     /// One row, with its payload.
     fn find(&self, id: &EventId) -> impl Future<Output = Result<Option<RowView>, StoreError>> + Send;
 
-    /// What a committed event says. Nothing if it never was here, or the outbox does not keep it any more.
-    fn committed(&self, id: &EventId) -> impl Future<Output = Result<Option<Committed>, StoreError>> + Send;
+    /// What those of these events say that were committed. One that never was here, or that the outbox does not keep any more, is not
+    /// among them. A few statements, however many are asked for.
+    fn committed(
+        &self,
+        ids: &[EventId],
+    ) -> impl Future<Output = Result<HashMap<EventId, Committed>, StoreError>> + Send;
 
     /// Keys that stand still behind a dead event, those with most behind them first.
     fn parked(&self, limit: usize) -> impl Future<Output = Result<Vec<ParkedKey>, StoreError>> + Send;

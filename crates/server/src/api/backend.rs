@@ -1,5 +1,6 @@
 //! What the API needs of a backend, type-erased once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ pub(crate) trait ApiBackend: Send + Sync {
     /// Commits events to the outbox together: all of them or none.
     async fn append_all(&self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError>;
 
-    /// What an event says that was committed under this id, if the outbox still has it.
-    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError>;
+    /// What those events say that were committed under these ids, as far as the outbox still has them.
+    async fn committed(&self, ids: &[EventId]) -> Result<HashMap<EventId, Committed>, StoreError>;
 
     /// The token with this hash.
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError>;
@@ -94,8 +95,8 @@ impl<S: Store + Outbox + OutboxDesk + Operations + Tokens + Upkeep> ApiBackend f
         append_all(&self.store, events).await
     }
 
-    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
-        self.store.committed(id).await
+    async fn committed(&self, ids: &[EventId]) -> Result<HashMap<EventId, Committed>, StoreError> {
+        self.store.committed(ids).await
     }
 
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {

@@ -2,6 +2,7 @@
 //!
 //! What a worker says goes to the consumer's own settlement: an inbox mark and an ack, a wait queue, or a dead letter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,7 +73,14 @@ struct Delivered {
     subsidiary: Option<String>,
     ordering_key: Option<String>,
     occurred_at: String,
+    causation_id: Option<String>,
+    correlation_id: Option<String>,
     traceparent: Option<String>,
+    tracestate: Option<String>,
+    /// What a CloudEvent says beside all this: its source, its schema, and extensions of others.
+    attributes: BTreeMap<String, String>,
+    /// What the message has of its own, the marks of a replay among it: the same as an endpoint gets.
+    headers: serde_json::Map<String, serde_json::Value>,
     content_type: String,
     /// The payload, if it is JSON …
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +90,8 @@ struct Delivered {
     data_base64: Option<String>,
 }
 
-/// Leases what there is. An empty list when there was nothing within `wait_ms`, or before the worker closed its side.
+/// Leases what there is. An empty list when there was nothing within `wait_ms`, or before the worker closed its side or the process was told
+/// to stop.
 async fn lease<S: WholeStore>(
     State(desks): Desks<S>,
     Path(queue): Path<QueueName>,
@@ -121,6 +130,8 @@ async fn lease<S: WholeStore>(
         deliveries = tokio::time::timeout(wait, leasing) => deliveries.unwrap_or_default(),
         // Nobody would read the answer, and what it gave out would be nobody's until the lease runs out.
         () = left => Vec::new(),
+        // Who waited on would wait for nothing, and keep the process from ending.
+        () = desks.stopped() => Vec::new(),
     };
     Ok(Json(Given { deliveries: deliveries.into_iter().map(delivered).collect() }))
 }
@@ -242,7 +253,10 @@ fn delivered(leased: Leased) -> Delivered {
     let data_base64 =
         data.is_none().then(|| base64::engine::general_purpose::STANDARD.encode(payload.bytes()));
     let content_type = payload.content_type().to_owned();
+    let headers = event.passed_on().into_iter().map(|(name, value)| (name, value.to_plain_json())).collect();
     let envelope = event.envelope;
+    let attributes = envelope.attributes.iter();
+    let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     Delivered {
         lease: token,
         attempt: event.attempt,
@@ -253,7 +267,12 @@ fn delivered(leased: Leased) -> Delivered {
         subsidiary: envelope.tenant.subsidiary.map(String::from),
         ordering_key: envelope.ordering_key.map(String::from),
         occurred_at: envelope.occurred_at.to_string(),
+        attributes,
+        causation_id: envelope.causation_id.map(String::from),
+        correlation_id: envelope.correlation_id.map(String::from),
         traceparent: envelope.trace.traceparent,
+        tracestate: envelope.trace.tracestate,
+        headers,
         content_type,
         data,
         data_base64,

@@ -15,6 +15,8 @@ use super::Api;
 use super::problem::{Code, Problem};
 
 const REQUEST_ID: &str = "x-request-id";
+/// What the lines of the access log are told under, so that they can be turned off and nothing else is: `postrider::api=warn`.
+const ACCESS_LOG: &str = "postrider::api";
 /// No refusal has more to say.
 const LONGEST_WORDS: usize = 4096;
 
@@ -31,9 +33,9 @@ pub(super) async fn observe(State(api): State<Api>, request: Request, next: Next
     span.in_scope(|| {
         // Probes and scrapes come every few seconds for ever, and say nothing while they succeed.
         if status < 400 && (route.starts_with("/v1/health") || route == "/v1/metrics") {
-            tracing::debug!(status, took_ms = took.as_millis(), "answered");
+            tracing::debug!(target: ACCESS_LOG, status, took_ms = took.as_millis(), "answered");
         } else {
-            tracing::info!(status, took_ms = took.as_millis(), "answered");
+            tracing::info!(target: ACCESS_LOG, status, took_ms = took.as_millis(), "answered");
         }
     });
     let labels = [("route", route), ("method", method_label(&method)), ("status", status.to_string())];

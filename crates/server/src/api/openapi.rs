@@ -100,6 +100,11 @@ fn operation(route: &Route) -> Value {
         operation["responses"]["207"]["description"] =
             "Some were refused, or all of them; the others are committed".into();
     }
+    if (route.method, route.path) == ("POST", "/events") {
+        let told = "Of a batch of CloudEvents some were refused, or all of them; the others are committed";
+        let content = json!({ "application/json": { "schema": reference("BatchAnswer") } });
+        operation["responses"]["207"] = json!({ "description": told, "content": content });
+    }
     match route.role {
         None => operation["security"] = json!([]),
         Some(role) => {
@@ -226,6 +231,10 @@ mod tests {
             }
         }
         assert_eq!(ids.len(), routes().count());
+        // A batch of CloudEvents may come to either path, and is answered as one.
+        let published = &document["paths"]["/v1/events"]["post"]["responses"];
+        assert_eq!(published["202"]["content"]["application/json"]["schema"], reference("Taken"));
+        assert_eq!(published["207"]["content"]["application/json"]["schema"], reference("BatchAnswer"));
         // Every reference leads somewhere.
         let text = document.to_string();
         for part in text.split("\"#/").skip(1) {

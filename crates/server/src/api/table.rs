@@ -139,7 +139,7 @@ const ROUTES: &[Route] = &[
         .own()
         .unpaced()
         .takes("NewEvent")
-        .gives("Accepted"),
+        .gives("Taken"),
     post("/events:batch", Operator, "Commit many events together")
         .own()
         .unpaced()

@@ -3,6 +3,8 @@
 mod idempotency;
 mod memory;
 
+use std::sync::atomic::Ordering;
+
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -336,4 +338,24 @@ async fn each_event_of_a_batch_has_its_answer() {
     assert_eq!(problem(&router, batch(), "{}").await, (400, "invalid_json".to_owned()));
     let wrong = Request::post("/v1/events:batch").header("content-type", "application/cloudevents+json");
     assert_eq!(problem(&router, wrong, "[]").await, (415, "unsupported_media_type".to_owned()));
+}
+
+/// Whoever did not get his answer sends everything again, and shall not wait for each of them.
+#[tokio::test]
+async fn a_batch_that_is_sent_again_is_told_apart_at_once() {
+    let memory = Memory::default();
+    let (events, asked) = (memory.events.clone(), memory.asked.clone());
+    let router = router(memory, "");
+    for (ids, accepted, duplicates) in [(0..200, 200, 0), (0..200, 0, 200), (100..300, 100, 100)] {
+        let all: Vec<_> = ids.map(|id| format!(r#"{{"type":"a.b","data":{id},"id":"{id}"}}"#)).collect();
+        let batch = Request::post("/v1/events:batch").header("content-type", "application/json");
+        asked.store(0, Ordering::SeqCst);
+        let (status, body) = json(send(&router, batch, format!("[{}]", all.join(","))).await).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+        assert_eq!([&body["accepted"], &body["duplicates"]], [accepted, duplicates], "{body}");
+        assert!(asked.load(Ordering::SeqCst) <= 3, "the store was asked {asked:?} times");
+    }
+    let kept: Vec<_> = events.lock().unwrap().iter().filter_map(|event| event.id.clone()).collect();
+    let wanted: Vec<_> = (0..300).map(|id| id.to_string()).collect();
+    assert_eq!(kept.iter().map(AsRef::<str>::as_ref).collect::<Vec<_>>(), wanted);
 }

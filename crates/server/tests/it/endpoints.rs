@@ -13,6 +13,7 @@ use postrider_testkit::receiver::{Receiver, Reply};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use super::process::Folder;
 use super::push::until;
@@ -20,8 +21,9 @@ use super::push::until;
 /// What came: on which connection, by which protocol, which event.
 type Calls = Arc<Mutex<Vec<(usize, Version, String)>>>;
 
-/// An endpoint that speaks nothing but HTTP/2, with a certificate of the folder.
-async fn speaks_http_2(folder: &Folder) -> (SocketAddr, Calls) {
+/// An endpoint that speaks nothing but HTTP/2, with a certificate of the folder. When told so, one of its connections falls silent, and stays
+/// open.
+async fn speaks_http_2(folder: &Folder, falls_silent: &Arc<Notify>) -> (SocketAddr, Calls) {
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -days 10 -subj /CN=localhost \
                 -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
                 -keyout key.pem -out cert.pem";
@@ -37,11 +39,11 @@ async fn speaks_http_2(folder: &Folder) -> (SocketAddr, Calls) {
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, calls) = (listener.local_addr().unwrap(), Calls::default());
-    let noted = calls.clone();
+    let (noted, falls_silent) = (calls.clone(), falls_silent.clone());
     tokio::spawn(async move {
         for connection in 0.. {
             let Ok((stream, _)) = listener.accept().await else { return };
-            let (acceptor, noted) = (acceptor.clone(), noted.clone());
+            let (acceptor, noted, falls_silent) = (acceptor.clone(), noted.clone(), falls_silent.clone());
             let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let id = request.headers()["webhook-id"].to_str().unwrap_or_default().to_owned();
                 noted.lock().unwrap().push((connection, request.version(), id));
@@ -52,7 +54,12 @@ async fn speaks_http_2(folder: &Folder) -> (SocketAddr, Calls) {
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let served = http2::Builder::new(TokioExecutor::new());
-                let _ended = served.serve_connection(TokioIo::new(stream), answer).await;
+                let mut served = std::pin::pin!(served.serve_connection(TokioIo::new(stream), answer));
+                tokio::select! {
+                    _ended = &mut served => {}
+                    // Nobody reads from it any more, and nobody closes it.
+                    () = falls_silent.notified() => std::future::pending().await,
+                }
             });
         }
     });
@@ -62,7 +69,7 @@ async fn speaks_http_2(folder: &Folder) -> (SocketAddr, Calls) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_offers_http_2_is_called_by_it() {
     let folder = Folder::new();
-    let (address, calls) = speaks_http_2(&folder).await;
+    let (address, calls) = speaks_http_2(&folder, &Arc::default()).await;
     let trusted = folder.path().join("cert.pem");
     let folder = folder.with("SSL_CERT_FILE", trusted.to_str().unwrap());
     let config = format!(
@@ -81,6 +88,32 @@ async fn an_endpoint_that_offers_http_2_is_called_by_it() {
     assert!(calls.iter().all(|(_, version, _)| *version == Version::HTTP_2), "{calls:?}");
     let connections: std::collections::HashSet<_> = calls.iter().map(|(connection, ..)| connection).collect();
     assert!(connections.len() <= 8, "a connection is used again: {calls:?}");
+}
+
+/// A call that comes too late leaves the connection as it is, by HTTP/2. Without a look at it every later call would go the same way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_fell_silent_is_given_up() {
+    let (folder, falls_silent) = (Folder::new(), Arc::<Notify>::default());
+    let (address, calls) = speaks_http_2(&folder, &falls_silent).await;
+    let trusted = folder.path().join("cert.pem");
+    let folder = folder.with("SSL_CERT_FILE", trusted.to_str().unwrap());
+    let config = format!(
+        "[egress]\nallow = ['127.0.0.1']\n[[push]]\nname = 'erp'\nkeys = ['shop.order.*']\n\
+         url = 'https://{address}/hook'\nconcurrency = 1\ntimeout = '2s'\n\
+         retry = {{ max_retries = 100, delays = ['200ms'] }}\n[[consumer]]\nname = 'erp'\nbreaker_failures = 0\n"
+    );
+    folder.write("postrider.toml", &config);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("pushing");
+    let publish = |id: &str| {
+        let event = format!(r#"{{"type":"shop.order.placed","id":"{id}","data":{{}}}}"#);
+        assert_eq!(serving.post_event(&[], &event).0, 202);
+    };
+    publish("evt_1");
+    until(|| !calls.lock().unwrap().is_empty()).await;
+    falls_silent.notify_one();
+    publish("evt_2");
+    until(|| calls.lock().unwrap().iter().any(|(connection, _, id)| *connection > 0 && id == "evt_2")).await;
 }
 
 /// A new secret begins the endpoint anew. The call that is under way is finished by the old one.

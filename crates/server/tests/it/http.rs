@@ -279,6 +279,19 @@ fn every_request_is_a_line_of_the_log_without_its_query() {
     assert!(line.contains("mine") && line.contains("404") && !line.contains("hunter2"), "{line}");
 }
 
+/// As docs/push.md says it.
+#[test]
+fn the_access_log_can_be_turned_off_alone() {
+    let folder = Folder::new().with("POSTRIDER_LOG__LEVEL", "info,postrider::api=warn");
+    let mut serving = folder.serve(&["--roles", "relay,api"]);
+    serving.wait_for("serving");
+    assert_eq!(serving.http("GET", "/v1/nothing", &[], "").0, 404);
+    serving.signal(rustix::process::Signal::TERM);
+    let (code, said) = serving.ended();
+    assert_eq!(code, 0, "{said:#?}");
+    assert!(!said.iter().any(|line| line.contains("answered")), "{said:#?}");
+}
+
 /// What no route ever sees: answered with a status alone, as the document says, and the next client is served.
 #[test]
 fn what_is_no_request_is_answered_with_a_status_alone() {

@@ -13,17 +13,24 @@ use super::push::{ask, until};
 const CONFIG: &str = "[[queue]]\nname = 'jobs'\nbind = ['shop.job.*']\n[queue.retry]\nmax_retries = 3\ndelays = ['50ms']\n\
     [[queue]]\nname = 'mails'\nbind = ['shop.mail.*']\n";
 const PATH: &str = "/v1/queues/jobs/deliveries";
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Leases one delivery: its event, its attempt, its token.
-fn lease(serving: &Serving, lease_ms: u64) -> (String, u64, Value) {
+/// Leases one delivery.
+fn given(serving: &Serving, lease_ms: u64) -> Value {
     for _ in 0..6 {
         let given = ask(serving, "POST", PATH, &json!({"wait_ms": 10_000, "lease_ms": lease_ms})).1;
         if let Some(given) = given["deliveries"].get(0) {
-            let id = given["id"].as_str().unwrap().to_owned();
-            return (id, given["attempt"].as_u64().unwrap(), given["lease"].clone());
+            return given.clone();
         }
     }
     panic!("nothing to lease");
+}
+
+/// Leases one delivery: its event, its attempt, its token.
+fn lease(serving: &Serving, lease_ms: u64) -> (String, u64, Value) {
+    let given = given(serving, lease_ms);
+    let id = given["id"].as_str().unwrap().to_owned();
+    (id, given["attempt"].as_u64().unwrap(), given["lease"].clone())
 }
 
 fn hex(text: &str) -> String {
@@ -121,6 +128,53 @@ fn who_asks_first_gets_what_there_is_without_waiting() {
     assert_eq!((status, &problem["code"]), (422, &json!("invalid_request")), "{problem}");
 }
 
+/// What the CloudEvent says, what the message has of its own, and whether it is a replay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_told_what_an_endpoint_would_be_told() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let event = json!({
+        "specversion": "1.0", "id": "evt_1", "type": "shop.job.made", "source": "/shop/é", "dataschema": "urn:job",
+        "priority": 7, "traceparent": TRACE, "tracestate": "vendor=a", "data": {},
+    });
+    let kind = ("content-type", "application/cloudevents+json");
+    assert_eq!(serving.http("POST", "/v1/events", &[kind], &event.to_string()).0, 202);
+    let first = given(&serving, 60_000);
+    assert_eq!(
+        first["attributes"],
+        json!({"source": "/shop/é", "dataschema": "urn:job", "priority": "7"}),
+        "{first}"
+    );
+    assert_eq!((&first["tracestate"], &first["headers"]), (&json!("vendor=a"), &json!({})), "{first}");
+    let reject = |given: &Value| {
+        let told = ask(&serving, "POST", &format!("{PATH}:reject"), &json!({"leases": [given["lease"]]}));
+        assert_eq!(told.0, 200, "{}", told.1);
+    };
+    let dead = || folder.run(&["dlq", "ls", "--json"]).json()["letters"].as_array().map_or(0, Vec::len);
+
+    reject(&first);
+    until(|| dead() == 1).await;
+    folder.run(&["dlq", "edit", "--all", "--set-header", "Region=eu west", "--yes"]).assert(0, "1 done");
+    let corrected = given(&serving, 60_000);
+    let headers = &corrected["headers"];
+    assert_eq!(
+        (&headers["region"], &headers["x-replaces"]),
+        (&json!("eu west"), &json!("evt_1")),
+        "{corrected}"
+    );
+    assert_eq!(corrected["attributes"], first["attributes"]);
+
+    reject(&corrected);
+    until(|| dead() == 1).await;
+    folder.run(&["dlq", "replay", "--all", "--yes"]).assert(0, "1 done");
+    let replayed = given(&serving, 60_000);
+    let headers = &replayed["headers"];
+    assert!(headers["x-replay-id"].is_string() && headers["region"] == "eu west", "{replayed}");
+    assert_eq!((&headers["x-replay-count"], &replayed["attempt"]), (&json!(1), &json!(1)), "{replayed}");
+}
+
 /// A worker that was killed, or lost its patience, while it waited would keep the next delivery from all others until its lease runs out.
 #[test]
 fn who_hangs_up_while_waiting_is_given_nothing() {
@@ -142,6 +196,35 @@ fn who_hangs_up_while_waiting_is_given_nothing() {
     std::thread::park_timeout(Duration::from_secs(2));
     publish(&serving, "next");
     assert_eq!(lease(&serving, 60_000).0, "next");
+}
+
+/// It would wait for nothing, and keep the process from ending.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_while_the_process_stops_is_answered_at_once() {
+    use std::io::{Read as _, Write as _};
+
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let body = json!({"wait_ms": 20_000}).to_string();
+    let head = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
+    let asked = format!("POST {PATH} HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut worker = std::net::TcpStream::connect(&serving.address).unwrap();
+    worker.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    worker.write_all(asked.as_bytes()).unwrap();
+    // The queue has a consumer while somebody asks.
+    let waits = || {
+        let listed = ask(&serving, "GET", "/v1/consumers", &Value::Null).1;
+        listed["consumers"].as_array().is_some_and(|all| all.iter().any(|one| one["queue"] == "jobs"))
+    };
+    until(waits).await;
+    serving.signal(Signal::TERM);
+    let mut answer = String::new();
+    worker.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(r#"{"deliveries":[]}"#), "{answer}");
+    let (code, said) = serving.ended();
+    assert!(code == 0 && !said.iter().any(|line| line.contains("cut off")), "{said:#?}");
 }
 
 /// What was delivered before, and waits for a worker, is not given out either.

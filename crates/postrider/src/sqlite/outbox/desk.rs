@@ -1,5 +1,7 @@
 //! The outbox as people see it.
 
+use std::collections::HashMap;
+
 use futures_util::FutureExt as _;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -55,13 +57,17 @@ impl OutboxDesk for Sqlite {
         row.map(|row| view(&row, true)).transpose()
     }
 
-    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
-        type Said = (String, Vec<u8>, Option<String>, Option<String>);
-        let select = "SELECT aggregate_type || '.' || event_type, coalesce(body, CAST(payload AS BLOB)), group_id, aggregate_id \
-             FROM event_outbox WHERE id = ?1";
-        let row = sqlx::query_as::<_, Said>(select).bind(id.as_str());
-        let row = row.fetch_optional(self.readers()).await.map_err(from_sqlite)?;
-        Ok(row.map(|(event_type, body, tenant, entity)| Committed::new(event_type, body, tenant, entity)))
+    async fn committed(&self, ids: &[EventId]) -> Result<HashMap<EventId, Committed>, StoreError> {
+        type Said = (String, String, Vec<u8>, Option<String>, Option<String>);
+        let select = "SELECT id, aggregate_type || '.' || event_type, coalesce(body, CAST(payload AS BLOB)), group_id, aggregate_id \
+             FROM event_outbox WHERE id IN (SELECT value FROM json_each(?1))";
+        let asked = serde_json::Value::from(ids.iter().map(EventId::as_str).collect::<Vec<_>>()).to_string();
+        let rows = sqlx::query_as::<_, Said>(select).bind(asked);
+        let rows = rows.fetch_all(self.readers()).await.map_err(from_sqlite)?;
+        let said = |(id, event_type, body, tenant, entity)| {
+            Some((EventId::new(id).ok()?, Committed::new(event_type, body, tenant, entity)))
+        };
+        Ok(rows.into_iter().filter_map(said).collect())
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<ParkedKey>, StoreError> {

@@ -6,11 +6,24 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use postrider::broker::{HeaderValue, Properties};
 use postrider::postgres::{Postgres, PostgresConfig};
-use postrider::store::{Ask, DeadLetter, DeadLetters as _, PublishResult, Wanted};
+use postrider::store::{Ask, DeadLetter, DeadLetters as _, OutboxDesk as _, PublishResult, Wanted};
 use postrider::topology::QueueName;
-use postrider::{Clock, Outbox as _, Payload, Store as _};
+use postrider::{Clock, EventId, Outbox as _, Payload, Store as _};
 
 use super::{LEASE, append, claim, event, execute, ids, let_rows_be_dated_ahead, relay, settle, store};
+
+/// No index has the ids: whoever looked for one that is not there would read the whole table.
+#[tokio::test]
+async fn an_id_that_is_not_among_the_ids_is_not_looked_for_in_the_table() {
+    let (postgres, _database) = store().await;
+    append(&postgres, vec![event("1", None), event("2", None)]).await;
+    let known = ["1", "2"].map(|id| EventId::new(id).unwrap());
+    assert_eq!(postgres.committed(&known).await.unwrap().len(), 2);
+    execute(&postgres, "DELETE FROM postrider.event_outbox_id WHERE id = '2'").await.unwrap();
+    assert!(postgres.find(&known[0]).await.unwrap().is_some());
+    assert!(postgres.find(&known[1]).await.unwrap().is_none());
+    assert_eq!(postgres.committed(&known).await.unwrap().len(), 1);
+}
 
 #[tokio::test]
 async fn a_failed_head_holds_up_its_key_and_nothing_else() {

@@ -73,6 +73,10 @@ async fn an_existing_table_is_adopted_and_its_own_inserts_go_on() {
     let key = rows[0].envelope.ordering_key.clone().unwrap();
     assert!(key.as_str().ends_with("order/22222222-0000-7000-8000-000000000000"), "{key}");
     assert_eq!(rows[0].envelope.event_type.as_str(), "order.created");
+    // Those from before the adoption are found, too.
+    let all: Vec<_> = rows.iter().map(|row| row.envelope.id.clone()).collect();
+    assert_eq!(adopted.committed(&all).await.unwrap().len(), 3);
+    assert!(adopted.find(&all[0]).await.unwrap().is_some());
 
     let failed = PublishResult::Failed { error: "no queue".to_owned(), retry_after: None };
     assert_eq!(settle(&adopted, &a, &rows[..1], &failed).await, 1);

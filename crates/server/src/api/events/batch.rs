@@ -1,6 +1,6 @@
 //! Many events in one request: one transaction for all that can be taken, and an answer for each.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
@@ -47,9 +47,9 @@ impl Told {
 
 /// Commits what can be. 202 if nothing was refused, 207 if something was: `events` says what.
 ///
-/// A crash before the answer leaves all or nothing committed, but for a batch with duplicates, whose events are committed
-/// one by one. Either way the same batch can be sent again: what was committed under its id is a duplicate then, and what
-/// was committed under the id that the request's key gave it is accepted as it was.
+/// A crash before the answer leaves all or nothing committed, but where others commit some of the same events at the same moment. Either
+/// way the same batch can be sent again: what was committed under its id is a duplicate then, and what was committed under the id that
+/// the request's key gave it is accepted as it was.
 pub(super) async fn publish(
     api: &Api,
     caller: &Caller,
@@ -124,27 +124,82 @@ fn answer(events: Vec<Told>) -> Response {
     (status, Json(Answer { accepted, duplicates, refused, events })).into_response()
 }
 
-/// All in one transaction. Only if one of them was committed before, each in its own.
+/// So often what was committed before is told from what was not. The third time is for who commits the same events at this very moment.
+const ROUNDS: usize = 3;
+
+/// All in one transaction, but for what was committed before: whoever did not get his answer sends everything again, and shall not wait for
+/// each of them.
 async fn commit(api: &Api, events: Vec<Event>, by_key: &HashSet<EventId>) -> Result<Vec<Told>, Problem> {
-    if events.is_empty() {
-        return Ok(Vec::new());
-    }
-    match api.backend.append_all(events.clone()).await {
-        Ok(ids) => return Ok(ids.into_iter().map(|id| Told::Accepted { id: id.to_string() }).collect()),
-        Err(error) if error.kind == StoreErrorKind::Duplicate => {}
-        Err(error) => return Err(error.into()),
-    }
-    let mut told = Vec::with_capacity(events.len());
-    for event in events {
-        told.push(match api.backend.append(event.clone()).await {
-            Ok(id) => Told::Accepted { id: id.to_string() },
+    let mut told = vec![None; events.len()];
+    let mut left: Vec<Placed> = events.into_iter().enumerate().collect();
+    for round in 0..ROUNDS {
+        if round > 0 {
+            left = tell_known(api, left, by_key, &mut told).await?;
+        }
+        if left.is_empty() {
+            break;
+        }
+        let (firsts, repeats) = firsts(left);
+        match api.backend.append_all(firsts.iter().map(|(_, event)| event.clone()).collect()).await {
+            Ok(ids) => {
+                for ((place, _), id) in firsts.iter().zip(ids) {
+                    told[*place] = Some(Told::Accepted { id: id.to_string() });
+                }
+                left = repeats;
+            }
             Err(error) if error.kind == StoreErrorKind::Duplicate => {
-                repeated(repeat::problem(api, &event).await, &event, by_key)?
+                left = firsts.into_iter().chain(repeats).collect();
+                left.sort_by_key(|(place, _)| *place);
             }
             Err(error) => return Err(error.into()),
-        });
+        }
     }
-    Ok(told)
+    // Others are in the way, or the outbox knows an id and not what it said.
+    for (place, event) in left {
+        told[place] = Some(alone(api, event, by_key).await?);
+    }
+    Ok(told.into_iter().flatten().collect())
+}
+
+/// An event, and its place in the batch.
+type Placed = (usize, Event);
+
+/// Tells of those that were committed before, and returns the others.
+async fn tell_known(
+    api: &Api,
+    events: Vec<Placed>,
+    by_key: &HashSet<EventId>,
+    told: &mut [Option<Told>],
+) -> Result<Vec<Placed>, Problem> {
+    let ids: Vec<_> = events.iter().filter_map(|(_, event)| event.id.clone()).collect();
+    let known = if ids.is_empty() { HashMap::new() } else { api.backend.committed(&ids).await? };
+    let mut others = Vec::new();
+    for (place, event) in events {
+        match event.id.as_ref().and_then(|id| known.get(id)) {
+            Some(said) => {
+                told[place] = Some(repeated(repeat::told(Some(said), &event), &event, by_key)?);
+            }
+            None => others.push((place, event)),
+        }
+    }
+    Ok(others)
+}
+
+/// The first of each id, and those that come after one of the same id: once that is committed they are repeats of it, or conflicts.
+fn firsts(events: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
+    let mut ids = HashSet::new();
+    events.into_iter().partition(|(_, event)| event.id.clone().is_none_or(|id| ids.insert(id)))
+}
+
+/// One in a transaction of its own.
+async fn alone(api: &Api, event: Event, by_key: &HashSet<EventId>) -> Result<Told, Problem> {
+    match api.backend.append(event.clone()).await {
+        Ok(id) => Ok(Told::Accepted { id: id.to_string() }),
+        Err(error) if error.kind == StoreErrorKind::Duplicate => {
+            repeated(repeat::problem(api, &event).await, &event, by_key)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A repeat is no mistake; another event under a known id is.

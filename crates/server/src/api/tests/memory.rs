@@ -1,5 +1,6 @@
 //! A backend in memory, which fails as it is told.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -21,6 +22,8 @@ pub(super) struct Memory {
     pub(super) go_on: Arc<Notify>,
     /// How many times it commits and does not learn that it did.
     pub(super) doubts: AtomicUsize,
+    /// How many times it was asked to commit something, or what it has.
+    pub(super) asked: Arc<AtomicUsize>,
 }
 
 impl Memory {
@@ -48,10 +51,12 @@ impl ApiBackend for Memory {
             self.go_on.notified().await;
         }
         self.check_store().await?;
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let id = self.take(event)?;
         self.doubt().map(|()| id)
     }
     async fn append_all(&self, all: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let before = self.events.lock().unwrap().clone();
         let mut ids = Vec::new();
         for event in all {
@@ -65,15 +70,17 @@ impl ApiBackend for Memory {
         }
         self.doubt().map(|()| ids)
     }
-    async fn committed(&self, id: &EventId) -> Result<Option<Committed>, StoreError> {
+    async fn committed(&self, ids: &[EventId]) -> Result<HashMap<EventId, Committed>, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let events = self.events.lock().unwrap();
-        let found = events.iter().find(|event| event.id.as_ref() == Some(id));
-        Ok(found.map(|event| Committed {
+        let said = |event: &Event| Committed {
             event_type: event.event_type.to_string(),
             payload_hash: event.payload.hash(),
             tenant: event.tenant.group.as_ref().map(ToString::to_string),
             aggregate_id: event.aggregate_id.as_ref().map(ToString::to_string),
-        }))
+        };
+        let found = events.iter().filter_map(|event| Some((event.id.clone()?, said(event))));
+        Ok(found.filter(|(id, _)| ids.contains(id)).collect())
     }
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
         Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())

@@ -84,6 +84,22 @@ pub async fn rows_can_be_listed_and_found<F: StoreFixture>(fixture: &F) {
     assert!(desk.store.find(&id("none")).await.unwrap().is_none());
 }
 
+/// Many at once, whichever transactions they were committed in.
+pub async fn committed_events_are_told_from_others<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let payload = postrider::Payload::json(&serde_json::json!({ "total": "12.50" })).unwrap();
+    desk.commit([keyed("one", "a").payload(payload.clone()), free("two")]).await;
+    desk.commit([free("three")]).await;
+    let known = desk.store.committed(&["three", "none", "one", "é '\"{}", "two"].map(id)).await.unwrap();
+    let ids: std::collections::BTreeSet<_> = known.keys().map(ToString::to_string).collect();
+    assert_eq!(ids.into_iter().collect::<Vec<_>>(), ["one", "three", "two"]);
+    assert!(known[&id("one")].is_repeated_by(&keyed("one", "a").payload(payload)));
+    assert!(!known[&id("one")].is_repeated_by(&keyed("one", "a")), "it says something else");
+    assert!(known[&id("two")].is_repeated_by(&free("two")));
+    assert!(desk.store.committed(&[id("none")]).await.unwrap().is_empty());
+    assert!(desk.store.committed(&[]).await.unwrap().is_empty());
+}
+
 /// Whatever is not published stays, however old.
 pub async fn only_old_published_rows_are_removed<F: StoreFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;

@@ -1,12 +1,12 @@
-//! Which headers of a message go on to an endpoint: the marks of a replay, and its producer's own.
+//! Which headers of a message go on to a service outside, pushed or pulled: the marks of a replay, and its producer's own.
 //!
 //! Who can publish must not be able to speak for the operator or to break a request. So nothing that HTTP, a proxy, a signature or
-//! we ourselves give a meaning to is passed on, and not more than any server takes.
+//! we ourselves give a meaning to is passed on, and not more than any server takes. A worker that pulls gets the same as an endpoint.
 
-use super::form::encoded;
 use crate::broker::{HeaderValue, Headers};
 use crate::dead_letter::header as mark;
 use crate::envelope::wire;
+use crate::handler::Incoming;
 
 /// At most so many are passed on,
 const MOST: usize = 64;
@@ -71,25 +71,43 @@ const NEVER_BEGINNINGS: &[&str] = &[
     "x-postrider-",
 ];
 
-/// Adds those of `headers` that go on to what is written already, which stays as it is.
-pub(super) fn pass_on(headers: &Headers, written: &mut Vec<(String, String)>) {
-    let (mut left, mut room) = (MOST, ALL);
+impl Incoming {
+    /// The headers of its message that go on to services outside, by their names in lower case: the marks of a replay, then its producer's
+    /// own. Not all of [`headers`](Self::headers): those that HTTP or Postrider give a meaning to stay here, and so does what is too much.
+    pub fn passed_on(&self) -> Vec<(String, &HeaderValue)> {
+        passed_on(&self.headers).into_iter().map(|Passed { name, value, .. }| (name, value)).collect()
+    }
+}
+
+/// A header that goes on.
+pub(crate) struct Passed<'a> {
+    /// In lower case.
+    pub(crate) name: String,
+    /// The value as a header of HTTP carries it.
+    pub(crate) text: String,
+    value: &'a HeaderValue,
+}
+
+/// Those that go on. Each name is there once.
+pub(crate) fn passed_on(headers: &Headers) -> Vec<Passed<'_>> {
+    let (mut passed, mut room) = (Vec::<Passed<'_>>::new(), ALL);
     let is_mark = |name: &str| REPLAY.contains(&name);
     let marks = headers.iter().filter(|(name, _)| is_mark(name));
     let others = headers.iter().filter(|(name, _)| !is_mark(name));
     for (name, value) in marks.chain(others) {
         let name = name.to_ascii_lowercase();
-        if !may_go(&name) || written.iter().any(|(other, _)| *other == name) {
+        if !may_go(&name) || passed.iter().any(|other| other.name == name) {
             continue;
         }
-        let Some(value) = text(value) else { continue };
-        let bytes = name.len() + value.len();
-        if left == 0 || value.len() > LONGEST || bytes > room {
+        let Some(text) = text(value) else { continue };
+        let bytes = name.len() + text.len();
+        if passed.len() == MOST || text.len() > LONGEST || bytes > room {
             continue;
         }
-        (left, room) = (left - 1, room - bytes);
-        written.push((name, value));
+        room -= bytes;
+        passed.push(Passed { name, text, value });
     }
+    passed
 }
 
 fn may_go(name: &str) -> bool {
@@ -112,15 +130,28 @@ fn text(value: &HeaderValue) -> Option<String> {
     }
 }
 
+/// What is not printable ASCII, and the space, the percent sign and the double quote, as bytes of UTF-8 in hexadecimal. A space at either
+/// end would be lost on the way, and with it the signature.
+pub(crate) fn encoded(text: &str) -> String {
+    use std::fmt::Write as _;
+
+    text.bytes().fold(String::with_capacity(text.len()), |mut coded, byte| {
+        match byte {
+            b'!'..=b'~' if byte != b'%' && byte != b'"' => coded.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => _ = write!(coded, "%{byte:02X}"),
+        }
+        coded
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn passed(headers: impl IntoIterator<Item = (String, HeaderValue)>) -> Vec<(String, String)> {
-        let mut written = vec![("x-event-id".to_owned(), "evt_1".to_owned())];
-        pass_on(&headers.into_iter().collect(), &mut written);
-        assert_eq!(written.remove(0).1, "evt_1");
-        written
+        let headers = headers.into_iter().collect();
+        passed_on(&headers).into_iter().map(|passed| (passed.name, passed.text)).collect()
     }
 
     #[test]
@@ -145,6 +176,23 @@ mod tests {
             ("weight", "1.5"),
         ];
         assert_eq!(passed, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn of_two_spellings_of_a_name_the_first_counts_and_a_worker_gets_the_value_itself() {
+        let clock = crate::Clock::manual("2026-01-01T00:00:00Z".parse().unwrap()).0;
+        let event = crate::Event::new("shop.order.placed").unwrap().into_envelope(&clock);
+        let mut incoming = Incoming::new(crate::topology::ConsumerName::new("mail").unwrap(), event, 1);
+        let headers: [(&str, HeaderValue); 4] = [
+            ("region", "eu west é".into()),
+            ("Region", "us".into()),
+            ("x-replay-count", 2_u32.into()),
+            ("authorization", "Bearer of another".into()),
+        ];
+        incoming.headers = headers.map(|(name, value)| (name.to_owned(), value)).into();
+        let (count, region) = (HeaderValue::from(2_u32), HeaderValue::from("us"));
+        let wanted = vec![("x-replay-count".to_owned(), &count), ("region".to_owned(), &region)];
+        assert_eq!(incoming.passed_on(), wanted);
     }
 
     #[test]
