@@ -15,7 +15,9 @@ use crate::config::Config;
 pub(super) const HELD: &str = "held";
 /// At the broker, one hopes.
 const PUBLISHED: &str = "published, not applied yet";
-/// The same, where nobody collects dead letters: whether it is one is known to the broker alone.
+/// Not for it: the broker had routed the event when the queue was bound.
+const EARLIER: &str = "published before its queue was bound";
+/// Published, where nobody collects dead letters: whether it is one is known to the broker alone.
 const UNCOLLECTED: &str = "given up or waiting";
 
 /// Where an event stands, with what the broker says.
@@ -32,12 +34,18 @@ pub(super) async fn at_broker(
     broker: Option<&Arc<dyn Broker>>,
     config: &Config,
 ) -> Standing {
-    if state != PUBLISHED {
+    if ![PUBLISHED, EARLIER].contains(&state) {
         return Standing { state, waiting_there: None, may_lie_in: None };
     }
     let waiting_there = match broker {
         Some(broker) => depth(broker, &consumer.service).await,
         None => None,
+    };
+    // Its queue may have been bound by fewer keys before, and that one among them: while something waits there, it may be this.
+    let (state, waiting_there) = match waiting_there {
+        Some(1..) => (PUBLISHED, waiting_there),
+        _ if state == EARLIER => (EARLIER, None),
+        _ => (PUBLISHED, waiting_there),
     };
     let configured = config.own.layout.services.iter().find(|own| own.name() == consumer.service.name());
     let service = configured.unwrap_or(&consumer.service);
@@ -92,16 +100,23 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
     if is_discarded(log, queue.as_str()) {
         return Some("discarded");
     }
-    let row = trace.outbox.iter().find(|row| {
-        let routed = || {
+    let routed = |row: &&OutboxStep| {
+        let by_key = || {
             let key = RoutingKey::new(row.routing_key.as_ref().unwrap_or(&row.event_type)).ok();
             let named = row.exchange.as_ref().map(|name| ExchangeName::new(name).ok());
             let exchange = named.unwrap_or_else(|| Some(consumer.exchange.clone()));
             let (Some(exchange), Some(key)) = (exchange, key) else { return false };
             consumer.topology.route(&exchange, &key).contains(&queue)
         };
-        row.target_queue.as_deref().map_or_else(routed, |target| target == queue.as_str())
-    })?;
+        row.target_queue.as_deref().map_or_else(by_key, |target| target == queue.as_str())
+    };
+    let too_early = |row: &OutboxStep| {
+        row.target_queue.is_none() && row.published_at.is_some_and(|at| consumer.is_later_than(at))
+    };
+    let rows: Vec<_> = trace.outbox.iter().filter(routed).collect();
+    let Some(row) = rows.iter().find(|row| !too_early(row)) else {
+        return rows.first().map(|_| EARLIER);
+    };
     Some(match row.status {
         OutboxStatus::Published => PUBLISHED,
         OutboxStatus::Dead => "dead in the outbox",
@@ -183,6 +198,22 @@ mod tests {
         let found = |trace: &Trace| [&usual, &others].map(|one| state(one, trace, &[]));
         assert_eq!(found(&published(None)), [Some(PUBLISHED), None]);
         assert_eq!(found(&published(Some("other"))), [None, Some(PUBLISHED)]);
+    }
+
+    #[test]
+    fn what_was_published_before_its_queue_was_bound_is_not_waited_for() {
+        let mut late = consumer("late", "shop");
+        let since = |seconds| Some(Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        late.since = since(60);
+        assert_eq!(state(&late, &published(None), &[]), Some(EARLIER));
+        // Sent again to its queue, it is.
+        let mut again = published(None);
+        let replay = OutboxStep { target_queue: Some("late".to_owned()), ..again.outbox[0].clone() };
+        again.outbox.push(replay);
+        assert_eq!(state(&late, &again, &[]), Some(PUBLISHED));
+        // In the first moments clocks may differ, and nobody says so.
+        late.since = since(2);
+        assert_eq!(state(&late, &published(None), &[]), Some(PUBLISHED));
     }
 
     #[test]
