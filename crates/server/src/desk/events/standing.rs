@@ -6,9 +6,9 @@ use postrider::Broker;
 use postrider::store::{
     LetterStatus, LetterSummary, LogEntry, OutboxStatus, OutboxStep, Registration, Trace,
 };
-use postrider::topology::{ExchangeName, RoutingKey, ServiceQueue};
+use postrider::topology::{ExchangeName, QueueName, RoutingKey, ServiceQueue, Topology};
 
-use super::DeadThere;
+use super::{DeadThere, InQueue};
 use crate::config::Config;
 
 /// Kept back by a consumer, so that the order of its key holds.
@@ -64,6 +64,55 @@ pub(super) async fn at_broker(
     Standing { state: UNCOLLECTED, waiting_there, may_lie_in }
 }
 
+/// The queues of the configuration that a published event is routed to and nobody has registered for: services that are not Postrider's
+/// take from them, or nobody does.
+pub(super) async fn unclaimed(
+    trace: &Trace,
+    registered: &[Registration],
+    broker: Option<&Arc<dyn Broker>>,
+    config: &Config,
+) -> Vec<InQueue> {
+    let layout = &config.own.layout;
+    let mut found = Vec::new();
+    for service in routed_services(trace, &layout.services, &layout.topology, &layout.exchange) {
+        if registered.iter().any(|known| known.service.name() == service.name()) {
+            continue;
+        }
+        let waiting_there = match broker {
+            Some(broker) => depth(broker, service).await,
+            None => None,
+        };
+        found.push(InQueue { queue: service.name().to_string(), waiting_there });
+    }
+    found
+}
+
+/// Those that a published row reaches by its key, or is meant for.
+fn routed_services<'a>(
+    trace: &Trace,
+    services: &'a [ServiceQueue],
+    topology: &Topology,
+    usual: &ExchangeName,
+) -> Vec<&'a ServiceQueue> {
+    let published = |row: &&OutboxStep| row.status == OutboxStatus::Published;
+    let reached = |service: &&ServiceQueue| {
+        trace.outbox.iter().filter(published).any(|row| reaches(row, service.name(), topology, usual))
+    };
+    services.iter().filter(reached).collect()
+}
+
+/// Whether a row goes to a queue: it names it, or its exchange and key lead there.
+fn reaches(row: &OutboxStep, queue: &QueueName, topology: &Topology, usual: &ExchangeName) -> bool {
+    if let Some(target) = &row.target_queue {
+        return target == queue.as_str();
+    }
+    let key = RoutingKey::new(row.routing_key.as_ref().unwrap_or(&row.event_type)).ok();
+    let named = row.exchange.as_ref().map(|name| ExchangeName::new(name).ok());
+    let exchange = named.unwrap_or_else(|| Some(usual.clone()));
+    let (Some(exchange), Some(key)) = (exchange, key) else { return false };
+    topology.route(&exchange, &key).contains(&queue)
+}
+
 async fn depth(broker: &Arc<dyn Broker>, service: &ServiceQueue) -> Option<u64> {
     let mut waiting = broker.depth(service.name()).await.ok()?;
     for wait in &service.wait_queues {
@@ -100,16 +149,7 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
     if is_discarded(log, queue.as_str()) {
         return Some("discarded");
     }
-    let routed = |row: &&OutboxStep| {
-        let by_key = || {
-            let key = RoutingKey::new(row.routing_key.as_ref().unwrap_or(&row.event_type)).ok();
-            let named = row.exchange.as_ref().map(|name| ExchangeName::new(name).ok());
-            let exchange = named.unwrap_or_else(|| Some(consumer.exchange.clone()));
-            let (Some(exchange), Some(key)) = (exchange, key) else { return false };
-            consumer.topology.route(&exchange, &key).contains(&queue)
-        };
-        row.target_queue.as_deref().map_or_else(by_key, |target| target == queue.as_str())
-    };
+    let routed = |row: &&OutboxStep| reaches(row, queue, &consumer.topology, &consumer.exchange);
     let too_early = |row: &OutboxStep| {
         row.target_queue.is_none() && row.published_at.is_some_and(|at| consumer.is_later_than(at))
     };
@@ -151,7 +191,7 @@ mod tests {
     use jiff::Timestamp;
     use postrider::settlement::RetryPolicy;
     use postrider::store::{AppliedIn, AppliedStep};
-    use postrider::topology::{ConsumerName, ExchangeKind, Topology};
+    use postrider::topology::{ConsumerName, ExchangeKind};
     use serde_json::json;
 
     /// Of a queue that takes everything of this exchange, on a topology of two.
@@ -214,6 +254,22 @@ mod tests {
         // In the first moments clocks may differ, and nobody says so.
         late.since = since(2);
         assert_eq!(state(&late, &published(None), &[]), Some(PUBLISHED));
+    }
+
+    #[test]
+    fn a_queue_that_nobody_registered_for_is_told_of() {
+        let (mine, other) = (consumer("mine", "shop"), consumer("theirs", "other"));
+        let services = [mine.service.clone(), other.service.clone()];
+        let topology = mine.topology.clone().service(&other.service);
+        let found = |trace: &Trace| {
+            let services = routed_services(trace, &services, &topology, &mine.exchange);
+            services.iter().map(|service| service.name().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&published(None)), ["mine"]);
+        assert_eq!(found(&published(Some("other"))), ["theirs"]);
+        let mut pending = published(None);
+        pending.outbox[0].status = OutboxStatus::Pending;
+        assert!(found(&pending).is_empty());
     }
 
     #[test]
