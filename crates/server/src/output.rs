@@ -82,7 +82,9 @@ impl Output {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            return Err(usage(format!("{question}: nobody is here to answer; add --yes")));
+            return Err(usage(format!(
+                "{question} There is no terminal to ask on; to answer yes, add --yes"
+            )));
         }
         eprint!("{question} [y/N] ");
         let mut answer = String::new();
