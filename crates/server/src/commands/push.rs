@@ -130,7 +130,7 @@ impl OnStore for ToEndpoints<'_> {
         let by = context.environment.actor();
         match self.args.what {
             What::Ls => list(&desk, context).await,
-            What::Add(given) => adding::run(&desk, given, context).await,
+            What::Add(given) => adding::run(&desk, &given, context).await,
             What::Test { name } => test(&desk, &name, context).await,
             What::Pause { name, reason, dry_run } => {
                 known(&desk, &name).await?;

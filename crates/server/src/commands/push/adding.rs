@@ -63,7 +63,7 @@ pub(super) struct Add {
 /// Makes it, shows its secret, and waits until its queue is bound.
 pub(super) async fn run<S: WholeStore>(
     desk: &PushDesk<S>,
-    given: Add,
+    given: &Add,
     context: &Context,
 ) -> anyhow::Result<Exit> {
     let form = given.form()?;
@@ -78,7 +78,7 @@ pub(super) async fn run<S: WholeStore>(
     if given.keys.is_empty() {
         return Ok(exit);
     }
-    let said = if is_bound(desk, &given).await {
+    let said = if is_bound(desk, given).await {
         "its queue is bound: what is published from now on reaches it"
     } else {
         "its queue is not bound yet: no `postrider serve` with the role push has taken it up; what is published before that does \
