@@ -66,6 +66,7 @@ pub(crate) use outbox::{UNTYPED, read_head, write_head};
 pub use outbox_desk::{Committed, OutboxDesk, ParkedKey, RowFilter, RowPage, RowView, Unpark};
 pub use outboxes::Outboxes;
 pub use pull_words::{PullWords, WordNumber};
+pub(crate) use registration::SKEW;
 pub use registration::{AppliedIn, MadeIn, Registration, Registrations};
 pub(crate) use replays::read_item;
 pub use replays::{EventFilter, Found, Frozen, Replays};

@@ -113,3 +113,8 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
     }
     ended
 }
+
+/// The id of an operation or of a token, as it is typed.
+fn id(text: &str) -> Result<uuid::Uuid, String> {
+    text.parse().map_err(|_| "write the whole id, such as 01a1eec7-7853-77c8-ad65-832d2d0ebbdc".to_owned())
+}

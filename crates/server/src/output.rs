@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::exit::{Declined, usage};
@@ -82,7 +82,9 @@ impl Output {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            return Err(usage(format!("{question}: nobody is here to answer; add --yes")));
+            return Err(usage(format!(
+                "{question} There is no terminal to ask on; to answer yes, add --yes"
+            )));
         }
         eprint!("{question} [y/N] ");
         let mut answer = String::new();
@@ -104,13 +106,46 @@ impl Output {
 
 /// Plain columns, as wide as the terminal allows.
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    arranged(header, rows, None)
+}
+
+fn arranged(header: &[&str], rows: impl Iterator<Item = Vec<String>>, width: Option<u16>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(width) = width {
+        table.set_width(width);
+    }
     let rows =
         rows.map(|cells| cells.iter().map(|cell| tame(cell).replace('\n', "\u{fffd}")).collect::<Vec<_>>());
     table.set_header(header.iter().copied()).add_rows(rows);
+    keep_ids_whole(&mut table, header);
     let lines = table.to_string();
     lines.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+/// What people copy into their next command.
+const IDS: [&str; 3] = ["ID", "EVENT", "GROUP"];
+
+/// As much as any other column needs to be read.
+const READABLE: u16 = 8;
+
+/// An id that is broken over lines cannot be copied. Where the other columns have room enough, it stays whole.
+fn keep_ids_whole(table: &mut Table, header: &[&str]) {
+    let Some(width) = table.width() else { return };
+    let widths = table.column_max_content_widths();
+    let is_id = |index: usize| header.get(index).is_some_and(|name| IDS.contains(name));
+    let wanted = widths.iter().enumerate().map(|(index, &content)| {
+        let least = if is_id(index) { content } else { content.min(READABLE) };
+        u32::from(least) + 2
+    });
+    if wanted.sum::<u32>() > u32::from(width) {
+        return;
+    }
+    for index in (0..widths.len()).filter(|&index| is_id(index)) {
+        if let Some(column) = table.column_mut(index) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
 }
 
 /// Ids and errors of others may have anything in them: what would steer a terminal is shown as a mark. Colours may stay.
@@ -152,5 +187,19 @@ mod tests {
         assert_eq!(tame("one\n\ttwo"), "one\n\ttwo");
         let listed = table(&["ID"], [vec!["a\nfaked".to_owned()]].into_iter());
         assert_eq!(listed, "ID\na\u{fffd}faked");
+    }
+
+    #[test]
+    fn an_id_stays_whole_where_there_is_room() {
+        let id = "01a1eec5-3fd4-70fb-914d-d618aa07cc21";
+        let shown = |width: u16| {
+            let cells = ["open", id, "shop.order.placed", "the endpoint answered 503 after ten seconds"];
+            let row = cells.map(str::to_owned).to_vec();
+            arranged(&["STATUS", "EVENT", "TYPE", "ERROR"], [row].into_iter(), Some(width))
+        };
+        assert!(shown(72).contains(id), "{}", shown(72));
+        assert!(shown(72).lines().all(|line| line.chars().count() <= 72), "{}", shown(72));
+        // Too narrow for that: everything is broken rather than cut off.
+        assert!(!shown(50).contains(id) && shown(50).contains("open"), "{}", shown(50));
     }
 }

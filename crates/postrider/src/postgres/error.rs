@@ -82,8 +82,13 @@ pub(super) fn not_connected(place: &str, cause: sqlx::Error) -> StoreError {
         ),
         _ => (StoreErrorKind::Other, "see the server's log"),
     };
-    StoreError::new(kind, format!("cannot connect to PostgreSQL at {place}: {cause}; {advice}"))
-        .because(cause)
+    // The driver adds a line of PostgreSQL's own source, which says nothing to anybody here.
+    let said = match &cause {
+        sqlx::Error::Database(answer) => answer.message().to_owned(),
+        sqlx::Error::Io(io) => io.to_string(),
+        _ => cause.to_string(),
+    };
+    StoreError::new(kind, format!("cannot connect to PostgreSQL at {place}: {said}; {advice}")).because(cause)
 }
 
 /// The URL cannot be used. Its text is not repeated, for the password in it.

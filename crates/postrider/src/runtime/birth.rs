@@ -1,5 +1,6 @@
 //! Consumers are registered, and it is noted since when their queues are bound: the account of one that joins late must not ask for what
-//! was published before. What waited in the outbox then is asked for: it reaches the queue.
+//! was published before. What waited in the outbox then is asked for: it reaches the queue. A loss in the first moments of a queue
+//! (`SKEW`) is not noticed.
 
 use std::time::Duration;
 
@@ -8,10 +9,7 @@ use jiff::Timestamp;
 use super::StartError;
 use crate::broker::BrokerError;
 use crate::clock::Clock;
-use crate::store::{Registration, Registrations};
-
-/// The clocks of this machine and of the store may be that far apart. A loss in the first moments of a queue is not noticed for it.
-const SKEW: Duration = Duration::from_secs(2);
+use crate::store::{Registration, Registrations, SKEW};
 
 /// Until a queue is bound its consumer's time has not come. A start that fails before that leaves it at this, for the next one.
 const NOT_YET: Duration = Duration::from_hours(24);

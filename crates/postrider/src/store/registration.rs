@@ -1,12 +1,16 @@
 //! Which consumers there are: written when they start, so that any process can draw up their account.
 
 use std::future::Future;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Store, StoreError};
 use crate::topology::{ConsumerName, ExchangeName, ServiceQueue, Topology};
+
+/// The clocks of this machine and of the store may be that far apart, so a queue is dated that much later than it was bound.
+pub(crate) const SKEW: Duration = Duration::from_secs(2);
 
 /// The consumers that have ever started on this store.
 pub trait Registrations: Store {
@@ -82,6 +86,18 @@ impl Registration {
     /// The name that its marks in the inbox are made under.
     pub fn inbox(&self) -> &ConsumerName {
         self.inbox.as_ref().unwrap_or(&self.name)
+    }
+
+    /// Whether its queue is bound already: a consumer is registered a moment before, dated far ahead.
+    pub fn is_bound(&self, now: Timestamp) -> bool {
+        let soon = now.checked_add(SKEW * 2).unwrap_or(Timestamp::MAX);
+        self.since.is_none_or(|since| since <= soon)
+    }
+
+    /// Whether an event that was published then came before its queue was bound as it is, and so never reached it this way.
+    pub fn is_later_than(&self, published: Timestamp) -> bool {
+        let latest = published.checked_add(SKEW).unwrap_or(Timestamp::MAX);
+        self.since.is_some_and(|since| since > latest)
     }
 
     /// Whether its queue is bound by no more than it was for another one, the one before it.

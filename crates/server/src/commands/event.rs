@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use postrider::EventId;
 
 use super::Context;
-use crate::desk::events::{DeadThere, Look, Traced};
+use crate::desk::events::{DeadThere, InQueue, Look, Traced};
 use crate::exit::{Exit, absent};
 use crate::outboxes;
 use crate::wiring::{OnStore, WholeStore, Wired};
@@ -68,7 +68,7 @@ fn told(traced: &Traced) -> String {
     let mut text = format!("event {}", traced.id);
     for step in &traced.steps {
         let letter = step.letter.as_ref().map_or_else(String::new, |id| format!(" (dead letter {id})"));
-        let _ = write!(text, "\n{}  {}{letter}", step.at, step.what);
+        let _ = write!(text, "\n{:.6}  {}{letter}", step.at, step.what);
         if let Some(said) = step.detail.as_ref().and_then(|detail| detail.lines().next()) {
             let _ = write!(text, "\n  {said}");
         }
@@ -86,6 +86,11 @@ fn told(traced: &Traced) -> String {
                 at.queue, traced.id
             );
         }
+    }
+    for InQueue { queue, waiting_there } in &traced.queues {
+        let waiting =
+            waiting_there.map_or_else(String::new, |count| format!(" ({count} messages wait there)"));
+        let _ = write!(text, "\n{queue}: published; no consumer of this queue has started here{waiting}");
     }
     text
 }

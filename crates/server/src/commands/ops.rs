@@ -48,16 +48,19 @@ enum What {
     /// Show one operation
     Get {
         /// Its id, as `postrider ops ls` shows it
+        #[arg(value_parser = super::id)]
         id: Uuid,
     },
     /// Watch an operation until it is over; Ctrl-C stops watching, not the operation
     Watch {
         /// Its id, as `postrider ops ls` shows it
+        #[arg(value_parser = super::id)]
         id: Uuid,
     },
     /// Run an operation here that nobody runs
     Resume {
         /// Its id, as `postrider ops ls` shows it
+        #[arg(value_parser = super::id)]
         id: Uuid,
         /// Say what would be run, and run nothing
         #[arg(long)]
@@ -66,6 +69,7 @@ enum What {
     /// End an operation before its time; what is done stays done
     Cancel {
         /// Its id, as `postrider ops ls` shows it
+        #[arg(value_parser = super::id)]
         id: Uuid,
         /// Why, for the audit log
         #[arg(long, default_value = "")]

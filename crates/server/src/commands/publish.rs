@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::Args;
 use jiff::Timestamp;
 use postrider::envelope::EventType;
-use postrider::topology::RoutingKey;
+use postrider::store::Registration;
+use postrider::topology::{ExchangeName, RoutingKey, Topology};
 use postrider::{Envelope, Event};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -45,10 +46,10 @@ pub(crate) struct PublishArgs {
     #[arg(long)]
     id: Option<String>,
     /// Publish it not before this time, such as 2026-12-24T18:00:00Z
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<Timestamp>,
     /// When it happened [default: now]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     occurred_at: Option<Timestamp>,
     /// Another exchange than the outbox's own
     #[arg(long)]
@@ -76,8 +77,8 @@ pub(crate) async fn run(args: PublishArgs, context: &Context) -> anyhow::Result<
         .into_input(limits.max_payload_bytes)?
         .into_event(limits)
         .map_err(|error| usage(error.to_string()))?;
-    warn_unroutable(&event, context);
     if dry_run {
+        warn_unroutable(&event, &[], context);
         return show(event, context);
     }
     wiring::open(context, Append { event, context }).await
@@ -86,6 +87,9 @@ pub(crate) async fn run(args: PublishArgs, context: &Context) -> anyhow::Result<
 impl OnStore for Append<'_> {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
         wired.store.check().await?;
+        // Who may only publish cannot read them, and is warned by the configuration alone.
+        let known = wired.store.registrations().await.unwrap_or_default();
+        warn_unroutable(&self.event, &known, self.context);
         let id = append(&wired.store, self.event).await?.to_string();
         self.context.output.one(&Committed { id: id.clone() }, &id)?;
         Ok(Exit::Ok)
@@ -160,24 +164,50 @@ fn too_large(bytes: &str, max: usize) -> anyhow::Error {
     ))
 }
 
-/// An event that no queue of the configuration wants becomes a dead letter where the exchange has an alternate, and is kept
-/// as failed where it has none.
-fn warn_unroutable(event: &Event, context: &Context) {
+fn time(text: &str) -> Result<Timestamp, String> {
+    text.parse().map_err(|_| "write a time with its zone, such as 2026-12-24T18:00:00Z".to_owned())
+}
+
+/// An event that no queue wants, of the configuration or of a consumer that has started here, becomes a dead letter where the
+/// exchange has an alternate, and is kept as failed where it has none.
+fn warn_unroutable(event: &Event, known: &[Registration], context: &Context) {
     let layout = &context.config.own.layout;
     let exchange = event.exchange.as_ref().unwrap_or(&layout.exchange);
-    let told = layout.topology.explain(exchange, &RoutingKey::from(&event.event_type));
-    let wanted = told.queues.iter().any(|queue| queue.through == *exchange);
-    if !wanted {
-        let otherwise = match told.queues.first() {
-            Some(caught) => format!("it goes to {}, as a dead letter", caught.queue),
-            None => "the relay cannot publish it".to_owned(),
-        };
-        context.output.note(&format!(
-            "warning: no [[queue]] of the configuration is bound to {exchange} for {}; unless another service binds one, \
-             {otherwise}",
-            event.event_type
-        ));
+    let key = RoutingKey::from(&event.event_type);
+    let told = layout.topology.explain(exchange, &key);
+    let configured = told.queues.iter().any(|queue| queue.through == *exchange);
+    let wants = |one: &Registration| one.topology.route(exchange, &key).contains(&one.service.name());
+    if configured || known.iter().any(wants) {
+        return;
     }
+    let otherwise = match told.queues.first() {
+        Some(caught) => format!("it goes to {}, as a dead letter", caught.queue),
+        None => "the relay cannot publish it".to_owned(),
+    };
+    let elsewhere = match wanted_elsewhere(&layout.topology, exchange, &key) {
+        Some(other) => {
+            format!(". A queue of {other} wants it: set outbox.exchange, or name it with --exchange")
+        }
+        None => String::new(),
+    };
+    context.output.note(&format!(
+        "warning: no [[queue]] of the configuration is bound to {exchange} for {}; unless another service binds one, \
+         {otherwise}{elsewhere}",
+        event.event_type
+    ));
+}
+
+/// The exchange by which a queue would get it, where that is another one: the outbox's own was forgotten.
+fn wanted_elsewhere<'a>(
+    topology: &'a Topology,
+    exchange: &ExchangeName,
+    key: &RoutingKey,
+) -> Option<&'a ExchangeName> {
+    // Fanouts have no keys: they take what nobody wants, and dead letters.
+    let others =
+        topology.bindings.iter().filter(|one| one.exchange != *exchange && !one.key.as_str().is_empty());
+    let mut wanting = others.filter(|one| topology.route(&one.exchange, key).contains(&&one.queue));
+    wanting.next().map(|binding| &binding.exchange)
 }
 
 fn show(event: Event, context: &Context) -> anyhow::Result<Exit> {

@@ -1,16 +1,18 @@
 //! `postrider push`: subscriptions whose events are POSTed to endpoints.
 
+mod adding;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use postrider::envelope::EventId;
 use postrider::push::Source;
 use postrider::topology::{ConsumerName, QueueName};
 
+use self::adding::Add;
 use super::Context;
-use crate::config::{OLD_SECRET_STAYS, PushForm};
+use crate::config::OLD_SECRET_STAYS;
 use crate::exit::{Exit, usage};
 use crate::push_desk::{DeskError, PushDesk, Shown, Signing};
 use crate::wiring::{BrokerDoor, OnStore, WholeStore, Wired};
@@ -36,7 +38,8 @@ enum What {
     #[command(after_help = "Examples:\n  \
         postrider push add erp --url https://erp.example.com/hooks --keys 'shop.order.*'\n  \
         postrider push add mail --url http://127.0.0.1:8080/events --queue mail --form cloudevents\n\n\
-        Only public https is allowed, unless egress.allow says otherwise. `postrider serve` takes it up within seconds.")]
+        Only public https is allowed, unless egress.allow says otherwise. `postrider serve` takes it up within seconds; \
+        this waits for that, so that what is published afterwards reaches it.")]
     Add(Add),
     /// Send an event of its own to the endpoint, past the queue, and show the answer
     Test {
@@ -111,51 +114,6 @@ enum What {
     },
 }
 
-#[derive(Debug, Args)]
-struct Add {
-    /// Its name, which is that of its consumer
-    name: ConsumerName,
-    /// Where its events are POSTed to
-    #[arg(long)]
-    url: String,
-    /// A queue of the configuration
-    #[arg(long, conflicts_with = "keys", required_unless_present = "keys")]
-    queue: Option<String>,
-    /// The keys that a queue of its own is bound by, such as shop.order.*
-    #[arg(long, value_delimiter = ',')]
-    keys: Vec<String>,
-    /// Events of one ordering key in order, across retries; with --keys
-    #[arg(long, requires = "keys")]
-    ordered: bool,
-    /// What the body is: envelope, cloudevents or bare
-    #[arg(long, default_value = "envelope")]
-    form: String,
-    /// Sent with every request, such as 'authorization: Bearer …'
-    #[arg(long = "header", value_name = "NAME: VALUE")]
-    headers: Vec<String>,
-    /// How long one call may take, such as 10s
-    #[arg(long)]
-    timeout: Option<String>,
-    /// How many calls at the same time
-    #[arg(long)]
-    concurrency: Option<usize>,
-    /// Every 4xx is tried again, as the event-bus design has it
-    #[arg(long)]
-    strict: bool,
-    /// What differs from the status table, such as 404=ack or 5xx=reject
-    #[arg(long = "status", value_name = "STATUS=WHAT")]
-    statuses: Vec<String>,
-    /// What signs its requests
-    #[arg(long, value_enum, default_value_t)]
-    signing: Signing,
-    /// Why, for the audit log
-    #[arg(long, default_value = "")]
-    reason: String,
-    /// Check everything, and make nothing
-    #[arg(long)]
-    dry_run: bool,
-}
-
 /// The command, on a store.
 pub(crate) struct ToEndpoints<'a> {
     pub(crate) args: PushArgs,
@@ -172,7 +130,7 @@ impl OnStore for ToEndpoints<'_> {
         let by = context.environment.actor();
         match self.args.what {
             What::Ls => list(&desk, context).await,
-            What::Add(given) => add(&desk, given, context).await,
+            What::Add(given) => adding::run(&desk, &given, context).await,
             What::Test { name } => test(&desk, &name, context).await,
             What::Pause { name, reason, dry_run } => {
                 known(&desk, &name).await?;
@@ -289,50 +247,6 @@ async fn list<S: WholeStore>(desk: &PushDesk<S>, context: &Context) -> anyhow::R
         ]
     })?;
     Ok(Exit::Ok)
-}
-
-async fn add<S: WholeStore>(desk: &PushDesk<S>, given: Add, context: &Context) -> anyhow::Result<Exit> {
-    let form = given.form()?;
-    desk.check(&form).await.map_err(told)?;
-    if given.dry_run {
-        context.output.note(&format!("would make the push subscription {}; nothing was made", given.name));
-        return Ok(Exit::Ok);
-    }
-    let shown =
-        desk.add(&form, given.signing, &context.environment.actor(), &given.reason).await.map_err(told)?;
-    show_secret(&shown, context)
-}
-
-impl Add {
-    /// The flags as the form that the configuration and the API take.
-    fn form(&self) -> anyhow::Result<PushForm> {
-        let pairs = |given: &[String], by: char, what: &str| -> anyhow::Result<serde_json::Map<_, _>> {
-            let pair = |text: &String| {
-                let (name, value) = text.split_once(by).with_context(|| format!("{text:?} is no {what}"))?;
-                Ok((name.trim().to_owned(), serde_json::Value::from(value.trim())))
-            };
-            given.iter().map(pair).collect()
-        };
-        let mut form = serde_json::json!({
-            "name": self.name,
-            "url": self.url,
-            "form": self.form,
-            "strict": self.strict,
-            "headers": pairs(&self.headers, ':', "header such as 'name: value'")?,
-            "status": pairs(&self.statuses, '=', "row such as 404=ack")?,
-        });
-        let mut set = |name: &str, value: Option<serde_json::Value>| {
-            if let Some(value) = value {
-                form[name] = value;
-            }
-        };
-        set("queue", self.queue.clone().map(Into::into));
-        set("keys", (!self.keys.is_empty()).then(|| self.keys.clone().into()));
-        set("ordered", self.ordered.then(|| true.into()));
-        set("timeout", self.timeout.clone().map(Into::into));
-        set("concurrency", self.concurrency.map(Into::into));
-        serde_json::from_value(form).map_err(|error| usage(error.to_string()))
-    }
 }
 
 fn show_secret(shown: &Shown, context: &Context) -> anyhow::Result<Exit> {

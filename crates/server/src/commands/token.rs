@@ -37,6 +37,7 @@ enum What {
     /// Take a token back
     Revoke {
         /// Its id, as `postrider token ls` shows it
+        #[arg(value_parser = super::id)]
         id: Uuid,
         /// Why, for the audit log
         #[arg(long, default_value = "")]

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use postrider::relay::RelayMode;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::consumer::ConsumerShort;
 use super::ledger::Ledger;
@@ -223,6 +224,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Http {
+    #[serde(deserialize_with = "address")]
     pub(crate) listen: SocketAddr,
     pub(crate) health_listen: Somewhere,
     pub(crate) tls: Tls,
@@ -236,6 +238,13 @@ pub(crate) struct Http {
     pub(crate) metrics_token: Secret,
     pub(crate) requests_per_second: u32,
     pub(crate) read_only: bool,
+}
+
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    let wrong =
+        |_| D::Error::custom(format!("{text:?} is no address such as 127.0.0.1:7070 or 0.0.0.0:7070"));
+    text.parse().map_err(wrong)
 }
 
 /// An address, or an empty text for none.

@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table, Wrap};
 use tokio_util::sync::CancellationToken;
 
 use super::shop::ShopStore;
@@ -162,29 +162,51 @@ impl Drop for Screen {
     }
 }
 
+/// What the columns of the table are called, and how wide they are: all of it fits a terminal of 80 columns.
+const COLUMNS: [(&str, u16); 8] = [
+    ("consumer", 9),
+    ("committed", 9),
+    ("= applied", 9),
+    ("+ waiting", 9),
+    ("+ dead", 7),
+    ("in hand", 7),
+    ("retried", 7),
+    ("", 11),
+];
+
+const STORY: &str = "billing issues invoices (events caused by events), email is flaky and retried, \
+                     warehouse gets poisoned orders (dead letters), analytics wants everything.";
+
 fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
     let height = u16::try_from(moment.rows.len()).unwrap_or(u16::MAX).saturating_add(3);
+    let fixed = height.saturating_add(2 + 3 + 2);
+    // A small terminal keeps the account, and does without the words about it.
+    let words = frame.area().height.saturating_sub(fixed).min(5);
     let [title, orders, accounts, legend, rest] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(3),
         Constraint::Length(height),
-        Constraint::Length(5),
+        Constraint::Length(words),
         Constraint::Min(1),
     ])
     .areas(frame.area());
 
     let heading = Line::from(vec![
         Span::from(" postrider demo ").bold().reversed(),
-        Span::from(format!("  {}  ", options.backend)),
-        Span::from(format!("seed {}  {:.1} s", options.seed, moment.seconds)).dim(),
+        Span::from(format!("  {}", options.backend)),
     ]);
     frame.render_widget(Paragraph::new(heading), title);
 
     #[expect(clippy::cast_precision_loss, reason = "a bar has a hundred steps")]
     let ratio = if options.events == 0 { 1.0 } else { moment.placed as f64 / options.events as f64 };
     let relay = if moment.paused { "paused: the broker or the store is away" } else { "running" };
+    let clock = Line::from(format!(" seed {}, {:.1} s ", options.seed, moment.seconds)).dim();
     let gauge = Gauge::default()
-        .block(Block::bordered().title(" orders, each committed with its event in one transaction "))
+        .block(
+            Block::bordered()
+                .title(" orders, each in one transaction with its event ")
+                .title(clock.right_aligned()),
+        )
         .gauge_style(Style::new().fg(Color::Cyan))
         .ratio(ratio.clamp(0.0, 1.0))
         .label(format!(
@@ -193,25 +215,22 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
         ));
     frame.render_widget(gauge, orders);
 
-    let header =
-        ["consumer", "committed", "= applied", "+ waiting", "   + dead", "  in hand", "  retried", ""];
-    let header = header.map(|title| Cell::from(format!("{title:>9}")));
+    let header = COLUMNS.map(|(title, width)| {
+        let width = usize::from(width);
+        Cell::from(if title == "consumer" { title.to_owned() } else { format!("{title:>width$}") })
+    });
     let rows = moment.rows.iter().map(|(account, retried)| account_row(account, *retried));
-    let widths = [10, 10, 10, 10, 10, 10, 10, 12].map(Constraint::Length);
-    let table = Table::new(rows, widths)
+    let table = Table::new(rows, COLUMNS.map(|(_, width)| Constraint::Length(width)))
         .header(Row::new(header).style(Style::new().bold()))
         .block(Block::bordered().title(" accounts, counted from what is stored "));
     frame.render_widget(table, accounts);
 
     let text = vec![
-        Line::from(
-            "billing issues invoices (events caused by events), email is flaky and retried, warehouse gets",
-        ),
-        Line::from("poisoned orders that become dead letters, analytics wants everything."),
+        Line::from(STORY),
         Line::from("In hand: being handled right now, in no queue and not yet applied.").dim(),
         Line::from("kill -9 this process and run the demo again: the account still holds.").dim(),
     ];
-    frame.render_widget(Paragraph::new(text), legend);
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), legend);
     let keys = if moment.done { "done: every event was found once. q leaves" } else { "q leaves" };
     let seen = options.dashboard.as_ref().map(|at| Line::from(format!("See it in a browser: {at}")));
     let lines: Vec<Line<'_>> = seen.into_iter().chain([Line::from(keys).bold()]).collect();
@@ -219,9 +238,10 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
 }
 
 fn account_row(account: &Account, retried: u64) -> Row<'static> {
-    let number = |count: u64, colour: Color| {
+    let number = |column: usize, count: u64, colour: Color| {
         let style = if count == 0 { Style::new().dim() } else { Style::new().fg(colour) };
-        Cell::from(format!("{count:>9}")).style(style)
+        let width = usize::from(COLUMNS[column].1);
+        Cell::from(format!("{count:>width$}")).style(style)
     };
     let state = if account.committed > 0 && account.waiting == 0 && account.holds() {
         Cell::from("all settled").style(Style::new().fg(Color::Green))
@@ -230,12 +250,72 @@ fn account_row(account: &Account, retried: u64) -> Row<'static> {
     };
     Row::new(vec![
         Cell::from(account.name.clone()).style(Style::new().bold()),
-        number(account.committed, Color::Reset),
-        number(account.applied, Color::Green),
-        number(account.waiting, Color::Yellow),
-        number(account.dead, Color::Red),
-        number(account.unaccounted, Color::Cyan),
-        number(retried, Color::Magenta),
+        number(1, account.committed, Color::Reset),
+        number(2, account.applied, Color::Green),
+        number(3, account.waiting, Color::Yellow),
+        number(4, account.dead, Color::Red),
+        number(5, account.unaccounted, Color::Cyan),
+        number(6, retried, Color::Magenta),
         state,
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn shown(width: u16, height: u16) -> String {
+        let account = |name: &str, committed, applied, dead| Account {
+            name: name.to_owned(),
+            committed,
+            applied,
+            waiting: 0,
+            dead,
+            unaccounted: 0,
+            unaccounted_ids: Vec::new(),
+        };
+        let rows = vec![
+            (account("billing", 500, 500, 0), 0),
+            (account("email", 500, 500, 0), 151),
+            (account("warehouse", 500, 494, 6), 0),
+            (account("analytics", 1000, 1000, 0), 0),
+        ];
+        let moment = Moment { placed: 500, published: 1000, paused: false, rows, done: true, seconds: 27.6 };
+        let options = Options {
+            events: 500,
+            rate: 100,
+            seed: 7,
+            exit: false,
+            live: true,
+            quiet: false,
+            backend: "SQLite file .postrider/postrider.db with the embedded broker".to_owned(),
+            dashboard: Some("http://127.0.0.1:7070/dashboard".to_owned()),
+            at_work: Arc::default(),
+        };
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| render(frame, &moment, &options)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn eighty_columns_show_all_of_it() {
+        let screen = shown(80, 24);
+        assert!(screen.contains("= applied + waiting  + dead in hand retried"), "{screen}");
+        let warehouse = screen.lines().find(|line| line.contains("warehouse ")).unwrap();
+        let words: Vec<_> = warehouse.trim_matches('"').trim_matches('│').split_whitespace().collect();
+        assert_eq!(words, ["warehouse", "500", "494", "0", "6", "0", "0", "all", "settled"], "{screen}");
+        for whole in ["seed 7, 27.6 s", "analytics wants everything.", "the account still holds.", "q leaves"]
+        {
+            assert!(screen.contains(whole), "no {whole:?} in\n{screen}");
+        }
+    }
+
+    #[test]
+    fn a_small_terminal_keeps_the_account() {
+        let screen = shown(80, 14);
+        assert!(screen.contains("analytics      1000"), "{screen}");
+        assert!(screen.contains("q leaves"), "{screen}");
+    }
 }

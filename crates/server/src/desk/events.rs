@@ -43,6 +43,14 @@ pub(crate) struct AtConsumer {
     pub(crate) behind: Option<String>,
 }
 
+/// A queue that an event was routed to, of which no consumer has ever started here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct InQueue {
+    pub(crate) queue: String,
+    /// How many wait there, where the broker can be asked; the event may be among them.
+    pub(crate) waiting_there: Option<u64>,
+}
+
 /// A dead-letter queue in which nobody can look for an event without taking messages out of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct DeadThere {
@@ -58,6 +66,9 @@ pub(crate) struct Traced {
     /// Whose it is.
     pub(crate) tenant: Option<String>,
     pub(crate) consumers: Vec<AtConsumer>,
+    /// Where else it is routed to: queues of the configuration whose consumers are not known here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) queues: Vec<InQueue>,
     /// Everything that happened to it, the oldest first.
     pub(crate) steps: Vec<Happened>,
     #[serde(flatten)]
@@ -160,7 +171,9 @@ impl<S: WholeStore> Look<'_, S> {
         }
         let log = self.store.log_of(&format!("event/{id}"), LOGGED).await?;
         let mut consumers = Vec::new();
-        for consumer in self.store.registrations().await? {
+        let registered = self.store.registrations().await?;
+        let queues = standing::unclaimed(&trace, &registered, self.broker, self.config).await;
+        for consumer in registered {
             let Some(state) = standing::state(&consumer, &trace, &log) else { continue };
             let Standing { state, waiting_there, may_lie_in } =
                 standing::at_broker(state, &consumer, self.broker, self.config).await;
@@ -171,7 +184,7 @@ impl<S: WholeStore> Look<'_, S> {
         }
         let (origin, attempts) = (self.origin(id, &trace).await?, self.attempts(id).await?);
         let steps = Story { id, trace: &trace, log: &log, attempts: &attempts, origin }.told();
-        Ok(Some(Traced { id: id.to_string(), tenant, consumers, steps, trace }))
+        Ok(Some(Traced { id: id.to_string(), tenant, consumers, queues, steps, trace }))
     }
 
     /// What an event was corrected from: it says which event, whose dead letter says which of them.

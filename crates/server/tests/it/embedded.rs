@@ -51,6 +51,25 @@ fn a_warning_says_when_nobody_wants_an_event() {
     folder.run(&["publish", "a.b", "--data", "{}"]).assert(0, "no [[queue]] of the configuration is bound");
     let quiet = folder.run(&["publish", "a.b", "--data", "{}", "--quiet"]);
     assert_eq!(quiet.err.lines().count(), 1, "{quiet:?}");
+    // The README's own queue, on an exchange that the outbox does not publish to.
+    let config =
+        "[[exchange]]\nname = 'shop.events'\n[[queue]]\nname = 'billing'\nbind = ['shop.events:a.*']\n";
+    folder.write("postrider.toml", config);
+    let wanted = "A queue of shop.events wants it: set outbox.exchange";
+    folder.run(&["publish", "a.b", "--data", "{}"]).assert(0, wanted);
+    let at = ["publish", "a.b", "--data", "{}", "--exchange", "shop.events"];
+    assert!(!folder.run(&at).assert(0, "").err.contains("warning"));
+}
+
+#[test]
+fn what_is_written_wrong_is_answered_with_what_is_right() {
+    let folder = Folder::new();
+    folder.run(&["ops", "get", "1"]).assert(2, "write the whole id");
+    folder.run(&["publish", "a.b", "--data", "{}", "--at", "tomorrow"]).assert(2, "2026-12-24T18:00:00Z");
+    folder.write("postrider.toml", "[http]\nlisten = 'localhost:7070'\n");
+    folder
+        .run(&["doctor"])
+        .assert(2, "line 2: http.listen: \"localhost:7070\" is no address such as 127.0.0.1:7070");
 }
 
 #[test]

@@ -116,6 +116,22 @@ async fn a_connection_that_fell_silent_is_given_up() {
     until(|| calls.lock().unwrap().iter().any(|(connection, _, id)| *connection > 0 && id == "evt_2")).await;
 }
 
+/// Whoever publishes as soon as the command has returned must not miss the subscription.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_that_was_added_gets_the_next_event() {
+    let receiver = Receiver::start(|_, _| Reply::status(204)).await;
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[egress]\nallow = ['127.0.0.1', 'http']\n");
+    let url = receiver.url();
+    let add = |name: &str| folder.run(&["push", "add", name, "--url", &url, "--keys", "shop.order.*"]);
+    add("early").assert(0, "its queue is not bound yet");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    add("erp").assert(0, "its queue is bound");
+    assert_eq!(serving.post_event(&[], r#"{"type":"shop.order.placed","data":{},"id":"evt_1"}"#).0, 202);
+    until(|| receiver.requests().iter().filter(|one| one.header("webhook-id") == "evt_1").count() == 2).await;
+}
+
 /// A new secret begins the endpoint anew. The call that is under way is finished by the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_outlasts_its_subscription_is_among_the_attempts() {

@@ -107,3 +107,19 @@ fn modules_are_named_for_what_they_do() {
         .collect();
     assert_none(&broken, "say what it does");
 }
+
+/// What a newcomer types first must compile: the README's first event is in an example that does.
+#[test]
+fn the_readme_shows_lines_that_compile() {
+    // As rustfmt would not have it in a README: without comments, spaces, braces and the commas before them.
+    let bare = |text: &str| -> String {
+        let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+        code.flat_map(str::chars).filter(|c| !c.is_whitespace() && !"{},".contains(*c)).collect()
+    };
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let shown = readme.split("```rust\n").nth(1).and_then(|block| block.split("```").next()).unwrap();
+    let example = fs::read_to_string(root().join("crates/postrider/examples/01_first_event.rs")).unwrap();
+    let (shown, example) = (bare(shown), bare(&example));
+    let missing: Vec<_> = shown.split(';').filter(|statement| !example.contains(statement)).collect();
+    assert!(missing.is_empty(), "the example 01_first_event has other lines: {missing:?}");
+}

@@ -192,7 +192,9 @@ pub(super) async fn run<S: WholeStore>(
         OperationKind::EditLetters => "Correct and send",
         _ => "Replay",
     };
-    context.output.confirm(&format!("{verb} {} dead letters?", drawn.total))?;
+    let these =
+        if drawn.total == 1 { "1 dead letter".to_owned() } else { format!("{} dead letters", drawn.total) };
+    context.output.confirm(&format!("{verb} {these}?"))?;
     let by = context.environment.actor();
     let frozen = LetterPlan { expects: Some(drawn.total), ..letters.clone() };
     let id =

@@ -144,7 +144,8 @@ pub(super) async fn replay<S: WholeStore>(
     }
     context.output.note(&told(&survey));
     let again = if plan.reapply { ", and have them applied again" } else { "" };
-    context.output.confirm(&format!("Send {} events again{again}?", survey.total))?;
+    let these = if survey.total == 1 { "1 event".to_owned() } else { format!("{} events", survey.total) };
+    context.output.confirm(&format!("Send {these} again{again}?"))?;
     let (by, reason) = (context.environment.actor(), args.reason.as_deref());
     let started =
         start_events(&outbox.store, &context.clock, &plan, files.as_ref(), args.rate, &by, reason).await?;

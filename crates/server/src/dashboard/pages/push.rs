@@ -65,6 +65,7 @@ async fn page(dashboard: &Dashboard, visit: &Visit, name: &ConsumerName, news: M
             section class="card" {
                 dl class="facts" {
                     dt { "Queue" } dd { code { (row.queue) } }
+                    @if !row.keys.is_empty() { dt { "Bound by" } dd { code { (row.keys.join(", ")) } } }
                     dt { "At the same time" } dd { (row.concurrency) }
                     dt { "Time limit" } dd { (number(row.timeout_ms)) " ms" }
                     dt { "Secrets that sign" } dd { (row.secrets) }

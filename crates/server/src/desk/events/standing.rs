@@ -6,16 +6,18 @@ use postrider::Broker;
 use postrider::store::{
     LetterStatus, LetterSummary, LogEntry, OutboxStatus, OutboxStep, Registration, Trace,
 };
-use postrider::topology::{ExchangeName, RoutingKey, ServiceQueue};
+use postrider::topology::{ExchangeName, QueueName, RoutingKey, ServiceQueue, Topology};
 
-use super::DeadThere;
+use super::{DeadThere, InQueue};
 use crate::config::Config;
 
 /// Kept back by a consumer, so that the order of its key holds.
 pub(super) const HELD: &str = "held";
 /// At the broker, one hopes.
 const PUBLISHED: &str = "published, not applied yet";
-/// The same, where nobody collects dead letters: whether it is one is known to the broker alone.
+/// Not for it: the broker had routed the event when the queue was bound.
+const EARLIER: &str = "published before its queue was bound";
+/// Published, where nobody collects dead letters: whether it is one is known to the broker alone.
 const UNCOLLECTED: &str = "given up or waiting";
 
 /// Where an event stands, with what the broker says.
@@ -32,12 +34,18 @@ pub(super) async fn at_broker(
     broker: Option<&Arc<dyn Broker>>,
     config: &Config,
 ) -> Standing {
-    if state != PUBLISHED {
+    if ![PUBLISHED, EARLIER].contains(&state) {
         return Standing { state, waiting_there: None, may_lie_in: None };
     }
     let waiting_there = match broker {
         Some(broker) => depth(broker, &consumer.service).await,
         None => None,
+    };
+    // Its queue may have been bound by fewer keys before, and that one among them: while something waits there, it may be this.
+    let (state, waiting_there) = match waiting_there {
+        Some(1..) => (PUBLISHED, waiting_there),
+        _ if state == EARLIER => (EARLIER, None),
+        _ => (PUBLISHED, waiting_there),
     };
     let configured = config.own.layout.services.iter().find(|own| own.name() == consumer.service.name());
     let service = configured.unwrap_or(&consumer.service);
@@ -54,6 +62,55 @@ pub(super) async fn at_broker(
     }
     let may_lie_in = Some(DeadThere { queue: queue.to_string(), messages });
     Standing { state: UNCOLLECTED, waiting_there, may_lie_in }
+}
+
+/// The queues of the configuration that a published event is routed to and nobody has registered for: services that are not Postrider's
+/// take from them, or nobody does.
+pub(super) async fn unclaimed(
+    trace: &Trace,
+    registered: &[Registration],
+    broker: Option<&Arc<dyn Broker>>,
+    config: &Config,
+) -> Vec<InQueue> {
+    let layout = &config.own.layout;
+    let mut found = Vec::new();
+    for service in routed_services(trace, &layout.services, &layout.topology, &layout.exchange) {
+        if registered.iter().any(|known| known.service.name() == service.name()) {
+            continue;
+        }
+        let waiting_there = match broker {
+            Some(broker) => depth(broker, service).await,
+            None => None,
+        };
+        found.push(InQueue { queue: service.name().to_string(), waiting_there });
+    }
+    found
+}
+
+/// Those that a published row reaches by its key, or is meant for.
+fn routed_services<'a>(
+    trace: &Trace,
+    services: &'a [ServiceQueue],
+    topology: &Topology,
+    usual: &ExchangeName,
+) -> Vec<&'a ServiceQueue> {
+    let published = |row: &&OutboxStep| row.status == OutboxStatus::Published;
+    let reached = |service: &&ServiceQueue| {
+        trace.outbox.iter().filter(published).any(|row| reaches(row, service.name(), topology, usual))
+    };
+    services.iter().filter(reached).collect()
+}
+
+/// Whether a row goes to a queue: it names it, or its exchange and key lead there.
+fn reaches(row: &OutboxStep, queue: &QueueName, topology: &Topology, usual: &ExchangeName) -> bool {
+    if let Some(target) = &row.target_queue {
+        return target == queue.as_str();
+    }
+    let key = RoutingKey::new(row.routing_key.as_ref().unwrap_or(&row.event_type)).ok();
+    let named = row.exchange.as_ref().map(|name| ExchangeName::new(name).ok());
+    let exchange = named.unwrap_or_else(|| Some(usual.clone()));
+    let (Some(exchange), Some(key)) = (exchange, key) else { return false };
+    topology.route(&exchange, &key).contains(&queue)
 }
 
 async fn depth(broker: &Arc<dyn Broker>, service: &ServiceQueue) -> Option<u64> {
@@ -92,16 +149,14 @@ pub(super) fn state(consumer: &Registration, trace: &Trace, log: &[LogEntry]) ->
     if is_discarded(log, queue.as_str()) {
         return Some("discarded");
     }
-    let row = trace.outbox.iter().find(|row| {
-        let routed = || {
-            let key = RoutingKey::new(row.routing_key.as_ref().unwrap_or(&row.event_type)).ok();
-            let named = row.exchange.as_ref().map(|name| ExchangeName::new(name).ok());
-            let exchange = named.unwrap_or_else(|| Some(consumer.exchange.clone()));
-            let (Some(exchange), Some(key)) = (exchange, key) else { return false };
-            consumer.topology.route(&exchange, &key).contains(&queue)
-        };
-        row.target_queue.as_deref().map_or_else(routed, |target| target == queue.as_str())
-    })?;
+    let routed = |row: &&OutboxStep| reaches(row, queue, &consumer.topology, &consumer.exchange);
+    let too_early = |row: &OutboxStep| {
+        row.target_queue.is_none() && row.published_at.is_some_and(|at| consumer.is_later_than(at))
+    };
+    let rows: Vec<_> = trace.outbox.iter().filter(routed).collect();
+    let Some(row) = rows.iter().find(|row| !too_early(row)) else {
+        return rows.first().map(|_| EARLIER);
+    };
     Some(match row.status {
         OutboxStatus::Published => PUBLISHED,
         OutboxStatus::Dead => "dead in the outbox",
@@ -136,7 +191,7 @@ mod tests {
     use jiff::Timestamp;
     use postrider::settlement::RetryPolicy;
     use postrider::store::{AppliedIn, AppliedStep};
-    use postrider::topology::{ConsumerName, ExchangeKind, Topology};
+    use postrider::topology::{ConsumerName, ExchangeKind};
     use serde_json::json;
 
     /// Of a queue that takes everything of this exchange, on a topology of two.
@@ -183,6 +238,38 @@ mod tests {
         let found = |trace: &Trace| [&usual, &others].map(|one| state(one, trace, &[]));
         assert_eq!(found(&published(None)), [Some(PUBLISHED), None]);
         assert_eq!(found(&published(Some("other"))), [None, Some(PUBLISHED)]);
+    }
+
+    #[test]
+    fn what_was_published_before_its_queue_was_bound_is_not_waited_for() {
+        let mut late = consumer("late", "shop");
+        let since = |seconds| Some(Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        late.since = since(60);
+        assert_eq!(state(&late, &published(None), &[]), Some(EARLIER));
+        // Sent again to its queue, it is.
+        let mut again = published(None);
+        let replay = OutboxStep { target_queue: Some("late".to_owned()), ..again.outbox[0].clone() };
+        again.outbox.push(replay);
+        assert_eq!(state(&late, &again, &[]), Some(PUBLISHED));
+        // In the first moments clocks may differ, and nobody says so.
+        late.since = since(2);
+        assert_eq!(state(&late, &published(None), &[]), Some(PUBLISHED));
+    }
+
+    #[test]
+    fn a_queue_that_nobody_registered_for_is_told_of() {
+        let (mine, other) = (consumer("mine", "shop"), consumer("theirs", "other"));
+        let services = [mine.service.clone(), other.service.clone()];
+        let topology = mine.topology.clone().service(&other.service);
+        let found = |trace: &Trace| {
+            let services = routed_services(trace, &services, &topology, &mine.exchange);
+            services.iter().map(|service| service.name().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&published(None)), ["mine"]);
+        assert_eq!(found(&published(Some("other"))), ["theirs"]);
+        let mut pending = published(None);
+        pending.outbox[0].status = OutboxStatus::Pending;
+        assert!(found(&pending).is_empty());
     }
 
     #[test]

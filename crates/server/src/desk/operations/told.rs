@@ -10,11 +10,17 @@ use postrider::topology::QueueName;
 /// The plan of a change of dead letters, for people.
 pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> String {
     let survey = &plan.survey;
-    let mut text = format!("{} open dead letters match", survey.letters);
+    let mut text = match survey.letters {
+        1 => "1 open dead letter matches".to_owned(),
+        letters => format!("{letters} open dead letters match"),
+    };
     if plan.total < survey.letters {
-        let _ = write!(text, ", {} of them are taken, those that failed first", plan.total);
+        let _ = write!(text, "; {} of them, those that failed first, would be taken", plan.total);
     }
-    let _ = write!(text, "; of {} aggregates", survey.aggregates);
+    let _ = match survey.aggregates {
+        1 => write!(text, ", of 1 aggregate"),
+        aggregates => write!(text, ", of {aggregates} aggregates"),
+    };
     if kind != OperationKind::DiscardLetters {
         let is_edit = kind == OperationKind::EditLetters;
         let again = if is_edit {
@@ -22,7 +28,11 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
         } else {
             "a replay of these does nothing"
         };
-        let _ = write!(text, "\n{} of them the inbox knows as applied: {again}", survey.applied);
+        let _ = match survey.applied {
+            0 => write!(text, "\nnone of them is known to be applied"),
+            1 => write!(text, "\n1 of them is applied already: {again}"),
+            applied => write!(text, "\n{applied} of them are applied already: {again}"),
+        };
         if survey.forgotten > 0 && !is_edit {
             let _ = write!(
                 text,
@@ -39,6 +49,7 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
         for (queue, count) in &survey.queues {
             let _ = match &letters.to_queue {
                 Some(to) => write!(text, "\n{count} go to {to}"),
+                None if *count == 1 => write!(text, "\n1 goes back to {queue}"),
                 None => write!(text, "\n{count} go back to {queue}"),
             };
         }
@@ -101,7 +112,10 @@ fn plain(text: &str) -> String {
 
 /// The plan of a replay of published events, for people.
 pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>, reapply: bool) -> String {
-    let mut text = format!("{} published events match", survey.events);
+    let mut text = match survey.events {
+        1 => "1 published event matches".to_owned(),
+        events => format!("{events} published events match"),
+    };
     if survey.archived + survey.in_files > 0 {
         let EventSurvey { live, archived, in_files, .. } = survey;
         let _ = write!(
@@ -141,6 +155,19 @@ mod tests {
     use postrider::store::Survey;
 
     use super::*;
+
+    #[test]
+    fn one_is_told_of_as_one() {
+        let told_of = |letters: u64, applied: u64| {
+            let queues = vec![("mail".to_owned(), letters)];
+            let survey = Survey { letters, aggregates: letters, applied, queues, ..Survey::default() };
+            let plan = Plan { survey, total: letters, takes: None, missing_queues: Vec::new(), trial: None };
+            told(&plan, &LetterPlan::default(), OperationKind::ReplayLetters)
+        };
+        let one = "1 open dead letter matches, of 1 aggregate\nnone of them is known to be applied\n1 goes back to mail";
+        assert_eq!(told_of(1, 0), one);
+        assert!(told_of(3, 2).contains("2 of them are applied already: a replay of these does nothing"));
+    }
 
     #[test]
     fn what_no_queue_wanted_is_told_of_where_there_is_some() {
