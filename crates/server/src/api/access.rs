@@ -162,7 +162,7 @@ pub(super) async fn caller(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> 
     }
     Err(Problem::new(
         Code::Unauthenticated,
-        "send a token: Authorization: Bearer …; `postrider token create` makes one",
+        "send a token: Authorization: Bearer …; `postrider token create --role operator` makes one",
     ))
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn document() -> Value {
             "securitySchemes": { "token": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "`postrider token create` makes one. Without any token, callers on the machine itself need none.",
+                "description": "`postrider token create --role operator` makes one. Without any token, callers on the machine itself need none.",
             } },
             "parameters": { "IdempotencyKey": {
                 "name": "Idempotency-Key",

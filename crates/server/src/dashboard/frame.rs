@@ -73,7 +73,7 @@ fn who(visit: &Visit) -> Markup {
             div { "On " (visit.backend) }
             @if visit.is_owner() {
                 div { "You are the local operator: there is no token, so whoever is on this machine may do everything. "
-                    code { "postrider token create" } " changes that." }
+                    code { "postrider token create --role admin" } " changes that." }
             } @else {
                 div { "Role " b { (visit.caller.role.as_str()) }
                     @if let Some(tenant) = &visit.caller.tenant { " for " b { (tenant) } } }
