@@ -5,13 +5,13 @@ use postrider::envelope::TenantId;
 use postrider::sqlite::Sqlite;
 use postrider::store::StoreError;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, SqliteConnection};
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::account::AccountCode;
 use crate::books::{Balance, Days, Sums};
 use crate::chain::{self, days};
 use crate::money::Currency;
-use crate::stored::{count, unreadable};
+use crate::stored::{count, posting_kinds, unreadable};
 
 pub(super) async fn balances(
     store: &Sqlite,
