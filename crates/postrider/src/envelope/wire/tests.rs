@@ -142,3 +142,13 @@ fn what_is_no_event_is_malformed_with_a_reason() {
         assert!(error.contains(reason), "{error}");
     }
 }
+
+#[test]
+fn a_reference_that_is_no_id_does_not_spoil_the_event() {
+    let mut message = encode(&order(Payload::empty_object()), WireFormat::Bare, 0);
+    message.headers.remove("x-correlation-id");
+    message.headers.insert("x-causation-id".to_owned(), "c".repeat(200).into());
+    message.properties.correlation_id = Some("c".repeat(200));
+    let read = read(&message).unwrap();
+    assert_eq!((read.causation_id, read.correlation_id), (None, None));
+}
