@@ -174,7 +174,7 @@ fn history(letter: &DeadLetter) -> String {
     use postrider::broker::HeaderValue as Value;
     let failed = failed_attempts(&letter.headers);
     let mut lines = Vec::new();
-    if failed.first().is_none_or(|first| first.attempt > 1) {
+    if letter.attempts > 1 && failed.first().is_none_or(|first| first.attempt > 1) {
         lines.push(format!("  {} first failure", letter.first_failed_at));
     }
     for FailedAttempt { attempt, at, class, error } in failed {
