@@ -72,7 +72,8 @@ def verify(entries):
         try:
             if entry["number"] != number:
                 problems.append(f"entry {number} is missing")
-                number = entry["number"]
+                # From here on those after it are counted, unless it is no number.
+                number = entry["number"] if isinstance(entry["number"], int) else number
             elif entry_hash(before, entry) != entry["hash"]:
                 problems.append(f"entry {number} does not have the hash that is stored for it")
             problems += check_lines(number, entry)
@@ -108,7 +109,17 @@ def check_head(head, entries):
     last = (entries[-1]["number"], entries[-1]["hash"]) if entries else BEGINNING
     if head == last:
         return []
-    return [f"the head of the chain says entry {head[0]} with hash {head[1].hex()}, the last entry is {last[0]} with hash {last[1].hex()}"]
+    return [f"the head of the chain says entry {head[0]} with hash {shown(head[1])}, the last entry is {last[0]} with hash {shown(last[1])}"]
+
+
+def in_order(stray):
+    """Lines by tenant and entry, whatever somebody wrote there."""
+    return str(stray[0]), str(stray[1]).rjust(20)
+
+
+def shown(value):
+    """A hash or a key as it is printed, also one that no ledger wrote."""
+    return value.hex() if isinstance(value, bytes) else repr(value)
 
 
 def merkle_root(hashes):
@@ -128,8 +139,8 @@ def check_checkpoint(tenant, checkpoint, hashes, keys):
     problems = []
     if merkle_root(run) != root or run[-1] != head:
         problems.append(f"{name} stands for other entries than these")
-    if keys and public_key.hex() not in keys:
-        problems.append(f"{name} is signed by {public_key.hex()}, which is none of the keys that were named")
+    if keys and shown(public_key) not in keys:
+        problems.append(f"{name} is signed by {shown(public_key)}, which is none of the keys that were named")
     if Ed25519PublicKey is None:
         return problems
     said = b"postrider.ledger.checkpoint.v1\0" + text(tenant) + struct.pack(">QQ", first, last) + root + head
@@ -277,7 +288,9 @@ def minor(amount, currency):
 def from_jsonl(path):
     """An export. The first line that is no entry ends it: without it there is no chain."""
     tenants, bases = defaultdict(list), {}
-    with sys.stdin if path == "-" else open(path, encoding="utf-8") as file:
+    # What is no UTF-8 is read all the same, and named where it is hashed.
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    with sys.stdin if path == "-" else open(path, encoding="utf-8", errors="surrogateescape") as file:
         for at, line in enumerate(file, 1):
             try:
                 entry, base = exported(json.loads(line, object_pairs_hook=once))
@@ -355,18 +368,18 @@ def main():
     if args.tenant is not None and args.tenant not in tenants and args.tenant not in (heads or {}):
         print(f"{args.tenant} keeps no books here; nothing was verified")
         sys.exit(3)
-    for tenant, entries in sorted(tenants.items()):
+    for tenant, entries in sorted(tenants.items(), key=lambda books: str(books[0])):
         if args.tenant not in (None, tenant):
             continue
         hashes, problems = verify(entries)
         if heads is not None:
             problems += check_head(heads.get(tenant, BEGINNING), entries)
-        problems += [f"entry {number} is gone, and lines of it are there" for owner, number in sorted(strays) if owner == tenant]
+        problems += [f"entry {number} is gone, and lines of it are there" for owner, number in sorted(strays, key=in_order) if owner == tenant]
         if heads is not None:
             own = [checkpoint for owner, checkpoint in checkpoints if owner == tenant]
             problems += check_checkpoints(tenant, own, entries, hashes, args.key)
         wrong += len(problems)
-        print(f"{tenant}\t{len(hashes)} entries\t{hashes[-1].hex() if hashes else ''}\t{'holds' if not problems else 'DOES NOT HOLD'}"
+        print(f"{tenant}\t{len(hashes)} entries\t{shown(hashes[-1]) if hashes else ''}\t{'holds' if not problems else 'DOES NOT HOLD'}"
               + ("" if args.key or not checkpoints else "\tkey not pinned")
               + ("" if Ed25519PublicKey or not checkpoints else "\tsignatures not checked"))
         for problem in problems:

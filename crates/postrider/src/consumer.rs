@@ -34,7 +34,7 @@ pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus, InHand, Opened};
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -298,16 +298,14 @@ impl<S: ConsumerStore> Consumer<S> {
                 () = desk.left.cancelled() => return Ok(()),
                 deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
             };
-            let mut probed = false;
             for arrived in self.meet(deliveries, probe).await {
-                probed |= probe && !self.is_worn(&arrived);
                 // What is not begun is left unsettled: the broker takes it back when the subscription ends.
                 if !desk.takes(arrived).await {
                     return Ok(());
                 }
             }
             desk.flush(probe).await;
-            if probed {
+            if probe && desk.tries.load(Ordering::Relaxed) {
                 return Ok(());
             }
         }

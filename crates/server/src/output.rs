@@ -82,8 +82,10 @@ impl Output {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
+            // Some questions go on with what the answer leads to.
+            let end = if question.ends_with('?') { "" } else { "." };
             return Err(usage(format!(
-                "{question} There is no terminal to ask on; to answer yes, add --yes"
+                "{question}{end} There is no terminal to ask on; to answer yes, add --yes"
             )));
         }
         eprint!("{question} [y/N] ");

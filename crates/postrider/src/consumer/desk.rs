@@ -1,7 +1,7 @@
 //! Where the deliveries of one session go: to a task of their own, to the lane of their key, or into a batch.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) stop: CancellationToken,
     /// Something was left to the broker, which takes it back when the session ends: nothing more is taken on.
     pub(super) left: CancellationToken,
+    /// Something was taken on to be handled, and not only to be brought where nobody counts it: one is enough for a probe.
+    pub(super) tries: AtomicBool,
     /// What waits behind the delivery in hand, lane by lane.
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
     /// The batches of each handler, by its number.
@@ -61,6 +63,7 @@ impl<S: ConsumerStore> Desk<S> {
             consumer,
             stop,
             left: CancellationToken::new(),
+            tries: AtomicBool::new(false),
             lanes: Mutex::default(),
             batches: Mutex::default(),
             settled: Mutex::new(Some(settled)),
@@ -117,6 +120,7 @@ impl<S: ConsumerStore> Desk<S> {
         // What is worn and has a place is held, and needs no room.
         let worn = worn && self.consumer.has_place(&arrived);
         if !worn {
+            self.tries.store(true, Ordering::Relaxed);
             self.consumer.keep_to_the_rate().await;
         }
         if let Some(lane) = self.lane_of(&arrived) {

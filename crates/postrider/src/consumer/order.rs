@@ -147,17 +147,20 @@ impl<S: ConsumerStore> Desk<S> {
         };
         let (mut ready, mut behind) = (Vec::new(), Vec::new());
         for mut arrived in run {
-            match arrived.key().and_then(|key| heads.get(key)) {
-                None if consumer.has_place(&arrived) && consumer.is_worn(&arrived) => behind.push(arrived),
-                None => ready.push(arrived),
-                // The dead letter that its key is parked behind was replayed: this is what the key waits for.
-                Some(head)
-                    if head.state == HeldState::Parked && Some(&head.event_id) == arrived.event_id() =>
-                {
-                    arrived.held = true;
-                    ready.push(arrived);
-                }
-                Some(_) => behind.push(arrived),
+            let head = arrived.key().and_then(|key| heads.get(key));
+            let is_awaited = head.is_some_and(|head| {
+                head.state == HeldState::Parked && Some(&head.event_id) == arrived.event_id()
+            });
+            let is_replay = arrived.delivery.message.header(dead_letter::header::REPLAY_ID).is_some();
+            // The dead letter that its key is parked behind was replayed: this is what the key waits for. Something else under its id is not,
+            // unless somebody sent it again.
+            if is_awaited && (is_replay || !consumer.is_contradicting(&arrived, &self.stop).await?) {
+                arrived.held = true;
+                ready.push(arrived);
+            } else if head.is_some() || consumer.has_place(&arrived) && consumer.is_worn(&arrived) {
+                behind.push(arrived);
+            } else {
+                ready.push(arrived);
             }
         }
         Some((ready, behind))

@@ -10,7 +10,7 @@
 //! A crash between that and the ack leaves it in both places; the inbox knows the one that was applied, and to hold it again changes nothing.
 
 use super::Consumer;
-use super::arrived::Arrived;
+use super::arrived::{Arrived, Errand};
 use super::settle::mark_passed_on;
 use crate::broker::{DELIVERY_COUNT, HeaderValue, Outgoing, Published};
 use crate::store::ConsumerStore;
@@ -20,12 +20,24 @@ impl<S: ConsumerStore> Consumer<S> {
     /// Whether it has come back so often that it should not go back once more. Who handles events in this process and counts no crashes leaves
     /// those that kill it to the broker's limit.
     pub(super) fn is_worn(&self, arrived: &Arrived) -> bool {
-        let guarded = self.config.max_crashes > 0 || self.registry.works_outside();
-        if !arrived.delivery.redelivered || !guarded {
+        if !arrived.delivery.redelivered || !self.is_guarded(arrived) {
             return false;
         }
         let count = arrived.delivery.message.headers.get(DELIVERY_COUNT).and_then(HeaderValue::as_int);
         count.is_some_and(|count| count >= i64::from(worn_after(&self.service.queue)))
+    }
+
+    /// Whether it cannot take the process down over and over: its crashes are counted, or nobody handles it here.
+    fn is_guarded(&self, arrived: &Arrived) -> bool {
+        if self.config.max_crashes > 0 {
+            return true;
+        }
+        match self.errand(arrived) {
+            Errand::Handle(number) => {
+                self.registry.entry(number).is_some_and(|entry| entry.handler.outside().is_some())
+            }
+            Errand::Known(_) => true,
+        }
     }
 
     /// Whether it has a place in an order, and must not go to the end of its queue.

@@ -38,6 +38,9 @@ struct Order {
     /// How many times each of the newest seconds was told. Counted over all of them, a number would soon be so large that it
     /// is ahead of now, and all that died in this second would have the same time.
     told: BTreeMap<i64, i64>,
+    /// The last number that was told for a second before those. A broker dates a message that went round a retry loop by its first death,
+    /// which may be long ago.
+    older: i64,
 }
 
 impl Order {
@@ -54,11 +57,21 @@ impl Order {
         if time.subsec_nanosecond() != 0 {
             return time;
         }
-        let micros = self.told.entry(time.as_second()).or_insert(0);
-        *micros = (*micros + 1).min(LAST);
-        let apart = time.saturating_add(SignedDuration::from_micros(*micros)).unwrap_or(time);
-        if self.told.len() > Self::MOST_SECONDS {
-            self.told.pop_first();
+        let second = time.as_second();
+        let full = self.told.len() >= Self::MOST_SECONDS;
+        let micros = if full && self.told.keys().next().is_some_and(|first| second < *first) {
+            self.older = self.older % LAST + 1;
+            self.older
+        } else {
+            let micros = self.told.entry(second).or_insert(0);
+            *micros = (*micros + 1).min(LAST);
+            *micros
+        };
+        let apart = time.saturating_add(SignedDuration::from_micros(micros)).unwrap_or(time);
+        if self.told.len() > Self::MOST_SECONDS
+            && let Some((_, last)) = self.told.pop_first()
+        {
+            self.older = self.older.max(last);
         }
         // Not ahead of now: a plan leaves out what dies after it.
         apart.min(now.max(time))
@@ -223,5 +236,19 @@ mod tests {
         assert!(told.is_sorted_by(|one, next| one < next) && told[49] <= now, "{told:?}");
         // Whoever has a better time keeps it.
         assert_eq!(order.apart(now, now), now);
+    }
+
+    #[test]
+    fn what_died_long_before_the_others_stays_apart_too() {
+        let mut order = Order::default();
+        let second = |number: i64| Timestamp::from_second(1_767_268_800 + number).unwrap();
+        let now = second(10_000);
+        let mut told = vec![order.apart(second(0), now)];
+        for number in 1..5_000 {
+            order.apart(second(number), now);
+        }
+        told.extend((0..50).map(|_| order.apart(second(0), now)));
+        assert!(told.is_sorted_by(|one, next| one < next) && told[50] < second(1), "{told:?}");
+        assert_eq!(order.told.len(), Order::MOST_SECONDS);
     }
 }

@@ -1,5 +1,6 @@
 //! Runs operations under a lease, one chunk a transaction.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -85,10 +86,11 @@ impl<S: Operations> Runner<S> {
     /// Takes up whatever waits, of the kinds it knows, until told to stop. What different people asked for goes side by side, so that a slow
     /// replay holds up nobody else's; what one of them asked for, or a rule, goes one after the other, in the order it was asked for.
     pub async fn serve(&self, kinds: &[(OperationKind, &dyn Work<S>)], stop: &CancellationToken) {
-        let (mut under_way, mut working_for) = (FuturesUnordered::new(), Vec::new());
+        let (mut under_way, mut working_for) = (FuturesUnordered::new(), Vec::<String>::new());
         while !(stop.is_cancelled() && working_for.is_empty()) {
             if !stop.is_cancelled() && working_for.len() < AT_ONCE {
-                match self.find(kinds, &working_for).await {
+                let busy = working_for.clone();
+                match beside(&mut under_way, &mut working_for, self.find(kinds, &busy)).await {
                     Ok(Some((hand, operation, work))) => {
                         working_for.push(operation.created_by.clone());
                         under_way.push(async move {
@@ -102,14 +104,11 @@ impl<S: Operations> Runner<S> {
                 }
             }
             tokio::select! {
-                Some((person, ended)) = under_way.next() => {
-                    working_for.retain(|other| *other != person);
-                    if let Err(error) = ended {
-                        tell(&error);
-                    }
-                }
+                Some((person, ended)) = under_way.next() => over(&mut working_for, &person, ended),
                 () = stop.cancelled(), if !stop.is_cancelled() => {}
                 () = self.clock.sleep(self.config.poll_interval), if !stop.is_cancelled() => {}
+                // Told to stop while it looked, with nothing under way.
+                else => {}
             }
         }
     }
@@ -247,6 +246,30 @@ impl<S: Operations> Runner<S> {
         let ended = if end == OperationEnd::Done { Ended::Done } else { Ended::Failed };
         let ours = self.store.finish_operation(operation.id, &self.id, end).await?;
         Ok(if ours { ended } else { Ended::TakenAway })
+    }
+}
+
+/// Waits for something while the operations under way go on. Left standing, one of them would keep its transaction open meanwhile, and on
+/// SQLite the one writer with it, which is what is waited for.
+async fn beside<T>(
+    under_way: &mut FuturesUnordered<impl Future<Output = (String, Result<Ended, StoreError>)>>,
+    working_for: &mut Vec<String>,
+    something: impl Future<Output = T>,
+) -> T {
+    let mut something = pin!(something);
+    loop {
+        tokio::select! {
+            came = &mut something => return came,
+            Some((person, ended)) = under_way.next() => over(working_for, &person, ended),
+        }
+    }
+}
+
+/// Somebody's operation is over, or was left.
+fn over(working_for: &mut Vec<String>, person: &str, ended: Result<Ended, StoreError>) {
+    working_for.retain(|other| other != person);
+    if let Err(error) = ended {
+        tell(&error);
     }
 }
 

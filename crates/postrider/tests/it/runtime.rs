@@ -112,6 +112,7 @@ scenarios!(
         a_head_that_is_sent_to_another_queue_is_not_waited_for,
         a_deferred_head_holds_its_key,
         what_contradicts_a_held_event_is_a_dead_letter,
+        what_contradicts_a_parked_event_is_a_dead_letter,
         events_without_a_key_are_held_by_nobody,
     ]
     controls: [

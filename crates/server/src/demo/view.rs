@@ -232,7 +232,9 @@ fn render(frame: &mut ratatui::Frame<'_>, moment: &Moment, options: &Options) {
     ];
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), legend);
     let keys = if moment.done { "done: every event was found once. q leaves" } else { "q leaves" };
-    let seen = options.dashboard.as_ref().map(|at| Line::from(format!("See it in a browser: {at}")));
+    // How to leave comes first where there is room for one line.
+    let page = options.dashboard.as_ref().filter(|_| rest.height > 1);
+    let seen = page.map(|at| Line::from(format!("See it in a browser: {at}")));
     let lines: Vec<Line<'_>> = seen.into_iter().chain([Line::from(keys).bold()]).collect();
     frame.render_widget(Paragraph::new(lines), rest);
 }
@@ -314,8 +316,10 @@ mod tests {
 
     #[test]
     fn a_small_terminal_keeps_the_account() {
-        let screen = shown(80, 14);
-        assert!(screen.contains("analytics      1000"), "{screen}");
-        assert!(screen.contains("q leaves"), "{screen}");
+        for height in [14, 13] {
+            let screen = shown(80, height);
+            assert!(screen.contains("analytics      1000"), "{screen}");
+            assert!(screen.contains("q leaves"), "{screen}");
+        }
     }
 }

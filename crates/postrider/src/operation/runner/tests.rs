@@ -64,3 +64,46 @@ async fn a_slow_operation_holds_up_those_of_its_own_person_alone() {
     let left = store.operation(slow).await.unwrap().unwrap();
     assert_eq!((left.state, left.done, left.runner), (OperationState::Running, 1, None), "it was given back");
 }
+
+/// Takes its time, with the one writer in its hands.
+struct Slow(Clock);
+
+impl Work<Sqlite> for Slow {
+    fn chunk<'a>(
+        &'a self,
+        _: &'a Sqlite,
+        _: &'a mut <Sqlite as crate::store::Store>::Tx,
+        _: &'a Operation,
+        items: Vec<String>,
+    ) -> BoxFuture<'a, Result<Chunk, StoreError>> {
+        async move {
+            self.0.sleep(Duration::from_millis(200)).await;
+            Ok(Chunk { done: items.len() as u64, skipped: 0 })
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_goes_on_while_others_are_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::system();
+    let path = folder.path().join("operations.db");
+    let store = Sqlite::open(SqliteConfig::new(path), clock.clone()).await.unwrap();
+    let id = planned(&store, &clock, "ann", None).await;
+    let config = RunnerConfig { poll_interval: Duration::from_millis(10), ..RunnerConfig::default() };
+    let runner = Runner::new(store.clone(), clock.clone(), config);
+    let work = Slow(clock.clone());
+    let (stop, kinds) =
+        (CancellationToken::new(), [(OperationKind::ReplayLetters, &work as &dyn Work<Sqlite>)]);
+    let watching = async {
+        while store.operation(id).await.unwrap().unwrap().state != OperationState::Done {
+            clock.sleep(Duration::from_millis(10)).await;
+        }
+        stop.cancel();
+    };
+    tokio::select! {
+        _ = async { tokio::join!(runner.serve(&kinds, &stop), watching) } => {}
+        () = clock.sleep(Duration::from_secs(4)) => panic!("it waited for the writer that it had itself"),
+    }
+}

@@ -280,6 +280,36 @@ pub(super) async fn what_contradicts_a_held_event_is_a_dead_letter<S: Effects>(m
     assert_eq!(stage.dead_letters(2).await.len(), 2, "the one that says the same is none");
 }
 
+/// The same id with another payload, while its key is parked behind the first of them: it does not take its place.
+pub(super) async fn what_contradicts_a_parked_event_is_a_dead_letter<S: Effects>(mut stage: Stage<S>) {
+    ordered(&mut stage, OnDead::Park);
+    let (applied, well) = (Applied::default(), Arc::new(Mutex::new(false)));
+    let judge = {
+        let (applied, well) = (applied.clone(), well.clone());
+        move |event: &Incoming| {
+            if *well.lock().unwrap() {
+                note(&applied, event)
+            } else {
+                Err(Failure::permanent("no such account"))
+            }
+        }
+    };
+    let _running = stage.start(judge).await;
+    let ids = commit_all(&stage, &["a"], 2).await;
+    let events = async || stage.store.held_keys(None, 10).await.unwrap().first().map(|key| key.events);
+    stage.until(async || events().await == Some(2)).await;
+    *well.lock().unwrap() = true;
+    let mut message = Message { body: "{\"number\":8}".into(), ..Message::default() };
+    message.properties.message_id = Some(ids[0].to_string());
+    message.properties.kind = Some("order.placed".to_owned());
+    message.headers.insert("x-ordering-key".to_owned(), key("a").as_str().into());
+    stage.deliver(message).await;
+    let letters = stage.dead_letters(2).await;
+    assert!(letters.iter().any(|letter| letter.reason == "conflict"), "{letters:?}");
+    assert!(applied.lock().unwrap().is_empty(), "the key is parked");
+    assert_eq!(events().await, Some(2));
+}
+
 pub(super) async fn events_without_a_key_are_held_by_nobody<S: Effects>(mut stage: Stage<S>) {
     ordered(&mut stage, OnDead::Park);
     let running = stage
