@@ -19,6 +19,7 @@ mod order;
 mod outside;
 mod pace;
 mod release;
+mod session;
 mod settle;
 mod sight;
 mod status;
@@ -34,7 +35,7 @@ pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus, InHand, Opened};
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -42,12 +43,11 @@ use tokio::sync::{Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use self::breaker::Breaker;
-use self::desk::Desk;
 use self::meters::Meters;
 use self::pace::Pace;
 use self::throttle::Throttle;
 use self::together::Together;
-use crate::broker::{Broker, BrokerError, Subscription};
+use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
 use crate::dedup::Accelerator;
 use crate::registry::Registry;
@@ -228,103 +228,6 @@ impl<S: ConsumerStore> Consumer<S> {
             let _ended = releasing.await;
         }
         result
-    }
-
-    async fn sessions(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = self.clear_to_work() => {}
-            }
-            self.session(stop).await?;
-        }
-    }
-
-    /// One subscription, from its beginning until everything that was begun is settled. While the breaker is half open it
-    /// is for a single delivery.
-    async fn session(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
-        self.look_for_marks().await;
-        let probe = self.status.breaker() == BreakerState::HalfOpen;
-        let prefetch = self.prefetch(probe);
-        let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
-        let opened = self.status.note_subscription(subscription.subscribed());
-        tracing::debug!(consumer = %self.name, prefetch, probe, "a session begins");
-        let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
-        let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
-        desk.close().await;
-        drop(opened);
-        tracing::debug!(consumer = %self.name, "a session is over");
-        result
-    }
-
-    /// A probe is for a single delivery. On an ordered queue it is taken from as many as ever: what goes back to a quorum queue stands
-    /// behind what went back before it, so the order holds only as long as whoever takes over is handed all of it at once.
-    fn prefetch(&self, probe: bool) -> u16 {
-        if probe && self.service.order.is_none() { 1 } else { self.config.prefetch }
-    }
-
-    async fn subscribe(
-        &self,
-        prefetch: u16,
-        stop: &CancellationToken,
-    ) -> Result<Option<Box<dyn Subscription>>, BrokerError> {
-        loop {
-            match self.broker.subscribe(self.service.name(), prefetch).await {
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(consumer = %self.name, %error, "cannot subscribe yet; trying again");
-                    tokio::select! {
-                        () = stop.cancelled() => return Ok(None),
-                        () = self.clock.sleep(Duration::from_secs(1)) => {}
-                    }
-                }
-                answer => return answer.map(Some),
-            }
-        }
-    }
-
-    async fn receive(
-        self: &Arc<Self>,
-        subscription: &mut dyn Subscription,
-        desk: &Arc<Desk<S>>,
-        probe: bool,
-        stop: &CancellationToken,
-    ) -> Result<(), BrokerError> {
-        loop {
-            let most = self.most_at_a_time();
-            let deliveries = tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                () = self.status.held_up() => return Ok(()),
-                () = desk.left.cancelled() => return Ok(()),
-                deliveries = subscription.next(if probe { 1 } else { most }) => deliveries?,
-            };
-            for arrived in self.meet(deliveries, probe).await {
-                // What is not begun is left unsettled: the broker takes it back when the subscription ends.
-                if !desk.takes(arrived).await {
-                    return Ok(());
-                }
-            }
-            desk.flush(probe).await;
-            if probe && desk.tries.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Waits while it is paused or its breaker is open.
-    async fn clear_to_work(&self) {
-        loop {
-            self.status.unpaused().await;
-            let now = self.clock.monotonic();
-            let wait = self.with_breaker(|breaker| breaker.wait(now));
-            if wait.is_zero() && self.status.pause().is_none() {
-                return;
-            }
-            tokio::select! {
-                () = self.status.closed() => {}
-                () = self.clock.sleep(wait) => {}
-            }
-        }
     }
 
     /// Looks every second or so whether somebody paused it.

@@ -104,6 +104,24 @@ impl<S: ConsumerStore> Desk<S> {
         }
     }
 
+    /// Brings a worn delivery to where nobody counts it, although nothing more is to be begun.
+    pub(super) async fn rescue(self: &Arc<Self>, arrived: Arrived) {
+        if self.consumer.has_place(&arrived) { self.take(arrived).await } else { self.renew(arrived) }
+    }
+
+    /// Sends a worn delivery to the end of its queue. A task of its own, because whoever takes deliveries on may be interrupted, and a publish
+    /// must not be.
+    fn renew(self: &Arc<Self>, arrived: Arrived) {
+        let desk = self.clone();
+        self.begin(async move {
+            if desk.consumer.renewed(&arrived).await {
+                desk.ack(arrived).await;
+            } else {
+                desk.left.cancel();
+            }
+        });
+    }
+
     /// Takes a delivery on, as soon as the rate limit and the number of others in hand allow it. Dropped before that, it
     /// leaves the delivery to the broker.
     pub(super) async fn take(self: &Arc<Self>, arrived: Arrived) {
@@ -114,11 +132,10 @@ impl<S: ConsumerStore> Desk<S> {
             return;
         }
         let worn = self.consumer.is_worn(&arrived);
-        if worn && !self.consumer.has_place(&arrived) && self.consumer.renewed(&arrived).await {
-            return self.ack(arrived).await;
+        if worn && !self.consumer.has_place(&arrived) {
+            return self.renew(arrived);
         }
         // What is worn and has a place is held, and needs no room.
-        let worn = worn && self.consumer.has_place(&arrived);
         if !worn {
             self.tries.store(true, Ordering::Relaxed);
             self.consumer.keep_to_the_rate().await;

@@ -4,7 +4,7 @@
 //! their consumers. But most brokers count what goes back in peace as well: at a stop, at a pause, whenever the breaker opens, and, on an
 //! ordered queue, with every probe. So an endpoint that is down for twenty minutes would make dead letters of events that were never
 //! sent to it, and those of their keys that come later would overtake them. The consumer counts crashes by itself (`crash`), so what has
-//! come back half as often as it may is brought to where nobody counts: to the end of its queue as a new message, or, where order
+//! come back a quarter as often as it may is brought to where nobody counts: to the end of its queue as a new message, or, where order
 //! matters, to those that are held.
 //!
 //! A crash between that and the ack leaves it in both places; the inbox knows the one that was applied, and to hold it again changes nothing.
@@ -45,7 +45,7 @@ impl<S: ConsumerStore> Consumer<S> {
         self.service.order.is_some() && arrived.key().is_some()
     }
 
-    /// Sends it to the end of its queue, as the same attempt. False where that is not possible now: it is handled as it came then.
+    /// Sends it to the end of its queue, as the same attempt. False where that is not possible now: it goes back as it came, once more.
     pub(super) async fn renewed(&self, arrived: &Arrived) -> bool {
         let mut message = arrived.delivery.message.clone();
         mark_passed_on(&mut message, arrived, arrived.attempt - 1);
@@ -59,13 +59,14 @@ impl<S: ConsumerStore> Consumer<S> {
     }
 }
 
-/// Half of what the queue allows. Where nobody said anything, RabbitMQ 4 has a limit of its own.
+/// A quarter of what the queue allows: a session that is cut off at once looks at little of what it was handed. Where nobody said anything,
+/// RabbitMQ 4 has a limit of its own.
 fn worn_after(queue: &Queue) -> u32 {
     let limit = match queue.policy.delivery_limit {
         Some(DeliveryLimit::Times(times)) => times.min(REDELIVERIES),
         Some(DeliveryLimit::Unlimited) | None => REDELIVERIES,
     };
-    (limit / 2).max(1)
+    (limit / 4).max(1)
 }
 
 #[cfg(test)]
@@ -74,10 +75,10 @@ mod tests {
     use crate::topology::QueueName;
 
     #[test]
-    fn half_of_the_limit_is_enough() {
+    fn a_quarter_of_the_limit_is_enough() {
         let mut queue = Queue::quorum(QueueName::new("billing").unwrap());
-        assert_eq!(worn_after(&queue), 10);
-        for (times, worn) in [(1, 1), (2, 1), (5, 2), (20, 10), (1000, 10)] {
+        assert_eq!(worn_after(&queue), 5);
+        for (times, worn) in [(1, 1), (2, 1), (8, 2), (20, 5), (1000, 5)] {
             queue.policy.delivery_limit = Some(DeliveryLimit::Times(times));
             assert_eq!(worn_after(&queue), worn, "{times}");
         }

@@ -16,7 +16,9 @@ use super::{LEASE, append, claim, event, execute, ids, let_rows_be_dated_ahead, 
 #[tokio::test]
 async fn an_id_that_is_not_among_the_ids_is_not_looked_for_in_the_table() {
     let (postgres, _database) = store().await;
-    append(&postgres, vec![event("1", None), event("2", None)]).await;
+    // One after the other: what was committed together has one time, and is found by that of its neighbour.
+    append(&postgres, vec![event("1", None)]).await;
+    append(&postgres, vec![event("2", None)]).await;
     let known = ["1", "2"].map(|id| EventId::new(id).unwrap());
     assert_eq!(postgres.committed(&known).await.unwrap().len(), 2);
     execute(&postgres, "DELETE FROM postrider.event_outbox_id WHERE id = '2'").await.unwrap();

@@ -17,7 +17,7 @@ use super::ordering::{Applied, commit_all, in_order, note};
 use super::stage::Stage;
 
 /// The broker gives up what came back more often than this.
-const LIMIT: u32 = 4;
+const LIMIT: u32 = 12;
 
 /// Each probe of an ordered queue is handed all that wait there, and all but one go back.
 pub(super) async fn what_waits_while_its_handler_is_down_is_not_given_up_and_keeps_its_order<S: Effects>(

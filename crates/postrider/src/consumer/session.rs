@@ -1,0 +1,126 @@
+//! From one subscription to the next: a session begins when the consumer may work, and ends when it may not.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Consumer;
+use super::breaker::BreakerState;
+use super::desk::Desk;
+use crate::broker::{BrokerError, Subscription};
+use crate::store::ConsumerStore;
+
+impl<S: ConsumerStore> Consumer<S> {
+    /// One session after the other, until told to stop.
+    pub(super) async fn sessions(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
+        loop {
+            tokio::select! {
+                // First: a session that is over as soon as it begins hands everything back once more, and brokers count that.
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                () = self.clear_to_work() => {}
+            }
+            self.session(stop).await?;
+        }
+    }
+
+    /// One subscription, from its beginning until everything that was begun is settled. While the breaker is half open it
+    /// is for a single delivery.
+    async fn session(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
+        self.look_for_marks().await;
+        let probe = self.status.breaker() == BreakerState::HalfOpen;
+        let prefetch = self.prefetch(probe);
+        let Some(mut subscription) = self.subscribe(prefetch, stop).await? else { return Ok(()) };
+        let opened = self.status.note_subscription(subscription.subscribed());
+        tracing::debug!(consumer = %self.name, prefetch, probe, "a session begins");
+        let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
+        let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
+        desk.close().await;
+        drop(opened);
+        tracing::debug!(consumer = %self.name, "a session is over");
+        result
+    }
+
+    /// A probe is for a single delivery. On an ordered queue it is taken from as many as ever: what goes back to a quorum queue stands
+    /// behind what went back before it, so the order holds only as long as whoever takes over is handed all of it at once.
+    pub(super) fn prefetch(&self, probe: bool) -> u16 {
+        if probe && self.service.order.is_none() { 1 } else { self.config.prefetch }
+    }
+
+    async fn subscribe(
+        &self,
+        prefetch: u16,
+        stop: &CancellationToken,
+    ) -> Result<Option<Box<dyn Subscription>>, BrokerError> {
+        loop {
+            match self.broker.subscribe(self.service.name(), prefetch).await {
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(consumer = %self.name, %error, "cannot subscribe yet; trying again");
+                    tokio::select! {
+                        () = stop.cancelled() => return Ok(None),
+                        () = self.clock.sleep(Duration::from_secs(1)) => {}
+                    }
+                }
+                answer => return answer.map(Some),
+            }
+        }
+    }
+
+    pub(super) async fn receive(
+        self: &Arc<Self>,
+        subscription: &mut dyn Subscription,
+        desk: &Arc<Desk<S>>,
+        probe: bool,
+        stop: &CancellationToken,
+    ) -> Result<(), BrokerError> {
+        // Nothing more is begun. Of what was handed out already, what came back too often is still brought to where nobody counts it.
+        let mut leaving = false;
+        loop {
+            let most = if probe { 1 } else { self.most_at_a_time() };
+            let deliveries = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                () = self.status.held_up(), if !leaving => {
+                    leaving = true;
+                    continue;
+                }
+                () = desk.left.cancelled(), if !leaving => {
+                    leaving = true;
+                    continue;
+                }
+                deliveries = subscription.next(most) => deliveries?,
+                () = std::future::ready(()), if leaving => return Ok(()),
+            };
+            for arrived in self.meet(deliveries, probe).await {
+                if leaving {
+                    if self.is_worn(&arrived) {
+                        desk.rescue(arrived).await;
+                    }
+                    continue;
+                }
+                // What is not begun is left unsettled: the broker takes it back when the subscription ends.
+                leaving = !desk.takes(arrived).await;
+            }
+            desk.flush(probe).await;
+            leaving |= probe && desk.tries.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Waits while it is paused or its breaker is open.
+    async fn clear_to_work(&self) {
+        loop {
+            self.status.unpaused().await;
+            let now = self.clock.monotonic();
+            let wait = self.with_breaker(|breaker| breaker.wait(now));
+            if wait.is_zero() && self.status.pause().is_none() {
+                return;
+            }
+            tokio::select! {
+                () = self.status.closed() => {}
+                () = self.clock.sleep(wait) => {}
+            }
+        }
+    }
+}
