@@ -90,7 +90,7 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
         Command::Db(args) => wiring::open(&context, db::Db { args, context: &context }).await,
         Command::Topology(args) => topology::run(&args, &context).await,
         Command::Publish(args) => publish::run(args, &context).await,
-        Command::Dlq(args) => wiring::open(&context, dlq::Dlq { args, context: &context }).await,
+        Command::Dlq(args) => Box::pin(wiring::open(&context, dlq::Dlq { args, context: &context })).await,
         Command::Ops(args) => wiring::open(&context, ops::Ops { args, context: &context }).await,
         Command::Event(args) => wiring::open(&context, event::OfEvent { args, context: &context }).await,
         Command::Outbox(args) => wiring::open(&context, outbox::Outbox { args, context: &context }).await,

@@ -75,12 +75,11 @@ impl Round<'_> {
         let take = sqlx::query_as::<_, (i64, String)>(sql(self.postgres, take));
         let mut rows = take.bind(self.rules.keep).bind(STEP).fetch(&mut *transaction);
         while let Some((position, json)) = rows.try_next().await.map_err(&fail)? {
-            let into = match &mut file {
-                Some(file) => file,
-                None => {
-                    let name = format!("{}.from{position:020}", self.postgres.table);
-                    file.insert(ArchiveFile::create(folder, &name).map_err(unwritten)?)
-                }
+            let into = if let Some(file) = &mut file {
+                file
+            } else {
+                let name = format!("{}.from{position:020}", self.postgres.table);
+                file.insert(ArchiveFile::create(folder, &name).map_err(unwritten)?)
             };
             into.line(&json).map_err(unwritten)?;
         }
