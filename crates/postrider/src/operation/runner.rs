@@ -104,6 +104,7 @@ impl<S: Operations> Runner<S> {
                 }
             }
             tokio::select! {
+                biased;
                 Some((person, ended)) = under_way.next() => over(&mut working_for, &person, ended),
                 () = stop.cancelled(), if !stop.is_cancelled() => {}
                 () = self.clock.sleep(self.config.poll_interval), if !stop.is_cancelled() => {}
@@ -259,6 +260,7 @@ async fn beside<T>(
     let mut something = pin!(something);
     loop {
         tokio::select! {
+            biased;
             came = &mut something => return came,
             Some((person, ended)) = under_way.next() => over(working_for, &person, ended),
         }
