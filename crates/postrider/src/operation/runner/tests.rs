@@ -104,6 +104,7 @@ async fn a_transaction_goes_on_while_others_are_looked_for() {
     };
     tokio::select! {
         _ = async { tokio::join!(runner.serve(&kinds, &stop), watching) } => {}
-        () = clock.sleep(Duration::from_secs(4)) => panic!("it waited for the writer that it had itself"),
+        // Left standing, it would take as long as the writer is waited for: ten seconds.
+        () = clock.sleep(Duration::from_secs(8)) => panic!("it waited for the writer that it had itself"),
     }
 }
