@@ -19,7 +19,7 @@ const MORE: u64 = 1_000_000;
 /// Each takes its lock for a moment only: no column has a default that would rewrite the table. The position has none at all: a default is
 /// worked out with the rights of whoever inserts, and a project's own user has none on our sequence.
 const COLUMNS: &str = "CREATE SEQUENCE IF NOT EXISTS {positions} AS bigint CACHE 1; \
-     CREATE TABLE IF NOT EXISTS {ids} (id text PRIMARY KEY, created_at timestamptz NOT NULL); \
+     CREATE TABLE IF NOT EXISTS {ids} (id text COLLATE \"C\" PRIMARY KEY, created_at timestamptz NOT NULL); \
      ALTER TABLE {outbox} \
          ADD COLUMN IF NOT EXISTS position bigint, ADD COLUMN IF NOT EXISTS body bytea, \
          ADD COLUMN IF NOT EXISTS content_type text NOT NULL DEFAULT 'application/json', \

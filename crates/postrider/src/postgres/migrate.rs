@@ -140,6 +140,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "positions",
         sql: include_str!("../../../../migrations/postgres/0039_positions.sql"),
     },
+    Migration {
+        version: 41,
+        name: "collation",
+        sql: include_str!("../../../../migrations/postgres/0041_collation.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by
