@@ -67,8 +67,14 @@ impl Postgres {
     ) -> Result<Erased, sqlx::Error> {
         let mut erased = Erased::default();
         let mut known: Vec<(String, PayloadHash)> = Vec::new();
-        for table in self.tables(connection).await? {
+        let outbox = format!("\"{}\".\"{}\"", self.table.schema(), self.table.table());
+        self.erase_rows(connection, &outbox, which, &mut erased, &mut known).await?;
+        // In the order in which rows go that way, so that none is passed over that goes meanwhile.
+        for table in self.detached(&mut *connection).await? {
             self.erase_rows(connection, &table, which, &mut erased, &mut known).await?;
+        }
+        if let Some(archive) = self.archive(connection).await? {
+            self.erase_rows(connection, &archive, which, &mut erased, &mut known).await?;
         }
         if let Erase::Event(id) = which
             && erased.unpublished.is_empty()
@@ -94,16 +100,14 @@ impl Postgres {
         Ok(erased)
     }
 
-    /// The outbox, and its archive if there is one.
-    async fn tables(&self, connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
-        let (schema, table) = (self.table.schema(), self.table.table());
-        let archive = format!("\"{schema}\".\"{table}_archive\"");
+    /// Its archive table, if there is one.
+    async fn archive(&self, connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
+        let archive = format!("\"{}\".\"{}_archive\"", self.table.schema(), self.table.table());
         let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
             .bind(&archive)
             .fetch_one(connection)
             .await?;
-        let outbox = format!("\"{schema}\".\"{table}\"");
-        Ok(if there { vec![outbox, archive] } else { vec![outbox] })
+        Ok(there.then_some(archive))
     }
 
     async fn erase_rows(

@@ -7,15 +7,16 @@ use futures_util::TryStreamExt as _;
 use sqlx::Connection as _;
 
 use super::file::not_written;
-use super::{Round, STEP, fail_of, sql};
+use super::{CARRY, Round, STEP, fail_of, sql};
 use crate::archive::ArchiveFile;
 use crate::store::{Archive, StoreError};
 
 /// Takes rows out, with their ids. Looks at the first so many alone: positions go by time, and where the first are young, there is no need to
-/// read all of the others at every round.
-const GONE: &str = "WITH gone AS (DELETE FROM {from} WHERE position IN (SELECT position FROM ( \
+/// read all of the others at every round. A position says nothing alone: where the sequence began anew, as after an upgrade by logical
+/// replication, a row that is not published yet may have that of an old one.
+const GONE: &str = "WITH gone AS (DELETE FROM {from} WHERE (position, created_at) IN (SELECT position, created_at FROM ( \
          SELECT position, created_at FROM {from} WHERE status = 'published' ORDER BY position LIMIT $2) first \
-         WHERE created_at < now() - $1) RETURNING *), \
+         WHERE created_at < now() - $1) AND status = 'published' RETURNING *), \
      ids AS (DELETE FROM {ids} WHERE id IN (SELECT id::text FROM gone))";
 
 const REMOVED: &str = "SELECT count(*) FROM gone";
@@ -35,9 +36,10 @@ const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, ag
 impl Round<'_> {
     pub(super) async fn remove_old_rows(&mut self, partitioned: bool) -> Result<(), StoreError> {
         let archive = &self.rules.archive;
+        let carried = format!(", carried AS ({})", CARRY.replace("{gone}", "gone"));
         let rest = match archive {
-            Archive::Nowhere => REMOVED.to_owned(),
-            Archive::Files(_) => READ.to_owned(),
+            Archive::Nowhere => format!("{carried} {REMOVED}"),
+            Archive::Files(_) => format!("{carried} {READ}"),
             Archive::Table => {
                 self.make_archive_table().await.map_err(self.fail())?;
                 ARCHIVED.replace("{columns}", COLUMNS)
