@@ -25,7 +25,8 @@ const ARCHIVED: &str = ", kept AS (INSERT INTO {archive} ({columns}) SELECT {col
          FROM (SELECT to_jsonb(gone) AS document FROM gone) old, jsonb_populate_record(NULL::{archive}, document)) \
      SELECT count(*) FROM gone";
 
-const READ: &str = "SELECT position, row_to_json(gone)::text FROM gone ORDER BY position";
+const READ: &str = "SELECT position, (extract(epoch FROM created_at) * 1000000)::bigint, row_to_json(gone)::text \
+     FROM gone ORDER BY position";
 
 /// What a row has that is not computed.
 const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
@@ -74,13 +75,15 @@ impl Round<'_> {
         let unwritten = |error: std::io::Error| not_written(folder, &error);
         let mut transaction = self.connection.begin().await.map_err(&fail)?;
         let mut file: Option<ArchiveFile> = None;
-        let take = sqlx::query_as::<_, (i64, String)>(sql(self.postgres, take));
+        let take = sqlx::query_as::<_, (i64, i64, String)>(sql(self.postgres, take));
         let mut rows = take.bind(self.rules.keep).bind(STEP).fetch(&mut *transaction);
-        while let Some((position, json)) = rows.try_next().await.map_err(&fail)? {
+        while let Some((position, time, json)) = rows.try_next().await.map_err(&fail)? {
             let into = if let Some(file) = &mut file {
                 file
             } else {
-                let name = format!("{}.from{position:020}", self.postgres.table);
+                // With its time: where positions began anew, another file may begin at this one, and would be written over.
+                let (table, time) = (&self.postgres.table, time.unsigned_abs());
+                let name = format!("{table}.from{position:020}{time:020}");
                 file.insert(ArchiveFile::create(folder, &name).map_err(unwritten)?)
             };
             into.line(&json).map_err(unwritten)?;
