@@ -73,8 +73,7 @@ impl Handover {
         in_doubt: impl Fn(&OrderingKey) -> bool,
     ) -> bool {
         let failing: HashSet<_> = failing.into_iter().collect();
-        let freed: Vec<_> =
-            self.parked.extract_if(|key| !failing.contains(key) && !in_doubt(key)).collect();
+        let freed: Vec<_> = self.parked.extract_if(|key| !failing.contains(key) && !in_doubt(key)).collect();
         let some = !freed.is_empty();
         self.draining.extend(freed.into_iter().map(|key| (key, true)));
         let draining = &self.draining;

@@ -67,7 +67,11 @@ impl Postgres {
         let names = sqlx::raw_sql("SELECT name FROM postrider.outbox ORDER BY name");
         let rows = self.pool().fetch_all(names).await?;
         let names = rows.iter().map(|row| row.try_get_unchecked::<String, _>(0));
-        Ok(names.collect::<Result<Vec<_>, _>>()?.iter().filter_map(|name| OutboxTable::new(name).ok()).collect())
+        Ok(names
+            .collect::<Result<Vec<_>, _>>()?
+            .iter()
+            .filter_map(|name| OutboxTable::new(name).ok())
+            .collect())
     }
 
     /// The last position in it, and the last that was given out.

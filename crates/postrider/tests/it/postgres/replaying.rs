@@ -93,10 +93,8 @@ async fn retention_leaves_what_is_not_published_at_the_position_of_an_old_event(
     execute(&postgres, rows).await.unwrap();
     let kept = postgres.keep_house(&relay("keeper"), &HouseRules::default()).await.unwrap().unwrap();
     assert_eq!(kept.removed, 1);
-    let left: Vec<String> = sqlx::query_scalar("SELECT id FROM postrider.event_outbox")
-        .fetch_all(postgres.pool())
-        .await
-        .unwrap();
+    let left: Vec<String> =
+        sqlx::query_scalar("SELECT id FROM postrider.event_outbox").fetch_all(postgres.pool()).await.unwrap();
     assert_eq!(left, ["new"]);
 }
 
