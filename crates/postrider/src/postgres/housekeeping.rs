@@ -55,6 +55,7 @@ const DETACH: &str = "SET LOCAL enable_seqscan = off; ALTER TABLE {outbox} DETAC
 /// Tables that were partitions once and are not archived yet.
 const DETACHED: &str = "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '_p[0-9]{8}$') \
+       AND EXISTS (SELECT FROM postrider.outbox o WHERE o.schema_name = $1 AND o.table_name = $2 AND o.partitioned) \
        AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) ORDER BY 1";
 
 /// What unfinished replays still have to send of rows that leave for where they would not find them: each of their items becomes the whole

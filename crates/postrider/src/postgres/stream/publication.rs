@@ -9,9 +9,9 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Whether the publication `$2` tells of every new row of the table `$3`, under the table's own name. PostgreSQL 14 has neither conditions on rows nor
 /// lists of columns, nor the columns of the catalogue that say so.
 pub(super) const TELLS: &str = "EXISTS (SELECT FROM pg_publication p \
-     WHERE p.pubname = $2 AND p.pubinsert AND p.pubviaroot AND (p.puballtables OR EXISTS ( \
+     WHERE p.pubname = $2 AND p.pubinsert AND (p.puballtables AND p.pubviaroot OR EXISTS ( \
          SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE r.prpubid = p.oid AND n.nspname || '.' || c.relname = $3 \
+         WHERE r.prpubid = p.oid AND n.nspname || '.' || c.relname = $3 AND (p.pubviaroot OR c.relkind <> 'p') \
            AND to_jsonb(r) ->> 'prqual' IS NULL AND to_jsonb(r) ->> 'prattrs' IS NULL)))";
 
 impl Postgres {
