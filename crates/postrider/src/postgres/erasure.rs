@@ -36,6 +36,13 @@ const ANSWERS: &str = "WITH inbox AS ( \
          UPDATE postrider.push_attempt SET answer = '' WHERE event_id = ANY($1) AND answer <> '' RETURNING 1 \
      ) SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM pushed)";
 
+/// Whole documents among the items of replays; others name rows.
+const REPLAYING: &str = "SELECT count(*) FROM ( \
+         SELECT CASE WHEN i.subject LIKE '{%' THEN i.subject::jsonb END AS document FROM postrider.operation o \
+         JOIN postrider.operation_item i ON i.operation_id = o.id \
+         WHERE o.kind = 'replay_outbox' AND o.state IN ('planned', 'running') \
+     ) item WHERE document ->> 'id' = ANY($1) OR document ->> 'aggregate_type' = $2 AND document ->> 'aggregate_id' = $3";
+
 const LOG: &str = "INSERT INTO postrider.audit_log (actor, action, subject, reason) \
      SELECT $2, 'event.erase', id, $3 FROM unnest($1::text[]) id";
 
@@ -93,6 +100,12 @@ impl Postgres {
         let held = "SELECT count(*) FROM postrider.held_event WHERE event_id = ANY($1)";
         let held: i64 = sqlx::query_scalar(held).bind(&erased.events).fetch_one(&mut *connection).await?;
         erased.held = held.unsigned_abs();
+        let (kind, id) = match which {
+            Erase::Event(_) => (None, None),
+            Erase::Aggregate { kind, id } => (Some(kind.as_str()), Some(id.as_str())),
+        };
+        let replaying = sqlx::query_scalar::<_, i64>(REPLAYING).bind(&erased.events).bind(kind).bind(id);
+        erased.replaying = replaying.fetch_one(&mut *connection).await?.unsigned_abs();
         if erased.rows + erased.dead_letters + erased.answers == 0 {
             erased.events.clear();
         }

@@ -81,6 +81,13 @@ async fn a_partition_that_ends_leaves_a_replay_what_it_has_to_send() {
         .await
         .unwrap();
     assert!(items.len() == 2 && items.iter().all(|item| item.contains("Jane")), "{items:?}");
+    let id = "1".try_into().unwrap();
+    for (which, left) in [
+        (Erase::Event(EventId::new("old-1").unwrap()), 1),
+        (Erase::Aggregate { kind: "shop.order".to_owned(), id }, 2),
+    ] {
+        assert_eq!(postgres.would_erase(&which).await.unwrap().replaying, left, "{which:?}");
+    }
 }
 
 /// Where a sequence began anew: after an upgrade by logical replication, which does not bring sequences along.
