@@ -194,6 +194,7 @@ macro_rules! store_conformance {
             published_events_are_sent_again_under_their_ids, only_matching_events_are_sent_again,
             an_inbox_forgets_on_purpose_alone, a_plan_tells_who_has_forgotten, archived_events_are_sent_again,
             events_come_back_from_archive_files,
+            what_leaves_the_outbox_while_a_replay_waits_is_sent,
         ]);
         $crate::conformance_cases!($fixture, registrations: [
             registrations_come_back_by_name, the_newest_registration_of_a_name_counts,

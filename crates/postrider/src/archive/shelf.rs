@@ -149,7 +149,7 @@ impl Shelf {
         Ok(files)
     }
 
-    /// What follows the outbox's name: `_p20261116`, the partition that began then, or `.from` and a position.
+    /// What follows the outbox's name: `_p20261116`, the partition that began then, or `.from` and a position, perhaps with a time after it.
     fn stem<'a>(&self, name: &'a str) -> Option<&'a str> {
         let stem = name.strip_suffix(".jsonl.gz")?.strip_prefix(self.outbox.as_str())?;
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -36,6 +36,13 @@ const ANSWERS: &str = "WITH inbox AS ( \
          UPDATE postrider.push_attempt SET answer = '' WHERE event_id = ANY($1) AND answer <> '' RETURNING 1 \
      ) SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM pushed)";
 
+/// Whole documents among the items of replays; others name rows.
+const REPLAYING: &str = "SELECT count(*) FROM ( \
+         SELECT CASE WHEN i.subject LIKE '{%' THEN i.subject::jsonb END AS document FROM postrider.operation o \
+         JOIN postrider.operation_item i ON i.operation_id = o.id \
+         WHERE o.kind = 'replay_outbox' AND o.state IN ('planned', 'running') \
+     ) item WHERE document ->> 'id' = ANY($1) OR document ->> 'aggregate_type' = $2 AND document ->> 'aggregate_id' = $3";
+
 const LOG: &str = "INSERT INTO postrider.audit_log (actor, action, subject, reason) \
      SELECT $2, 'event.erase', id, $3 FROM unnest($1::text[]) id";
 
@@ -67,8 +74,14 @@ impl Postgres {
     ) -> Result<Erased, sqlx::Error> {
         let mut erased = Erased::default();
         let mut known: Vec<(String, PayloadHash)> = Vec::new();
-        for table in self.tables(connection).await? {
+        let outbox = format!("\"{}\".\"{}\"", self.table.schema(), self.table.table());
+        self.erase_rows(connection, &outbox, which, &mut erased, &mut known).await?;
+        // In the order in which rows go that way, so that none is passed over that goes meanwhile.
+        for table in self.detached(&mut *connection).await? {
             self.erase_rows(connection, &table, which, &mut erased, &mut known).await?;
+        }
+        if let Some(archive) = self.archive(connection).await? {
+            self.erase_rows(connection, &archive, which, &mut erased, &mut known).await?;
         }
         if let Erase::Event(id) = which
             && erased.unpublished.is_empty()
@@ -87,6 +100,12 @@ impl Postgres {
         let held = "SELECT count(*) FROM postrider.held_event WHERE event_id = ANY($1)";
         let held: i64 = sqlx::query_scalar(held).bind(&erased.events).fetch_one(&mut *connection).await?;
         erased.held = held.unsigned_abs();
+        let (kind, id) = match which {
+            Erase::Event(_) => (None, None),
+            Erase::Aggregate { kind, id } => (Some(kind.as_str()), Some(id.as_str())),
+        };
+        let replaying = sqlx::query_scalar::<_, i64>(REPLAYING).bind(&erased.events).bind(kind).bind(id);
+        erased.replaying = replaying.fetch_one(&mut *connection).await?.unsigned_abs();
         if erased.rows + erased.dead_letters + erased.answers == 0 {
             erased.events.clear();
         }
@@ -94,16 +113,14 @@ impl Postgres {
         Ok(erased)
     }
 
-    /// The outbox, and its archive if there is one.
-    async fn tables(&self, connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
-        let (schema, table) = (self.table.schema(), self.table.table());
-        let archive = format!("\"{schema}\".\"{table}_archive\"");
+    /// Its archive table, if there is one.
+    async fn archive(&self, connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
+        let archive = format!("\"{}\".\"{}_archive\"", self.table.schema(), self.table.table());
         let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
             .bind(&archive)
             .fetch_one(connection)
             .await?;
-        let outbox = format!("\"{schema}\".\"{table}\"");
-        Ok(if there { vec![outbox, archive] } else { vec![outbox] })
+        Ok(there.then_some(archive))
     }
 
     async fn erase_rows(

@@ -55,7 +55,31 @@ const DETACH: &str = "SET LOCAL enable_seqscan = off; ALTER TABLE {outbox} DETAC
 /// Tables that were partitions once and are not archived yet.
 const DETACHED: &str = "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '_p[0-9]{8}$') \
+       AND EXISTS (SELECT FROM postrider.outbox o WHERE o.schema_name = $1 AND o.table_name = $2 AND o.partitioned) \
        AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) ORDER BY 1";
+
+/// What unfinished replays still have to send of rows that leave for where they would not find them: each of their items becomes the whole
+/// document, as one that was read from a file.
+const CARRY: &str = "UPDATE postrider.operation_item i SET subject = row_to_json(p)::text FROM {gone} p, postrider.operation o \
+     WHERE o.kind = 'replay_outbox' AND o.state IN ('planned', 'running') AND i.operation_id = o.id AND i.seq = p.position \
+       AND i.subject = p.position || '/' || (extract(epoch FROM p.created_at) * 1000000)::bigint \
+       AND COALESCE(regexp_replace(o.plan ->> 'outbox', '^([^.]+)$', 'public.\\1'), 'postrider.event_outbox') = {name}";
+
+impl Postgres {
+    /// Tables that were partitions of this outbox once and are not archived yet. Their events are kept, as those of the outbox are.
+    pub(super) async fn detached<'c>(
+        &self,
+        executor: impl sqlx::PgExecutor<'c>,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        let names = sqlx::query_scalar::<_, String>(DETACHED)
+            .bind(self.table.schema())
+            .bind(self.table.table())
+            .fetch_all(executor)
+            .await?;
+        let schema = self.table.schema();
+        Ok(names.into_iter().map(|name| format!("\"{schema}\".\"{name}\"")).collect())
+    }
+}
 
 impl Housekeeping for Postgres {
     async fn keep_house(&self, worker: &RelayId, rules: &HouseRules) -> Result<Option<Kept>, StoreError> {
@@ -141,17 +165,22 @@ impl Round<'_> {
             self.go_on().await?;
             let part = [("{part}", name.as_str())];
             let ids = "DELETE FROM {ids} i USING {schema}.\"{part}\" p WHERE i.id = p.id::text;";
+            // Nobody finds events in it from now on, and begins to send them again.
+            let drop = format!(
+                "LOCK TABLE {{schema}}.\"{{part}}\"; {}; {ids} DROP TABLE {{schema}}.\"{{part}}\"",
+                filled(CARRY, &[("{gone}", "{schema}.\"{part}\"")])
+            );
             let count: i64 =
                 sqlx::query_scalar(self.sql(&filled("SELECT count(*) FROM {schema}.\"{part}\"", &part)))
                     .fetch_one(&mut *self.connection)
                     .await
                     .map_err(self.fail())?;
             let end = match &self.rules.archive {
-                Archive::Nowhere => format!("{ids} DROP TABLE {{schema}}.\"{{part}}\""),
+                Archive::Nowhere => drop,
                 Archive::Files(folder) => {
                     let folder = folder.clone();
                     self.kept.archived += self.write_file(&folder, &name).await?;
-                    format!("{ids} DROP TABLE {{schema}}.\"{{part}}\"")
+                    drop
                 }
                 Archive::Table => {
                     self.make_archive_table().await.map_err(self.fail())?;

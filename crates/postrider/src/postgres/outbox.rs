@@ -47,8 +47,9 @@ impl Outbox for Postgres {
         self.table.to_string()
     }
 
+    /// Into this outbox, whichever of the database's outboxes the transaction was begun on.
     async fn append(&self, tx: &mut PostgresTx, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
-        tx.append(events).await
+        tx.append_by(&self.statements.append, events).await
     }
 
     async fn append_verbatim(&self, tx: &mut PostgresTx, messages: Vec<Verbatim>) -> Result<(), StoreError> {

@@ -1,4 +1,5 @@
-//! Published events that are found again, in the outbox and in its archive table, where there is one.
+//! Published events that are found again: in the outbox, in partitions that left it and are not archived yet, and in its archive table,
+//! where there is one.
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
@@ -161,11 +162,14 @@ impl Replays for Postgres {
             let id = row_id(row).map_err(|error| error.to_string())?;
             outbox_row(row, id).map_err(|error| error.to_string())
         };
-        rows.iter().map(read).collect::<Result<_, String>>().map_err(|error| {
+        let mut rows = rows.iter().map(read).collect::<Result<Vec<_>, String>>().map_err(|error| {
             let text =
                 format!("a published event cannot be read back ({error}); nothing of this step was sent");
             StoreError::new(StoreErrorKind::Other, text)
-        })
+        })?;
+        // A partition that comes to the archive at this moment is found twice.
+        rows.dedup_by_key(|row| row.row);
+        Ok(rows)
     }
 
     async fn forget_events(
@@ -197,15 +201,18 @@ impl Postgres {
         Ok(first.map(|first| (first.saturating_sub(1), first.saturating_add(WINDOW))))
     }
 
-    /// The statement with `{matching}` over the outbox and, where there is one, its archive.
+    /// The statement with `{matching}` over the outbox, what is on its way out of it, and, where there is one, its archive.
     async fn everywhere(&self, statement: &str, matching: &str) -> Result<Statement, StoreError> {
         let archive = format!("\"{}\".\"{}_archive\"", self.table.schema(), self.table.table());
         let look =
             sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL").bind(&archive).fetch_one(self.pool());
-        let mut sources = matching.replace("{source}", "{outbox}");
+        let mut others = self.limited("looking for old partitions", self.detached(self.pool())).await?;
         if self.limited("looking for the archive", look).await? {
-            sources = format!("{sources} UNION ALL {}", matching.replace("{source}", &archive));
+            others.push(archive);
         }
+        let sources = others.iter().fold(matching.replace("{source}", "{outbox}"), |sources, other| {
+            format!("{sources} UNION ALL {}", matching.replace("{source}", other))
+        });
         Ok(self.table.statement(&statement.replace("{matching}", &sources)))
     }
 }

@@ -6,6 +6,7 @@
 
 mod decode;
 mod door;
+mod publication;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use decode::told_by_the_log;
@@ -18,6 +19,7 @@ use async_trait::async_trait;
 use sqlx::Row as _;
 
 use self::decode::{Decoder, Told};
+use self::publication::TELLS;
 use super::Postgres;
 use super::error::failed;
 use super::replication::{Heard, Reader, Trouble};
@@ -38,9 +40,7 @@ const MEANS: &str = "SELECT current_setting('wal_level'), \
          OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'member')), \
      (SELECT count(*) FROM pg_replication_slots) < current_setting('max_replication_slots')::int, \
      (SELECT count(*) FROM pg_stat_replication) < current_setting('max_wal_senders')::int, \
-     EXISTS (SELECT FROM pg_publication p WHERE p.pubname = $2 AND (p.puballtables OR EXISTS ( \
-         SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE r.prpubid = p.oid AND n.nspname || '.' || c.relname = $3))), \
+     {tells}, \
      COALESCE((SELECT streamer <> $1 AND streamer_until > now() FROM postrider.outbox WHERE name = $3), false), \
      current_user::text";
 
@@ -52,7 +52,7 @@ pub(super) const CLOSE: &str = "UPDATE postrider.outbox SET streamer = NULL, str
      WHERE name = $1 AND streamer = $2";
 
 const STATE: &str = "SELECT o.streamer, (pg_current_wal_lsn() - LEAST(s.restart_lsn, s.confirmed_flush_lsn))::bigint, \
-         (pg_current_wal_lsn() - s.confirmed_flush_lsn)::bigint \
+         (pg_current_wal_lsn() - s.confirmed_flush_lsn)::bigint, {tells} \
      FROM postrider.outbox o JOIN pg_replication_slots s ON s.slot_name = o.stream_slot \
      WHERE o.name = $1 AND o.streamer_until > now() AND s.active AND s.confirmed_flush_lsn IS NOT NULL";
 
@@ -66,7 +66,8 @@ impl Postgres {
         lease: Duration,
     ) -> Result<Opening, StoreError> {
         let (name, publication) = (self.table.to_string(), door::publication(&self.table));
-        let look = sqlx::query(MEANS).bind(relay.as_str()).bind(&publication).bind(&name);
+        let means = self.table.statement(&MEANS.replace("{tells}", TELLS));
+        let look = sqlx::query(means.sql()).bind(relay.as_str()).bind(&publication).bind(&name);
         let means = self.limited("asking for the means to stream", look.fetch_one(self.relays())).await?;
         let means = Means::read(&means).map_err(|cause| self.unreadable(cause))?;
         if means.elsewhere {
@@ -76,7 +77,7 @@ impl Postgres {
             return Ok(Opening::Impossible(missing));
         }
         if !means.published
-            && let Some(missing) = self.publish_table(&publication).await?
+            && let Some(missing) = self.publish_table().await?
         {
             return Ok(Opening::Impossible(missing));
         }
@@ -101,7 +102,7 @@ impl Postgres {
         }
         let stream = Stream {
             reader,
-            decoder: Decoder::default(),
+            decoder: Decoder::new(self.table.schema(), self.table.table()),
             told_to: LogPosition::default(),
             store: self.clone(),
         };
@@ -115,12 +116,16 @@ impl Postgres {
     }
 
     pub(super) async fn read_stream_state(&self) -> Result<Option<StreamState>, StoreError> {
-        let look = sqlx::query_as(STATE).bind(self.table.to_string()).fetch_optional(self.relays());
-        let found: Option<(String, i64, i64)> = self.limited("reading how far the stream is", look).await?;
+        let name = self.table.to_string();
+        let state = self.table.statement(&STATE.replace("{tells}", TELLS));
+        let look = sqlx::query_as(state.sql()).bind(&name).bind(door::publication(&self.table)).bind(&name);
+        let look = look.fetch_optional(self.relays());
+        let found: Option<(String, i64, i64, bool)> =
+            self.limited("reading how far the stream is", look).await?;
         let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
-        Ok(found.and_then(|(relay, kept, untold)| {
+        Ok(found.and_then(|(relay, kept, untold, tells)| {
             let relay = RelayId::new(relay).ok()?;
-            Some(StreamState { relay, lag_bytes: bytes(kept), untold_bytes: bytes(untold) })
+            Some(StreamState { relay, lag_bytes: bytes(kept), untold_bytes: bytes(untold), tells })
         }))
     }
 
@@ -129,33 +134,6 @@ impl Postgres {
         let keys = sqlx::query_scalar::<_, String>(statement.sql());
         let keys = self.limited("listing failing keys", keys.fetch_all(self.relays())).await?;
         Ok(keys.into_iter().filter_map(|key| OrderingKey::new(key).ok()).collect())
-    }
-
-    /// Makes the publication, or says who has to. One that is there without the table is of a table that was dropped and made anew: a
-    /// stream of it would tell of nothing.
-    async fn publish_table(&self, publication: &str) -> Result<Option<String>, StoreError> {
-        let create = self.table.statement(&format!(
-            "CREATE PUBLICATION {publication} FOR TABLE {{outbox}} \
-             WITH (publish = 'insert', publish_via_partition_root = true)"
-        ));
-        let add = self.table.statement(&format!("ALTER PUBLICATION {publication} ADD TABLE {{outbox}}"));
-        let mut remedy = create.sql().0;
-        let mut made =
-            self.limited("making a publication", sqlx::query(create.sql()).execute(self.pool())).await;
-        if made.as_ref().is_err_and(|error| error.message.contains("already exists")) {
-            remedy = add.sql().0;
-            made = self.limited("adding to a publication", sqlx::query(add.sql()).execute(self.pool())).await;
-        }
-        match made {
-            Ok(_) => Ok(None),
-            // Another relay was quicker: 42710, or 23505 at the same moment.
-            Err(error) if error.message.contains("already member") => Ok(None),
-            Err(error) if error.kind == StoreErrorKind::Invalid => Ok(None),
-            Err(error) if error.kind == StoreErrorKind::Denied => Ok(Some(format!(
-                "the publication is missing or lacks the table, and that cannot be mended here ({error}); as the owner of both run: {remedy}"
-            ))),
-            Err(error) => Err(error),
-        }
     }
 
     fn stream_lost(&self, trouble: &Trouble) -> StoreError {

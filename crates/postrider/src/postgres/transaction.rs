@@ -15,7 +15,7 @@ use crate::store::StoreError;
 pub struct PostgresTx {
     transaction: Transaction<'static, sqlx::Postgres>,
     database: Arc<Inner>,
-    /// Appends to the outbox table in use.
+    /// Appends to the outbox of the store that began it.
     append: Statement,
     /// Somebody else ran statements here, whose errors we have not seen.
     lent: bool,
@@ -34,11 +34,21 @@ impl PostgresTx {
 
     /// Commits events with whatever else this transaction writes. Returns their ids, in order.
     ///
-    /// After an error the transaction cannot go on.
+    /// They go into the outbox of the store that began it. After an error the transaction cannot go on.
     pub async fn append(&mut self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+        let usual = self.append.clone();
+        self.append_by(&usual, events).await
+    }
+
+    /// The same by the statement of one outbox of this database.
+    pub(super) async fn append_by(
+        &mut self,
+        outbox: &Statement,
+        events: Vec<Event>,
+    ) -> Result<Vec<EventId>, StoreError> {
         let max = self.database.max_payload_bytes;
         events.iter().try_for_each(|event| event.check_size(max))?;
-        append(&mut self.transaction, &self.database.clock, &self.append, events, &self.database.place).await
+        append(&mut self.transaction, &self.database.clock, outbox, events, &self.database.place).await
     }
 
     /// The connection, for statements of your own. They commit with the inbox mark and the appended events, or not at all.

@@ -65,13 +65,20 @@ impl Handover {
         self.parked.insert(key);
     }
 
-    /// Keys whose heads failed before the stream began, or have a new state by now.
-    pub(super) fn see_failing(&mut self, failing: Vec<OrderingKey>, in_doubt: impl Fn(&OrderingKey) -> bool) {
+    /// Keys whose heads failed before the stream began, or have a new state by now. Says whether some are freed by somebody else: what waited
+    /// for them is anywhere in the outbox.
+    pub(super) fn see_failing(
+        &mut self,
+        failing: Vec<OrderingKey>,
+        in_doubt: impl Fn(&OrderingKey) -> bool,
+    ) -> bool {
         let failing: HashSet<_> = failing.into_iter().collect();
-        let freed = self.parked.extract_if(|key| !failing.contains(key) && !in_doubt(key));
-        self.draining.extend(freed.map(|key| (key, true)));
+        let freed: Vec<_> = self.parked.extract_if(|key| !failing.contains(key) && !in_doubt(key)).collect();
+        let some = !freed.is_empty();
+        self.draining.extend(freed.into_iter().map(|key| (key, true)));
         let draining = &self.draining;
         self.parked.extend(failing.into_iter().filter(|key| !draining.contains_key(key)));
+        some
     }
 
     /// Nothing stands in the way of a key any more: what was let go of it is to be found.
@@ -229,7 +236,7 @@ mod tests {
         let mut handover = Handover::new(0);
         handover.park(key("a"));
         handover.park(key("b"));
-        handover.see_failing(vec![key("c")], |in_doubt| *in_doubt == key("b"));
+        assert!(handover.see_failing(vec![key("c")], |in_doubt| *in_doubt == key("b")));
         assert!(handover.wants_claim(|_| false));
         handover.asked();
         handover.answered(&mut vec![], true, &[]);

@@ -8,6 +8,7 @@ mod course;
 mod declining;
 mod lease;
 mod marks;
+mod parked;
 mod publishing;
 mod streaming;
 
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::course::Obeyed;
 use self::declining::Declined;
+use self::parked::Parked;
 use self::streaming::{News, Streaming};
 use super::Relay;
 use super::both::Sent;
@@ -67,6 +69,7 @@ enum Step {
     Tick,
     /// Of the stream.
     Stream(News),
+    Parked(Result<Vec<OrderingKey>, StoreError>),
     /// The migration that runs, if one does.
     Course(Result<Option<Course>, StoreError>),
     /// What was recorded again, or given back: nothing follows from it.
@@ -123,6 +126,7 @@ pub(super) struct Pump<S> {
     horizon_at: Option<Duration>,
     pause: Pause,
     declined: Declined,
+    parked: Parked,
     streaming: Streaming,
     obeyed: Obeyed,
     stopping: bool,
@@ -153,6 +157,7 @@ impl<S: Outbox> Pump<S> {
             horizon_at: None,
             pause: Pause::default(),
             declined: Declined::default(),
+            parked: Parked::default(),
             streaming: Streaming::default(),
             obeyed: Obeyed::default(),
             stopping: false,
@@ -170,6 +175,7 @@ impl<S: Outbox> Pump<S> {
                 }
             } else {
                 self.look_at_course();
+                self.look_at_parked();
                 self.stream();
                 self.claim();
                 self.publish();
@@ -206,6 +212,7 @@ impl<S: Outbox> Pump<S> {
             Step::Woken => (self.waiting, self.news) = (false, true),
             Step::Tick => self.waiting = false,
             Step::Stream(news) => self.heard(news),
+            Step::Parked(keys) => self.seen_parked(keys),
             Step::Over | Step::MarksAreDue => {}
             Step::PauseIsOver => self.pause.end(),
             Step::Gone(why) => {
@@ -226,7 +233,7 @@ impl<S: Outbox> Pump<S> {
         (self.publishing, self.marking_again) = (0, 0);
         self.gathering_since = None;
         self.pause = Pause::default();
-        self.declined = Declined::default();
+        (self.declined, self.parked) = (Declined::default(), Parked::default());
         self.streaming = Streaming::default();
         self.obeyed.begin_again();
         self.relay.status.set_streaming(false);
@@ -259,6 +266,7 @@ impl<S: Outbox> Pump<S> {
         self.asked_of.clone_from(&self.held);
         self.asked_without = None;
         if ask.wanted != Wanted::Timed {
+            self.parked.asked(&ask.wanted);
             self.news = false;
             self.asked_without = Some(ask.without.clone());
             self.asked_for_new();
@@ -292,6 +300,7 @@ impl<S: Outbox> Pump<S> {
                     self.look_at_horizon();
                 }
                 if let Some(without) = self.asked_without.take() {
+                    self.take_out_parked(&mut rows);
                     self.found_new(&mut rows, &without);
                 }
                 let (claim, low) = (self.claims, self.reading.low());

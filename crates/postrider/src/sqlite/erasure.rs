@@ -37,6 +37,13 @@ impl Erasure for Sqlite {
     }
 }
 
+/// Whole documents among the items of replays; others name rows.
+const REPLAYING: &str = "SELECT count(*) FROM ( \
+         SELECT iif(subject LIKE '{%', subject, NULL) AS document FROM operation_item WHERE operation_id IN ( \
+             SELECT id FROM operation WHERE kind = 'replay_outbox' AND state IN ('planned', 'running')) \
+     ) WHERE document ->> 'id' IN (SELECT value FROM json_each(?1)) \
+          OR document ->> 'aggregate_type' = ?2 AND document ->> 'aggregate_id' = ?3";
+
 struct Work {
     which: Erase,
     by: String,
@@ -82,6 +89,13 @@ impl Work {
             let hash = known.iter().find(|(id, _)| *id == event).map(|(_, hash)| *hash);
             self.erase_around(connection, &event, hash, &mut erased).await.map_err(from_sqlite)?;
         }
+        let (kind, id) = match &self.which {
+            Erase::Event(_) => (None, None),
+            Erase::Aggregate { kind, id } => (Some(kind.as_str()), Some(id.as_str())),
+        };
+        let events = serde_json::json!(erased.events).to_string();
+        let replaying = sqlx::query_scalar::<_, i64>(REPLAYING).bind(events).bind(kind).bind(id);
+        erased.replaying = replaying.fetch_one(&mut *connection).await.map_err(from_sqlite)?.unsigned_abs();
         if erased.rows + erased.dead_letters + erased.answers == 0 {
             erased.events.clear();
         }

@@ -54,4 +54,6 @@ pub struct Erased {
     pub unpublished: Vec<String>,
     /// Deliveries that wait in the database behind an earlier event of their key, and were left.
     pub held: u64,
+    /// Events that an unfinished replay has taken along from the archive and still sends, and were left.
+    pub replaying: u64,
 }

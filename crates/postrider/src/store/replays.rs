@@ -78,7 +78,7 @@ pub struct EventFilter {
 pub struct Found {
     /// In the outbox.
     pub live: u64,
-    /// In its archive table.
+    /// In its archive table, or on the way to where the archive is.
     pub archived: u64,
 }
 

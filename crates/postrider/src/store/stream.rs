@@ -64,4 +64,6 @@ pub struct StreamState {
     pub lag_bytes: u64,
     /// How much of that was not told yet.
     pub untold_bytes: u64,
+    /// Whether the database still tells of every new row: somebody may have changed what it publishes.
+    pub tells: bool,
 }

@@ -1,6 +1,7 @@
 //! The relay that streams, on a real PostgreSQL, with a broker that remembers what it was sent and can be told to fail.
 
 mod connecting;
+mod publication;
 mod relaying;
 mod rows;
 mod trouble;

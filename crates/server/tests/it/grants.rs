@@ -80,6 +80,17 @@ async fn work(database: &TestDatabase, amqp: &str, url: &dyn Fn(&str) -> String)
     // The migrator finds its work done, and may do more of it.
     run_as("migrator").run(&["db", "migrate"]).assert(0, "the schema is up to date");
     run_as("migrator").run(&["outbox", "archive"]).assert(0, "");
+    let elsewhere = run_as("migrator");
+    elsewhere.write("postrider.toml", &format!("{config}[[outbox.table]]\nname = 'fis.fis_outbox'\n"));
+    elsewhere.run(&["outbox", "archive"]).assert(0, "");
+    let (_, made) = psql(
+        &database.url,
+        &[
+            "-c",
+            "SELECT to_regclass('fis.fis_outbox_default'), count(*) > 1 FROM pg_inherits WHERE inhparent = 'fis.fis_outbox'::regclass",
+        ],
+    );
+    assert!(made.contains("|t"), "partitions of an outbox beside the schema are made ahead: {made}");
     // A service commits by one function.
     let publish = "SELECT postrider.publish('shop.order.placed', '{}', aggregate_id => 'bad', id => 'evt_1')";
     let (done, said) = psql(&url("producer"), &["-c", publish]);

@@ -239,6 +239,37 @@ pub async fn archived_events_are_sent_again<F: StoreFixture>(fixture: &F) {
     assert_eq!(sent(&rows), ["one", "two", "three"], "an archived replay is no event");
 }
 
+/// A replay may take days. What retention removes meanwhile, or writes to files that the operation does not read any more, goes with it.
+pub async fn what_leaves_the_outbox_while_a_replay_waits_is_sent<F: StoreFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::system();
+    for (number, to) in [Archive::Nowhere, Archive::Files(folder.path().to_owned())].into_iter().enumerate() {
+        let kind = format!("shop.order{number}");
+        let event = |id: &str| {
+            let event = postrider::Event::new(&format!("{kind}.placed")).unwrap();
+            event.id(format!("{id}{number}")).unwrap().aggregate_id("a").unwrap()
+        };
+        desk.commit([event("one"), event("two")]).await;
+        publish_all(&desk).await;
+        let plan = every(&kind);
+        let id = start_events(&desk.store, &clock, &plan, None, None, "ada", None).await.unwrap().unwrap();
+        let rules = HouseRules { keep: Duration::ZERO, archive: to, ..HouseRules::default() };
+        until("the rows to go", async || {
+            desk.store.keep_house(&desk.relay, &rules).await.unwrap();
+            desk.store.list(&RowFilter::default(), 1).await.unwrap().rows.is_empty().then_some(())
+        })
+        .await;
+        let runner = Runner::new(desk.store.clone(), clock.clone(), RunnerConfig::default());
+        let ended = runner.run(id, &EventWork::new(clock.clone()), &CancellationToken::new()).await.unwrap();
+        assert_eq!(ended, Some(Ended::Done));
+        let rows = desk.claim().await;
+        assert_eq!(sent(&rows), [format!("one{number}"), format!("two{number}")]);
+        assert_eq!(desk.store.operation(id).await.unwrap().unwrap().skipped, 0);
+        desk.publish(&rows).await;
+    }
+}
+
 /// From files, the archive table and the outbox together: each event once, in the order of the outbox, and as it was. A runner that is
 /// lost in the middle leaves exactly the rest to the next one, wherever the files are by then.
 pub async fn events_come_back_from_archive_files<F: StoreFixture>(fixture: &F) {

@@ -7,15 +7,16 @@ use futures_util::TryStreamExt as _;
 use sqlx::Connection as _;
 
 use super::file::not_written;
-use super::{Round, STEP, fail_of, sql};
+use super::{CARRY, Round, STEP, fail_of, sql};
 use crate::archive::ArchiveFile;
 use crate::store::{Archive, StoreError};
 
 /// Takes rows out, with their ids. Looks at the first so many alone: positions go by time, and where the first are young, there is no need to
-/// read all of the others at every round.
-const GONE: &str = "WITH gone AS (DELETE FROM {from} WHERE position IN (SELECT position FROM ( \
+/// read all of the others at every round. A position says nothing alone: where the sequence began anew, as after an upgrade by logical
+/// replication, a row that is not published yet may have that of an old one.
+const GONE: &str = "WITH gone AS (DELETE FROM {from} WHERE (position, created_at) IN (SELECT position, created_at FROM ( \
          SELECT position, created_at FROM {from} WHERE status = 'published' ORDER BY position LIMIT $2) first \
-         WHERE created_at < now() - $1) RETURNING *), \
+         WHERE created_at < now() - $1) AND status = 'published' RETURNING *), \
      ids AS (DELETE FROM {ids} WHERE id IN (SELECT id::text FROM gone))";
 
 const REMOVED: &str = "SELECT count(*) FROM gone";
@@ -24,7 +25,8 @@ const ARCHIVED: &str = ", kept AS (INSERT INTO {archive} ({columns}) SELECT {col
          FROM (SELECT to_jsonb(gone) AS document FROM gone) old, jsonb_populate_record(NULL::{archive}, document)) \
      SELECT count(*) FROM gone";
 
-const READ: &str = "SELECT position, row_to_json(gone)::text FROM gone ORDER BY position";
+const READ: &str = "SELECT position, (extract(epoch FROM created_at) * 1000000)::bigint, row_to_json(gone)::text \
+     FROM gone ORDER BY position";
 
 /// What a row has that is not computed.
 const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, aggregate_id, event_type, payload, body, \
@@ -35,9 +37,10 @@ const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, ag
 impl Round<'_> {
     pub(super) async fn remove_old_rows(&mut self, partitioned: bool) -> Result<(), StoreError> {
         let archive = &self.rules.archive;
+        let carried = format!(", carried AS ({})", CARRY.replace("{gone}", "gone"));
         let rest = match archive {
-            Archive::Nowhere => REMOVED.to_owned(),
-            Archive::Files(_) => READ.to_owned(),
+            Archive::Nowhere => format!("{carried} {REMOVED}"),
+            Archive::Files(_) => format!("{carried} {READ}"),
             Archive::Table => {
                 self.make_archive_table().await.map_err(self.fail())?;
                 ARCHIVED.replace("{columns}", COLUMNS)
@@ -72,13 +75,15 @@ impl Round<'_> {
         let unwritten = |error: std::io::Error| not_written(folder, &error);
         let mut transaction = self.connection.begin().await.map_err(&fail)?;
         let mut file: Option<ArchiveFile> = None;
-        let take = sqlx::query_as::<_, (i64, String)>(sql(self.postgres, take));
+        let take = sqlx::query_as::<_, (i64, i64, String)>(sql(self.postgres, take));
         let mut rows = take.bind(self.rules.keep).bind(STEP).fetch(&mut *transaction);
-        while let Some((position, json)) = rows.try_next().await.map_err(&fail)? {
+        while let Some((position, time, json)) = rows.try_next().await.map_err(&fail)? {
             let into = if let Some(file) = &mut file {
                 file
             } else {
-                let name = format!("{}.from{position:020}", self.postgres.table);
+                // With its time: where positions began anew, another file may begin at this one, and would be written over.
+                let (table, time) = (&self.postgres.table, time.unsigned_abs());
+                let name = format!("{table}.from{position:020}{time:020}");
                 file.insert(ArchiveFile::create(folder, &name).map_err(unwritten)?)
             };
             into.line(&json).map_err(unwritten)?;

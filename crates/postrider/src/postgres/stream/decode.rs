@@ -2,8 +2,12 @@
 //!
 //! Columns are found by their names, so a table may have others beside ours, in any order, and gain some while we read:
 //! PostgreSQL describes the table again before the next row of it. Bodies are not copied.
+//!
+//! A publication may have other tables than the outbox, if somebody added them: those are told of too, and are nothing to us. Above all
+//! another outbox: its rows would be published twice, and ours at the same positions would be marked for them.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use bytes::{Buf as _, Bytes};
 use jiff::Timestamp;
@@ -96,10 +100,12 @@ pub(super) enum Told {
     Nothing,
 }
 
-/// Knows the table's columns.
-#[derive(Default)]
+/// Knows the outbox's columns.
 pub(super) struct Decoder {
-    columns: Vec<Column>,
+    schema: String,
+    table: String,
+    /// By the number that PostgreSQL gives a table. Those of the outbox alone: it has a new one when it is made anew.
+    columns: HashMap<u32, Vec<Column>>,
 }
 
 /// Which of [`NAMES`] a column is, and its type.
@@ -122,13 +128,18 @@ enum Unreadable {
 }
 
 impl Decoder {
+    /// Of the outbox of this name.
+    pub(super) fn new(schema: &str, table: &str) -> Self {
+        Self { schema: schema.to_owned(), table: table.to_owned(), columns: HashMap::new() }
+    }
+
     /// Reads one message.
     pub(super) fn read(&mut self, mut message: Bytes) -> Told {
         match message.try_get_u8() {
             // Flags and the commit's own position, then where it ends.
             Ok(b'C') if message.len() >= 17 => Told::Committed(LogPosition(message.slice(9..).get_u64())),
             Ok(b'R') => {
-                self.columns = columns(message).unwrap_or_default();
+                self.describe(message);
                 Told::Nothing
             }
             Ok(b'I') => match self.row(message) {
@@ -142,8 +153,20 @@ impl Decoder {
         }
     }
 
-    fn row(&self, message: Bytes) -> Result<Told, (i64, Unreadable)> {
-        let cells = self.cells(message).map_err(|error| (0, error))?;
+    /// Takes in what a table is like, if it is the outbox.
+    fn describe(&mut self, mut message: Bytes) {
+        let Ok(number) = message.try_get_u32() else { return };
+        self.columns.remove(&number);
+        let (Some(schema), Some(table)) = (word(&mut message), word(&mut message)) else { return };
+        if schema == self.schema.as_bytes() && table == self.table.as_bytes() {
+            self.columns.insert(number, columns(message).unwrap_or_default());
+        }
+    }
+
+    fn row(&self, mut message: Bytes) -> Result<Told, (i64, Unreadable)> {
+        let number = message.try_get_u32().map_err(|_| (0, Unreadable::Short))?;
+        let Some(columns) = self.columns.get(&number) else { return Ok(Told::Nothing) };
+        let cells = cells(columns, message).map_err(|error| (0, error))?;
         let position = cells.number(Col::Position).map_err(|error| (0, error))?;
         Self::due_row(&cells, position).map_err(|error| (position, error))
     }
@@ -162,35 +185,33 @@ impl Decoder {
             _ => Ok(Told::Nothing),
         }
     }
-
-    fn cells(&self, mut message: Bytes) -> Result<Cells, Unreadable> {
-        let short = |_| Unreadable::Short;
-        let _table = message.try_get_u32().map_err(short)?;
-        let _new = message.try_get_u8().map_err(short)?;
-        let count = usize::from(message.try_get_u16().map_err(short)?);
-        let mut cells = Cells(std::array::from_fn(|_| None));
-        for number in 0..count {
-            let form = message.try_get_u8().map_err(short)?;
-            if form != b't' && form != b'b' {
-                continue;
-            }
-            let length = usize::try_from(message.try_get_u32().map_err(short)?).unwrap_or(usize::MAX);
-            if message.len() < length {
-                return Err(Unreadable::Short);
-            }
-            let bytes = message.split_to(length);
-            if let Some(Column { place: Some(place), kind }) = self.columns.get(number) {
-                cells.0[*place] = Some(Cell { bytes, kind: *kind, binary: form == b'b' });
-            }
-        }
-        Ok(cells)
-    }
 }
 
-/// Reads the description of a table.
+/// The values of a new row of a table with these columns.
+fn cells(columns: &[Column], mut message: Bytes) -> Result<Cells, Unreadable> {
+    let short = |_| Unreadable::Short;
+    let _new = message.try_get_u8().map_err(short)?;
+    let count = usize::from(message.try_get_u16().map_err(short)?);
+    let mut cells = Cells(std::array::from_fn(|_| None));
+    for number in 0..count {
+        let form = message.try_get_u8().map_err(short)?;
+        if form != b't' && form != b'b' {
+            continue;
+        }
+        let length = usize::try_from(message.try_get_u32().map_err(short)?).unwrap_or(usize::MAX);
+        if message.len() < length {
+            return Err(Unreadable::Short);
+        }
+        let bytes = message.split_to(length);
+        if let Some(Column { place: Some(place), kind }) = columns.get(number) {
+            cells.0[*place] = Some(Cell { bytes, kind: *kind, binary: form == b'b' });
+        }
+    }
+    Ok(cells)
+}
+
+/// Reads the description of a table, after its name.
 fn columns(mut message: Bytes) -> Option<Vec<Column>> {
-    let _table = message.try_get_u32().ok()?;
-    let (_schema, _name) = (word(&mut message)?, word(&mut message)?);
     let _identity = message.try_get_u8().ok()?;
     let count = message.try_get_u16().ok()?;
     (0..count)
@@ -335,7 +356,7 @@ fn outbox_row(cells: &Cells, row: RowId) -> Result<OutboxRow, Unreadable> {
 /// Reads messages, each after its length in two bytes, as one stream, and shows the events in them.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn told_by_the_log(mut data: &[u8], show: impl Fn(&Envelope)) {
-    let mut decoder = Decoder::default();
+    let mut decoder = Decoder::new("postrider", "event_outbox");
     while let Some((length, rest)) = data.split_at_checked(2) {
         let length = usize::from(u16::from_be_bytes([length[0], length[1]])).min(rest.len());
         let (message, rest) = rest.split_at(length);

@@ -3,7 +3,7 @@
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-use crate::postgres::Postgres;
+use crate::postgres::{OutboxTable, Postgres};
 use crate::store::StoreError;
 
 /// A pooler may have several servers at hand; one of a few tries gets the one that was used last.
@@ -17,6 +17,10 @@ const STANDBYS: &str = "SELECT current_setting('synchronous_standby_names'), cur
 const SLOTS: &str = "SELECT slot_name::text, active, coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() \
      THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint, wal_status IS NOT DISTINCT FROM 'lost' \
      FROM pg_replication_slots WHERE NOT temporary ORDER BY 1";
+
+/// The last position that a row has, and the last that was given out.
+const POSITIONS: &str = "SELECT COALESCE((SELECT max(position) FROM {outbox}), 0), \
+     COALESCE(pg_sequence_last_value('{positions}'::regclass), 0)";
 
 /// A slot that keeps more log than this is far behind.
 const FAR_BEHIND: i64 = 1 << 30;
@@ -49,7 +53,31 @@ impl Postgres {
         findings.extend(
             slots.iter().filter_map(|(name, active, kept, lost)| slow_slot(name, *active, *kept, *lost)),
         );
+        // Whoever may not read an outbox is told so by everything else.
+        for table in self.limited("listing outboxes", self.tables()).await.unwrap_or_default() {
+            let asked = self.positions(&table);
+            if let Ok((last, given)) = self.limited("asking for positions", asked).await {
+                findings.extend(positions_behind(&table, last, given));
+            }
+        }
         Ok(findings)
+    }
+
+    async fn tables(&self) -> Result<Vec<OutboxTable>, sqlx::Error> {
+        let names = sqlx::raw_sql("SELECT name FROM postrider.outbox ORDER BY name");
+        let rows = self.pool().fetch_all(names).await?;
+        let names = rows.iter().map(|row| row.try_get_unchecked::<String, _>(0));
+        Ok(names
+            .collect::<Result<Vec<_>, _>>()?
+            .iter()
+            .filter_map(|name| OutboxTable::new(name).ok())
+            .collect())
+    }
+
+    /// The last position in it, and the last that was given out.
+    async fn positions(&self, table: &OutboxTable) -> Result<(i64, i64), sqlx::Error> {
+        let row = self.pool().fetch_one(sqlx::raw_sql(table.statement(POSITIONS).sql())).await?;
+        Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?))
     }
 }
 
@@ -106,6 +134,18 @@ fn weak_replication(names: &str, commit: &str, standbys: i64) -> Option<String> 
     })
 }
 
+/// Sequences stay behind where a database was copied by logical replication: new events would then come before old ones that wait.
+fn positions_behind(outbox: &OutboxTable, last: i64, given: i64) -> Option<String> {
+    let (schema, table) = (outbox.schema(), outbox.table());
+    (given < last).then(|| {
+        format!(
+            "the outbox {outbox} has events up to position {last}, and the next one gets {}: positions are given out twice, and              new events go before older ones of their key that still wait. An upgrade by logical replication does not bring sequences along; run: \
+             SELECT setval('\"{schema}\".\"{table}_position\"', {last})",
+            given.saturating_add(1)
+        )
+    })
+}
+
 /// Ours are temporary and end with their connection; another's that nobody reads fills the disk, and then nothing commits.
 fn slow_slot(name: &str, active: bool, kept: i64, lost: bool) -> Option<String> {
     let megabytes = kept >> 20;
@@ -135,6 +175,15 @@ mod tests {
         assert!(slow_slot("a", false, 0, false).is_some_and(|told| told.contains("0 MB")));
         assert!(slow_slot("a", true, 3 << 30, false).is_some_and(|told| told.contains("3072 MB")));
         assert!(slow_slot("a", false, 0, true).is_some_and(|told| told.contains("lost")));
+    }
+
+    #[test]
+    fn a_sequence_that_began_anew_is_told() {
+        let outbox = OutboxTable::new("s.t").unwrap();
+        assert_eq!(positions_behind(&outbox, 7, 7), None);
+        assert_eq!(positions_behind(&outbox, 0, 0), None);
+        let told = positions_behind(&outbox, 7, 2).unwrap();
+        assert!(told.contains("gets 3") && told.contains(r#"setval('"s"."t_position"', 7)"#), "{told}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ impl<S: Outbox> Pump<S> {
                 if changed {
                     // What came with a slot, and what was let go with another though its own is still ours.
                     self.reading.start_over();
+                    self.parked.look_again();
                     self.slots_changed();
                 }
                 // Who has no slot claims nothing.

@@ -88,6 +88,7 @@ impl<S: Outbox> Pump<S> {
             };
             if let (true, Some(key)) = (freed, key) {
                 self.reading.again(row.position);
+                self.parked.remove(&key);
                 self.unpark(key);
             }
         }

@@ -88,6 +88,9 @@ impl<S: Outbox> Pump<S> {
     /// What waits behind it waits for the store's next word on it.
     pub(super) fn fails(&mut self, row: &OutboxRow) {
         self.flow.failed(row);
+        if let Some(key) = row.envelope.ordering_key.clone() {
+            self.parked.add(key);
+        }
         self.park(row);
         self.relay.status.failed.fetch_add(1, Ordering::Relaxed);
         metrics::counter!("postrider_relay_failed_total").increment(1);

@@ -271,6 +271,11 @@ impl<S: Outbox> Pump<S> {
 
     fn state(&mut self, state: Option<StreamState>) {
         let Some(state) = state.filter(|state| state.relay == self.relay.id) else { return };
+        if !state.tells {
+            // It stays open, and nobody says that new rows do not come by it.
+            return self
+                .lose("the publication of the outbox was changed, and does not tell of every new event");
+        }
         let (most, now) = (self.relay.config.max_lag_bytes, self.now());
         let StreamState { lag_bytes: kept, untold_bytes: untold, .. } = state;
         let pinned = (kept > most).then(|| self.streaming.pinned_since.unwrap_or(now));

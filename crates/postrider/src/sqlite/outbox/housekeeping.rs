@@ -16,6 +16,25 @@ const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, ag
      traceparent, tracestate, headers, exchange, routing_key, target_queue, published_at, last_error, event_id, \
      verbatim, dead_letter_id";
 
+/// A row as a document.
+const DOCUMENT: &str = "json_object('position', position, 'id', id, 'group_id', group_id, 'subsidiary_id', subsidiary_id, \
+     'aggregate_type', aggregate_type, 'aggregate_id', aggregate_id, 'event_type', event_type, \
+     'payload', json(payload), 'body', iif(body IS NULL, NULL, '\\x' || lower(hex(body))), \
+     'content_type', content_type, 'attempts', attempts, 'created_at', created_at, 'occurred_at', occurred_at, \
+     'ordering_key', ordering_key, 'key', \"key\", 'causation_id', causation_id, 'correlation_id', correlation_id, \
+     'traceparent', traceparent, 'tracestate', tracestate, 'headers', json(headers), \
+     'status', status, 'event_id', event_id, 'verbatim', iif(verbatim IS NULL, NULL, '\\x' || lower(hex(verbatim))), \
+     'dead_letter_id', dead_letter_id, \
+     'exchange', exchange, 'routing_key', routing_key, 'target_queue', target_queue, \
+     'published_at', published_at)";
+
+/// What unfinished replays still have to send of rows that leave for where they would not find them: each of their items becomes the whole
+/// document, as one that was read from a file.
+const CARRY: &str = "UPDATE operation_item SET subject = (SELECT {document} FROM event_outbox WHERE position = operation_item.seq) \
+     WHERE operation_id IN (SELECT id FROM operation WHERE kind = 'replay_outbox' AND state IN ('planned', 'running')) \
+       AND seq IN (SELECT value FROM json_each(?1)) \
+       AND subject IN (SELECT position || '/' || created_at FROM event_outbox WHERE position = operation_item.seq AND +status = 'published')";
+
 /// The last position of a step, over an index that has published rows by their time.
 const STEP_END: &str = "SELECT position FROM event_outbox INDEXED BY event_outbox_published \
      WHERE status = 'published' AND published_at < ?1 ORDER BY published_at LIMIT ?2";
@@ -80,20 +99,11 @@ impl Sqlite {
         let first = positions.iter().min().copied().unwrap_or(0);
         let mut file =
             ArchiveFile::create(folder, &format!("event_outbox.from{first:020}")).map_err(unwritten)?;
-        let lines = sqlx::query_scalar::<_, String>(
-            "SELECT json_object('position', position, 'id', id, 'group_id', group_id, 'subsidiary_id', subsidiary_id, \
-                 'aggregate_type', aggregate_type, 'aggregate_id', aggregate_id, 'event_type', event_type, \
-                 'payload', json(payload), 'body', iif(body IS NULL, NULL, '\\x' || lower(hex(body))), \
-                 'content_type', content_type, 'attempts', attempts, 'created_at', created_at, 'occurred_at', occurred_at, \
-                 'ordering_key', ordering_key, 'key', \"key\", 'causation_id', causation_id, 'correlation_id', correlation_id, \
-                 'traceparent', traceparent, 'tracestate', tracestate, 'headers', json(headers), \
-                 'status', status, 'event_id', event_id, 'verbatim', iif(verbatim IS NULL, NULL, '\\x' || lower(hex(verbatim))), \
-                 'dead_letter_id', dead_letter_id, \
-                 'exchange', exchange, 'routing_key', routing_key, 'target_queue', target_queue, \
-                 'published_at', published_at) \
-             FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) ORDER BY position",
-        )
-        .bind(serde_json::json!(positions).to_string());
+        let lines = format!(
+            "SELECT {DOCUMENT} FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) ORDER BY position"
+        );
+        let lines = sqlx::query_scalar::<_, String>(sqlx::AssertSqlSafe(lines))
+            .bind(serde_json::json!(positions).to_string());
         // Written as they come: so many at once may be more than fits into memory.
         let mut lines = lines.fetch(self.readers());
         while let Some(line) = lines.try_next().await.map_err(from_sqlite)? {
@@ -114,6 +124,9 @@ async fn remove(
              WHERE position IN (SELECT value FROM json_each(?1))"
         );
         update(connection, sqlx::query(sqlx::AssertSqlSafe(copy)).bind(positions.clone())).await?;
+    } else {
+        let carry = sqlx::AssertSqlSafe(CARRY.replace("{document}", DOCUMENT));
+        update(connection, sqlx::query(carry).bind(positions.clone())).await?;
     }
     let delete = "DELETE FROM event_outbox WHERE position IN (SELECT value FROM json_each(?1)) AND +status = 'published'";
     update(connection, sqlx::query(delete).bind(positions)).await

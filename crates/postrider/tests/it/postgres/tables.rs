@@ -37,6 +37,21 @@ async fn append_again(
     fis.append(&mut tx, vec![event("1", None)]).await
 }
 
+#[tokio::test]
+async fn one_transaction_appends_to_several_outboxes() {
+    use postrider::Store as _;
+    let (postgres, _database) = store().await;
+    postgres.create_outbox("fis_outbox").await.unwrap();
+    let fis = postgres.outbox("fis_outbox").unwrap();
+    let mut tx = postgres.begin().await.unwrap();
+    postgres.append(&mut tx, vec![event("1", None)]).await.unwrap();
+    fis.append(&mut tx, vec![event("2", None), event("3", None)]).await.unwrap();
+    tx.append(vec![event("4", None)]).await.unwrap();
+    postgres.commit(tx).await.unwrap();
+    assert_eq!(postgres.backlog().await.unwrap().due, 2);
+    assert_eq!(fis.backlog().await.unwrap().due, 2, "each has what was appended to it");
+}
+
 /// As Prisma makes it from the HoldCo schema.
 pub(super) const HOLDCO: &str = "CREATE TABLE public.event_outbox ( \
      id uuid PRIMARY KEY, group_id uuid NOT NULL, subsidiary_id uuid, aggregate_type text NOT NULL, \

@@ -185,3 +185,26 @@ async fn a_relay_that_is_to_poll_polls() {
     assert_eq!((running.status.is_streaming(), stage.slots().await), (false, 0));
     running.stop().await;
 }
+
+/// What waited behind a dead head was passed by long ago: nobody tells a relay that somebody took the head away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_behind_a_head_that_is_deleted_is_not_overtaken() {
+    let mut stage = Stage::new().await;
+    stage.config = RelayConfig { mode: RelayMode::Poll, max_attempts: 1, ..stage.config };
+    stage.broker.want("a-1", false);
+    stage.commit(vec![event("a", 1), event("a", 2)]).await;
+    let running = stage.start();
+    stage.until("it is dead", async || stage.store.backlog().await.unwrap().parked_keys == 1).await;
+    // Others flow, until the low-water mark is beyond it.
+    let (started, mut number) = (stage.clock.monotonic(), 0);
+    while stage.clock.since(started) < Duration::from_secs(1) {
+        number += 1;
+        stage.commit(vec![event("b", number)]).await;
+        stage.until("it is out", async || stage.broker.taken().len() == number).await;
+    }
+    stage.execute("DELETE FROM postrider.event_outbox WHERE id = 'a-1'").await;
+    stage.commit(vec![event("a", 3)]).await;
+    stage.drained(number + 2).await;
+    stage.in_order();
+    running.stop().await;
+}

@@ -117,7 +117,12 @@ pub(super) fn sql(prefix: &str) -> anyhow::Result<String> {
     let fits = !prefix.is_empty() && prefix.len() <= 40 && prefix.chars().all(plain);
     ensure!(fits, "--prefix has lower-case letters, digits and _ only, 40 at most");
     let mut sql = HEAD.replace("{prefix}", prefix);
-    role(&mut sql, prefix, "migrator", "db migrate and outbox archive: owns the schema, and nothing else");
+    role(
+        &mut sql,
+        prefix,
+        "migrator",
+        "db migrate and outbox archive: owns the schema, and the outboxes that were made elsewhere",
+    );
     let _ = write!(sql, "{}", SCHEMA.replace("{prefix}", prefix));
     // The function that publishes runs with its rights, into every outbox.
     outboxes(&mut sql, &format!("{prefix}_migrator"), "SELECT, INSERT");
@@ -194,6 +199,20 @@ SELECT format('ALTER %s %s OWNER TO {prefix}_migrator', CASE relkind WHEN 'S' TH
 SELECT format('ALTER FUNCTION %s OWNER TO {prefix}_migrator', oid::regprocedure)
     FROM pg_proc WHERE pronamespace = 'postrider'::regnamespace \\gexec
 REVOKE ALL ON SCHEMA postrider FROM PUBLIC;
+-- Outboxes elsewhere that `db migrate` made are Postrider's too: partitions are made, detached and archived by their owner, in their schema.
+SELECT DISTINCT format('GRANT USAGE, CREATE ON SCHEMA %I TO {prefix}_migrator', schema_name)
+    FROM postrider.outbox WHERE schema_name <> 'postrider' \\gexec
+SELECT format('ALTER %s %s OWNER TO {prefix}_migrator', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass)
+    FROM postrider.outbox o JOIN pg_namespace n ON n.nspname = o.schema_name JOIN pg_class c ON c.relnamespace = n.oid
+    WHERE o.schema_name <> 'postrider' AND o.partitioned AND c.relkind IN ('r', 'p', 'S') AND (c.relname = o.table_name
+        OR c.relname ~ ('^' || o.table_name || '_(default|id|position|archive|archive_default|p[0-9]{8})$')) \\gexec
+SELECT format('ALTER FUNCTION %s OWNER TO {prefix}_migrator', p.oid::regprocedure)
+    FROM postrider.outbox o JOIN pg_namespace n ON n.nspname = o.schema_name JOIN pg_proc p ON p.pronamespace = n.oid
+    WHERE o.schema_name <> 'postrider' AND o.partitioned AND p.proname IN (o.table_name || '_added', o.table_name || '_ahead') \\gexec
+-- Those that were adopted stay their project's. Retention removes old rows, and their ids where there are any.
+SELECT format('GRANT SELECT, DELETE ON %I.%I TO {prefix}_migrator', schema_name, table_name || beside)
+    FROM postrider.outbox, unnest(ARRAY['', '_id']) beside
+    WHERE NOT partitioned AND to_regclass(format('%I.%I', schema_name, table_name || beside)) IS NOT NULL \\gexec
 ";
 
 const TAIL: &str = "

@@ -85,7 +85,8 @@ pub(super) async fn run<S: WholeStore>(
     }
     report.elsewhere = elsewhere(&report.erased, context);
     context.output.one(&report, &told(&report))?;
-    let left = !report.erased.unpublished.is_empty() || report.erased.held > 0;
+    let Erased { unpublished, held, replaying, .. } = &report.erased;
+    let left = !unpublished.is_empty() || held + replaying > 0;
     Ok(if left { Exit::Partly } else { Exit::Ok })
 }
 
@@ -137,6 +138,7 @@ fn add(all: &mut Erased, more: Erased, same_event: bool) {
     all.dead_letters = sum(all.dead_letters, more.dead_letters);
     all.answers = sum(all.answers, more.answers);
     all.held = sum(all.held, more.held);
+    all.replaying = sum(all.replaying, more.replaying);
     all.events.extend(more.events);
     all.unpublished.extend(more.unpublished);
     all.rows += more.rows;
@@ -200,6 +202,12 @@ fn elsewhere(erased: &Erased, context: &Context) -> Vec<String> {
         places.push(format!(
             "{} deliveries are held behind an earlier event of their key; run this again once they are applied",
             erased.held
+        ));
+    }
+    if erased.replaying > 0 {
+        places.push(format!(
+            "{} events are part of a replay that is not finished, and still go out; cancel it (`postrider ops cancel`), or run this again once it is done",
+            erased.replaying
         ));
     }
     places.push(

@@ -154,7 +154,7 @@ impl Outbox for SimStore {
 
     async fn stream_state(&self) -> Result<Option<StreamState>, StoreError> {
         let streamer = self.call("stream state", |world| world.database.slots.streamer().cloned()).await?;
-        Ok(streamer.map(|relay| StreamState { relay, lag_bytes: 0, untold_bytes: 0 }))
+        Ok(streamer.map(|relay| StreamState { relay, lag_bytes: 0, untold_bytes: 0, tells: true }))
     }
 
     async fn failing_keys(&self) -> Result<Vec<OrderingKey>, StoreError> {

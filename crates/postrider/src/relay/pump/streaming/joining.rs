@@ -97,7 +97,9 @@ impl<S: Outbox> Pump<S> {
         match keys {
             Ok(keys) if self.is_joined() => {
                 let flow = &self.flow;
-                self.streaming.handover.see_failing(keys, |key| flow.is_blocked(key));
+                if self.streaming.handover.see_failing(keys, |key| flow.is_blocked(key)) {
+                    self.reading.start_over();
+                }
                 if matches!(self.streaming.phase, Phase::Entering) {
                     self.streaming.phase = Phase::Live;
                     self.streaming.since = self.now();
