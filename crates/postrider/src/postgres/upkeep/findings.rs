@@ -139,7 +139,8 @@ fn positions_behind(outbox: &OutboxTable, last: i64, given: i64) -> Option<Strin
     let (schema, table) = (outbox.schema(), outbox.table());
     (given < last).then(|| {
         format!(
-            "the outbox {outbox} has events up to position {last}, and the next one gets {}: positions are given out twice, and              new events go before older ones of their key that still wait. An upgrade by logical replication does not bring sequences along; run: \
+            "the outbox {outbox} has events up to position {last}, and the next one gets {}: positions are given out twice, and \
+             new events go before older ones of their key that still wait. An upgrade by logical replication does not bring sequences along; run: \
              SELECT setval('\"{schema}\".\"{table}_position\"', {last})",
             given.saturating_add(1)
         )
