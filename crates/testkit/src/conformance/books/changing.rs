@@ -133,7 +133,8 @@ pub async fn foreign_amounts_are_kept_in_base_with_the_residue_as_a_line<F: Book
 pub async fn a_closed_period_is_sealed_and_refuses_events<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     let other = desk.another(fixture).await;
-    other.posted(order("o-1", "10.00", "EUR")).await;
+    // Producers choose the ids of events: none can take that of a seal.
+    other.posted(order("seal:2026-03:2", "10.00", "EUR")).await;
     let trial = desk.ledger.books().movements(&desk.tenant, None, Some(date(2026, 3, 31))).await.unwrap();
     let sealed = desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap().unwrap();
     assert_eq!(sealed.entry, 2);
