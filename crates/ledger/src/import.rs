@@ -22,15 +22,13 @@ use serde::Serialize;
 use crate::books::Books;
 use crate::entry::{Draft, EntryKind};
 use crate::error::LedgerError;
-use crate::ledger::Ledger;
+use crate::ledger::{LINES, Ledger};
 use crate::money::Currency;
 use crate::pipeline::{Answer, Arrival};
 use crate::refusal::Refusal;
 
 /// Entries in one transaction.
 const BATCH: usize = 500;
-/// Lines in one transaction, or those of one entry: a database takes as long as they are many, and has a limit for that.
-const LINES: usize = 10_000;
 
 /// What became of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

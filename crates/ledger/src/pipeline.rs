@@ -115,14 +115,15 @@ pub fn run(
     standing: &Standing<'_>,
     now: jiff::Timestamp,
 ) -> Outcome {
-    run_prepared(tenant, arrivals, &mut [], standing, now)
+    run_prepared(tenant, arrivals, (&mut [], usize::MAX), standing, now)
 }
 
-/// The same with what was prepared for the arrivals, in their order. It is used up.
-pub fn run_prepared(
+/// The same with what was prepared for the arrivals, in their order, which is used up. Ends once there are so many lines: what has no answer
+/// then is for the next page.
+pub(crate) fn run_prepared(
     tenant: &TenantId,
     arrivals: &[Arrival],
-    prepared: &mut [Option<Prepared>],
+    (prepared, most_lines): (&mut [Option<Prepared>], usize),
     standing: &Standing<'_>,
     now: jiff::Timestamp,
 ) -> Outcome {
@@ -133,6 +134,9 @@ pub fn run_prepared(
     let mut opened: HashMap<AccountCode, Account> = HashMap::new();
     let mut answers = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
+        if sealer.lines() >= most_lines {
+            break;
+        }
         let prepared = prepared.next().flatten();
         let (event, hash) = arrival.id();
         let answer = match seen.check(event, hash) {
