@@ -11,6 +11,7 @@ use crate::books::{Books, Change, Head};
 use crate::chart::{Book, Chart, DayRate};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
+use crate::period::YEARS;
 use crate::refusal::Refusal;
 use crate::rules::Rules;
 
@@ -115,6 +116,14 @@ impl<B: Books> Ledger<B> {
     pub async fn set_rates(&self, tenant: &TenantId, rates: &[DayRate]) -> Result<(), LedgerError> {
         if let Some(bad) = rates.iter().find(|rate| rate.rate.is_zero() || rate.rate.is_negative()) {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
+            return Err(LedgerError::Invalid(text));
+        }
+        if let Some(odd) = rates.iter().find(|rate| !YEARS.contains(&rate.day.year())) {
+            let (first, last) = (YEARS.start(), YEARS.end());
+            let text = format!(
+                "the rate of {} is of {}, and books have the years {first} to {last}",
+                odd.quote, odd.day
+            );
             return Err(LedgerError::Invalid(text));
         }
         let named =
