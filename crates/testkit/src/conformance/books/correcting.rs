@@ -36,6 +36,41 @@ pub async fn a_reversal_undoes_an_entry_once<F: BooksFixture>(fixture: &F) {
     desk.holds().await;
 }
 
+/// A reversal that another program wrote has no base amounts: it undoes the entry at those that it has here, not at the rate of its own day.
+pub async fn an_imported_reversal_undoes_an_entry_in_base_too<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let rates = [rate("USD", "2026-02-27", "0.333"), rate("USD", "2026-03-31", "0.9")];
+    desk.ledger.set_rates(&desk.tenant, &rates).await.unwrap();
+    let line = |account: &str, side: &str, amount: &str| {
+        format!(r#"{{"account": "{account}", "side": "{side}", "amount": "{amount}", "currency": "USD"}}"#)
+    };
+    let paid =
+        [line("bank", "debit", "10.05"), line("sales", "credit", "5.02"), line("sales", "credit", "5.03")];
+    let undone =
+        [line("sales", "debit", "5.03"), line("bank", "credit", "10.05"), line("sales", "debit", "5.02")];
+    let file = [
+        format!(
+            r#"{{"entry": "7", "sourceEvent": "old-7", "effectiveOn": "2026-03-01", "lines": [{}]}}"#,
+            paid.join(",")
+        ),
+        format!(
+            r#"{{"entry": "8", "sourceEvent": "old-8", "effectiveOn": "2026-04-01", "kind": "reversal", "refersTo": "7", "lines": [{}]}}"#,
+            undone.join(",")
+        ),
+    ];
+    let mut import = desk.ledger.import(&desk.tenant).await.unwrap();
+    for (number, entry) in (1..).zip(&file) {
+        import.take(number, Ok(serde_json::from_str(entry).unwrap())).await.unwrap();
+    }
+    let imported = import.finish().await.unwrap();
+    assert_eq!((imported.posted, &imported.refused), (2, &Vec::new()));
+    let balances = desk.ledger.books().balances(&desk.tenant).await.unwrap();
+    assert_eq!(balances.len(), 3, "a residue of rounding, too: {balances:?}");
+    let is_even = |sums: &Sums| (sums.debits, sums.base_debits) == (sums.credits, sums.base_credits);
+    assert!(balances.iter().all(|balance| is_even(&balance.sums)), "{balances:?}");
+    desk.holds().await;
+}
+
 /// The same key again is the same reversal.
 pub async fn a_key_makes_a_reversal_once<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
