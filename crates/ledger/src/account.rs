@@ -221,6 +221,53 @@ impl Account {
     }
 }
 
+/// What is to become of an account. What is absent stays as it is, or, of a new one, is as accounts usually are.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccountChange {
+    /// Its code.
+    pub code: AccountCode,
+    /// Its name, for people.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// What it is. A new account needs it.
+    #[serde(default, rename = "type")]
+    pub kind: Option<AccountType>,
+    /// The side on which it grows.
+    #[serde(default)]
+    pub normal_side: Option<Side>,
+    /// The one currency it takes.
+    #[serde(default)]
+    pub currency: Option<Currency>,
+    /// Whether entries may use it.
+    #[serde(default)]
+    pub active: Option<bool>,
+    /// Whether accounts below it are opened by the first entry that names them.
+    #[serde(default)]
+    pub opens_children: Option<bool>,
+}
+
+impl AccountChange {
+    /// Of this account, and nothing yet.
+    pub fn new(code: AccountCode) -> Self {
+        let (name, kind, normal_side, currency) = (None, None, None, None);
+        Self { code, name, kind, normal_side, currency, active: None, opens_children: None }
+    }
+
+    /// The account that it makes of the one that is there; nothing where there is none and it does not say what it is.
+    pub fn made(self, there: Option<&Account>) -> Option<Account> {
+        Some(Account {
+            name: self.name.or_else(|| there.map(|there| there.name.clone())).unwrap_or_default(),
+            kind: self.kind.or(there.map(|there| there.kind))?,
+            normal_side: self.normal_side.or(there.and_then(|there| there.normal_side)),
+            currency: self.currency.or(there.and_then(|there| there.currency)),
+            active: self.active.or(there.map(|there| there.active)).unwrap_or(true),
+            opens_children: self.opens_children.or(there.map(|there| there.opens_children)).unwrap_or(false),
+            code: self.code,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,5 +281,25 @@ mod tests {
             assert!(AccountCode::new(bad).is_err(), "{bad:?}");
         }
         assert_eq!(AccountCode::new("a:b:c").unwrap().parent(), Some("a:b"));
+    }
+
+    #[test]
+    fn what_a_change_does_not_name_stays() {
+        let account = |json: &str| serde_json::from_str::<Account>(json).unwrap();
+        let made = |change: &str, there: Option<&Account>| {
+            serde_json::from_str::<AccountChange>(change).unwrap().made(there)
+        };
+        let there = account(
+            r#"{"code": "r", "name": "R", "type": "asset", "currency": "EUR", "active": false, "opens_children": true}"#,
+        );
+        assert_eq!(made(r#"{"code": "r"}"#, Some(&there)), Some(there.clone()));
+        let renamed = Account { name: "Debtors".to_owned(), ..there.clone() };
+        assert_eq!(made(r#"{"code": "r", "type": "asset", "name": "Debtors"}"#, Some(&there)), Some(renamed));
+        let opened = Account { active: true, opens_children: false, ..there.clone() };
+        let change = r#"{"code": "r", "active": true, "opens_children": false}"#;
+        assert_eq!(made(change, Some(&there)), Some(opened));
+        assert_eq!(made(r#"{"code": "n"}"#, None), None, "nobody says what it is");
+        let new = account(r#"{"code": "n", "type": "equity"}"#);
+        assert_eq!(made(r#"{"code": "n", "type": "equity"}"#, None), Some(new));
     }
 }

@@ -163,14 +163,15 @@ pub trait Books: Outbox {
         limit: usize,
     ) -> impl Future<Output = Result<AccountLines, StoreError>> + Send;
 
-    /// The lines of an account that were posted for the days of a range, by day, entry and line; those after a place, if one is given.
+    /// The lines of an account that were posted for the days of a range, by day, entry and line; those after a place, if one is given, or else
+    /// with what the account held before the first day. All of the same moment.
     fn lines_on(
         &self,
         tenant: &TenantId,
         account: &AccountCode,
         of: &Span,
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<AccountLine>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<AccountLines, StoreError>> + Send;
 
     /// Every balance as it is kept, by account and currency.
     fn balances(&self, tenant: &TenantId) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
@@ -199,13 +200,13 @@ pub trait Books: Outbox {
         which: &Days,
     ) -> impl Future<Output = Result<Vec<(Date, Balance)>, StoreError>> + Send;
 
-    /// What the closings of years, and reversals of them, posted on the days of a range.
-    fn closings(
+    /// What was posted on the days of a range, and how much of it by the closings of years, and reversals of them. Both of the same moment.
+    fn results(
         &self,
         tenant: &TenantId,
         from: Option<Date>,
         to: Option<Date>,
-    ) -> impl Future<Output = Result<Vec<Balance>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Results, StoreError>> + Send;
 
     /// The newest closing for a later day than this one that was not reversed, and what was posted after it for the days up to this one.
     /// Nothing where there is no such closing. Call it with the books locked.
@@ -258,13 +259,23 @@ impl AccountLine {
     }
 }
 
-/// Lines of an account, the newest first, and what it held in the same moment.
+/// Lines of an account, and what it held in the same moment: after the first line where the newest comes first, before it where the order is
+/// that of days.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccountLines {
     /// The lines.
     pub lines: Vec<AccountLine>,
-    /// Debits less credits, in minor units. Nothing where there are no lines.
+    /// Debits less credits, in minor units. May be empty where nobody needs it.
     pub held: BTreeMap<Currency, i64>,
+}
+
+/// What was posted on some days.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Results {
+    /// All of it.
+    pub movements: Vec<Balance>,
+    /// What the closings of years posted, and reversals of them.
+    pub closings: Vec<Balance>,
 }
 
 /// The rules as they were for a while. Entries name the version that made them: `order completed@3`.

@@ -12,6 +12,7 @@ use postrider::envelope::TenantId;
 
 use crate::account::{Account, AccountCode, AccountType, Side};
 use crate::books::{Balance, Books, Change, Receipt, Sums};
+use crate::chain::Hash;
 use crate::chart::Chart;
 use crate::correcting::{hash_of, receipt};
 use crate::entry::{Draft, DraftLine, EntryKind, Metadata, Source};
@@ -91,7 +92,7 @@ impl<B: Books> Ledger<B> {
             return Err(LedgerError::Invalid(text));
         }
         // The seal first: it is posted by the chart of before, which the version still names.
-        let seal = self.seal(&mut tx, tenant, period, (head.number + 1, signed_to, &chart)).await?;
+        let seal = self.seal(&mut tx, tenant, period, (&head.hash, signed_to, &chart)).await?;
         let arrivals = [Arrival::Draft(Box::new(seal))];
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let sealed = receipt(answers.pop())?;
@@ -105,14 +106,16 @@ impl<B: Books> Ledger<B> {
         tx: &mut B::Tx,
         tenant: &TenantId,
         period: &Period,
-        (number, signed_to, chart): (u64, u64, &Chart),
+        (head, signed_to, chart): (&Hash, u64, &Chart),
     ) -> Result<Draft, LedgerError> {
         let balances = self.books.movements_in(tx, tenant, None, Some(period.ends_on)).await?;
         let hash = hash_of(&trial_balance_text(&balances));
         let posted = self.books.movements_in(tx, tenant, None, None).await?;
         let accounts: BTreeSet<&AccountCode> = posted.iter().map(|balance| &balance.account).collect();
         let accounts = accounts.into_iter().filter_map(|code| chart.accounts.get(code));
-        let id = format!("seal:{}:{number}", period.name);
+        // The hash of the head, because producers choose the ids of events, and none can know it before: with a number in its place an event
+        // under the id of the next seal kept the period from being closed.
+        let id = format!("seal:{}:{head}", period.name);
         let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
         let metadata = [
             ("period", period.name.clone()),

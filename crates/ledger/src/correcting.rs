@@ -41,11 +41,7 @@ impl<B: Books> Ledger<B> {
         entry: u64,
         remark: &Remark,
     ) -> Result<Receipt, LedgerError> {
-        self.post_about(tenant, entry, EntryKind::Reversal, remark, |lines| {
-            let swapped = |line: &Line| DraftLine { side: line.side.opposite(), ..repeated(line) };
-            lines.iter().map(swapped).collect()
-        })
-        .await
+        self.post_about(tenant, entry, EntryKind::Reversal, remark, opposite).await
     }
 
     /// Posts what a pending entry promised, at the rate of the day it is settled.
@@ -79,8 +75,7 @@ impl<B: Books> Ledger<B> {
         let (mut tx, head) = self.lock_books(tenant).await?;
         let there = self.books.referred(&mut tx, tenant, &[entry]).await?.pop();
         let there = there.ok_or(Refusal::UnknownEntry(entry))?.entry;
-        let lines = there.lines.iter().map(|line| DraftLine { side: line.side.opposite(), ..repeated(line) });
-        let reversal = self.about(&there, EntryKind::Reversal, remark, lines.collect());
+        let reversal = self.about(&there, EntryKind::Reversal, remark, opposite(&there.lines));
         let arrivals = [Arrival::Draft(Box::new(reversal)), Arrival::Draft(Box::new(right))];
         let mut answers = self.post_locked(&mut tx, tenant, head, &arrivals).await?.answers;
         let (posted, reversed) = (receipt(answers.pop())?, receipt(answers.pop())?);
@@ -141,6 +136,11 @@ impl<B: Books> Ledger<B> {
 pub(crate) fn hash_of(text: &str) -> PayloadHash {
     let bytes: [u8; 32] = Sha256::digest(text.as_bytes()).into();
     PayloadHash::from_bytes(&bytes).unwrap_or_else(|| postrider::Payload::empty_object().hash())
+}
+
+/// What undoes these lines, at the base amounts that they have.
+pub(crate) fn opposite(lines: &[Line]) -> Vec<DraftLine> {
+    lines.iter().map(|line| DraftLine { side: line.side.opposite(), ..repeated(line) }).collect()
 }
 
 /// The same line again, with the base amount that it had.

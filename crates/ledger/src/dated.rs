@@ -11,7 +11,7 @@ use postrider::envelope::TenantId;
 use serde::{Serialize, Serializer};
 
 use crate::account::AccountCode;
-use crate::books::{Books, Days};
+use crate::books::{AccountLines, Books, Days};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::money::Currency;
@@ -156,14 +156,11 @@ impl<B: Books> Ledger<B> {
     ) -> Result<DatedStatement, LedgerError> {
         let there = self.read_account(tenant, account).await?;
         let sign = there.normal_side().sign();
-        let mut held = match (&of.after, of.from) {
-            (Some(later), _) => later.at.held.clone(),
-            (None, Some(from)) => self.held_before(tenant, account, from).await?,
-            (None, None) => BTreeMap::new(),
-        };
-        let opening = shown(&held, sign);
         // One more says whether there are later ones.
-        let mut lines = self.books.lines_on(tenant, account, of, limit.saturating_add(1)).await?;
+        let AccountLines { mut lines, held } =
+            self.books.lines_on(tenant, account, of, limit.saturating_add(1)).await?;
+        let mut held = of.after.as_ref().map_or(held, |later| later.at.held.clone());
+        let opening = shown(&held, sign);
         let has_more = lines.len() > limit;
         lines.truncate(limit);
         let last = lines.last().map(|line| (line.effective_on, line.entry, line.line));
@@ -178,25 +175,6 @@ impl<B: Books> Ledger<B> {
         let next = last.filter(|_| has_more);
         let next = next.map(|(day, entry, line)| Later { day, at: Place { entry, line, held } });
         Ok(DatedStatement { opening, movements, closing, next })
-    }
-
-    /// What an account held at the end of the day before, from the totals by day.
-    async fn held_before(
-        &self,
-        tenant: &TenantId,
-        account: &AccountCode,
-        day: Date,
-    ) -> Result<BTreeMap<Currency, i64>, LedgerError> {
-        let Ok(before) = day.yesterday() else { return Ok(BTreeMap::new()) };
-        let which = Days { account: Some(account.clone()), to: Some(before), ..Days::default() };
-        let mut held: BTreeMap<Currency, i64> = BTreeMap::new();
-        for (_, total) in self.books.days(tenant, &which).await? {
-            if total.account == *account {
-                let so_far = held.entry(total.currency).or_default();
-                *so_far = so_far.saturating_add(total.sums.debits).saturating_sub(total.sums.credits);
-            }
-        }
-        Ok(held)
     }
 }
 

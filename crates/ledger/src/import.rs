@@ -20,17 +20,16 @@ use postrider::envelope::TenantId;
 use serde::Serialize;
 
 use crate::books::Books;
-use crate::entry::{Draft, EntryKind};
+use crate::correcting::opposite;
+use crate::entry::{Draft, DraftLine, EntryKind};
 use crate::error::LedgerError;
-use crate::ledger::Ledger;
+use crate::ledger::{LINES, Ledger};
 use crate::money::Currency;
 use crate::pipeline::{Answer, Arrival};
 use crate::refusal::Refusal;
 
 /// Entries in one transaction.
 const BATCH: usize = 500;
-/// Lines in one transaction, or those of one entry: a database takes as long as they are many, and has a limit for that.
-const LINES: usize = 10_000;
 
 /// What became of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -138,7 +137,8 @@ impl<B: Books> Import<'_, B> {
         let drafted = past.draft(self.base, |referred| self.numbers.get(referred).copied());
         match drafted {
             Err(refusal) => self.refuse(line, &event, there.as_ref(), &refusal),
-            Ok(draft) => {
+            Ok(mut draft) => {
+                self.keep_base(&mut draft).await?;
                 self.waiting_places.extend(there.clone());
                 self.waiting_lines += draft.lines.len();
                 self.waiting.push(Waiting { line, there, draft });
@@ -155,6 +155,22 @@ impl<B: Books> Import<'_, B> {
         self.post().await?;
         self.so_far.refused.sort_by_key(|row| row.line);
         Ok(self.so_far)
+    }
+
+    /// A reversal undoes an entry at the base amounts that it has here, also where the file has none that count here: the rate of another day
+    /// would leave a difference on accounts that hold nothing any more.
+    async fn keep_base(&self, draft: &mut Draft) -> Result<(), LedgerError> {
+        let is_open = |line: &DraftLine| line.base.is_none() && line.currency != self.base;
+        let (EntryKind::Reversal, Some(number)) = (draft.kind, draft.refers_to) else { return Ok(()) };
+        if !draft.lines.iter().any(is_open) {
+            return Ok(());
+        }
+        let there = self.ledger.books.entries(&self.tenant, number.saturating_sub(1), 1).await?.pop();
+        let opposite = there.filter(|there| there.number == number).map(|there| opposite(&there.lines));
+        if let Some(opposite) = opposite.filter(|opposite| say_the_same(opposite, &draft.lines)) {
+            draft.lines = opposite;
+        }
+        Ok(())
     }
 
     async fn post(&mut self) -> Result<(), LedgerError> {
@@ -211,4 +227,16 @@ impl<B: Books> Import<'_, B> {
         let row = RefusedRow { line, event: event.to_owned(), code: refusal.code(), why };
         self.so_far.refused.push(row);
     }
+}
+
+/// Whether lines are the same but for their order, their base amounts, and what rounding left over in base.
+fn say_the_same(one: &[DraftLine], other: &[DraftLine]) -> bool {
+    let said = |lines: &[DraftLine]| {
+        let lines = lines.iter().filter(|line| line.amount.minor() > 0);
+        let mut said: Vec<_> =
+            lines.map(|line| (line.account.clone(), line.side, line.amount, line.currency)).collect();
+        said.sort_unstable();
+        said
+    };
+    said(one) == said(other)
 }

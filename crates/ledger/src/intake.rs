@@ -13,9 +13,11 @@ mod status;
 pub use sight::Sight;
 pub use status::{IntakeState, IntakeStatus};
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use postrider::broker::{Broker, BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
 use postrider::dead_letter;
 use postrider::dedup::Sighting;
@@ -28,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::books::Books;
-use crate::pipeline::{Answer, Arrival};
+use crate::pipeline::{Answer, Arrival, refusing_panics};
 use crate::refusal::Refusal;
 use crate::sequencer::{NoAnswer, Sequencer};
 
@@ -147,48 +149,73 @@ impl<B: Books + Inbox + DeadLetters> Intake<B> {
     fn read(&self, mut delivery: Delivery) -> Arrived {
         dead_letter::revive(&mut delivery.message);
         let (identity, now) = (&self.service.identity, self.clock.now());
-        let (event, read) = match wire::decode(&delivery.message, &delivery.routing_key, identity, now) {
-            Err(malformed) => (None, Err(Refusal::Malformed(malformed.0))),
-            Ok(envelope) => {
-                let tenant = envelope.tenant.group.clone().or_else(|| self.tenant.clone());
-                let event = Some(envelope.id.clone());
-                let read = tenant.map(|tenant| (tenant, Arrival::event(envelope)));
-                (event, read.ok_or(Refusal::NoTenant))
+        // Out of a panic here the whole subscription would not come back.
+        let read = refusing_panics(|| {
+            let envelope = wire::decode(&delivery.message, &delivery.routing_key, identity, now)
+                .map_err(|malformed| Refusal::Malformed(malformed.0))?;
+            let tenant = envelope.tenant.group.clone().or_else(|| self.tenant.clone());
+            Ok((envelope.id.clone(), tenant, Arrival::event(envelope)))
+        });
+        let (event, read) = match read {
+            Err(refusal) => (None, Err(refusal)),
+            Ok((event, tenant, arrival)) => {
+                (Some(event), tenant.map(|tenant| (tenant, arrival)).ok_or(Refusal::NoTenant))
             }
         };
         Arrived { delivery, event, read, sighting: None, known: false }
     }
 
-    /// One delivery, to the verdict on it.
+    /// One delivery, to the verdict on it. It is settled whatever happens: one whose task panicked would be in hand until the subscription
+    /// ends, and as many of them as the prefetch has would stand in the way of all others.
     async fn take(&self, arrived: Arrived, stop: &CancellationToken) -> (Receipt, Verdict) {
         let Arrived { delivery, event, read, sighting, known } = arrived;
+        let judging = self.judge(&delivery, event.as_ref(), read, sighting, known, stop);
+        let verdict = if let Ok(verdict) = AssertUnwindSafe(judging).catch_unwind().await {
+            verdict
+        } else {
+            tracing::error!(intake = %self.name, event = event.as_ref().map_or("", EventId::as_str),
+                "the ledger panicked over an event; it goes back to its queue");
+            self.give_back(stop).await
+        };
+        (delivery.receipt, verdict)
+    }
+
+    async fn judge(
+        &self,
+        delivery: &Delivery,
+        event: Option<&EventId>,
+        read: Result<(TenantId, Arrival), Refusal>,
+        sighting: Option<Sighting>,
+        known: bool,
+        stop: &CancellationToken,
+    ) -> Verdict {
         let answer = match read {
             Ok(_) if known => None,
             Err(refusal) => Some(Answer::Refused(refusal)),
             Ok((tenant, arrival)) => match self.sequencer.submit(&tenant, arrival).await {
                 Ok(answer) => Some(answer),
-                Err(NoAnswer::Stopped) => return (delivery.receipt, Verdict::Requeue),
+                Err(NoAnswer::Stopped) => return Verdict::Requeue,
                 Err(NoAnswer::Store(error)) => {
-                    tracing::error!(intake = %self.name, event = event.as_ref().map_or("", EventId::as_str), %error,
+                    tracing::error!(intake = %self.name, event = event.map_or("", EventId::as_str), %error,
                         "the books cannot be written; the event goes back to its queue");
-                    // Not at once again: whatever is wrong needs a person.
-                    tokio::select! {
-                        () = stop.cancelled() => {}
-                        () = self.clock.sleep(PAUSE) => {}
-                    }
-                    return (delivery.receipt, Verdict::Requeue);
+                    return self.give_back(stop).await;
                 }
             },
         };
         if let (Some(sight), Some(sighting), Some(answer)) = (&self.sight, &sighting, &answer) {
             sight.note(sighting, answer);
         }
-        let verdict = match answer {
-            Some(Answer::Refused(refusal)) => self.bury(&delivery, event.as_ref(), &refusal, stop).await,
+        match answer {
+            Some(Answer::Refused(refusal)) => self.bury(delivery, event, &refusal, stop).await,
             Some(Answer::Posted(_)) => self.status.count_posted(&self.name),
             Some(Answer::Duplicate(_)) | None => self.status.count_duplicate(&self.name),
-        };
-        (delivery.receipt, verdict)
+        }
+    }
+
+    /// Back to its queue, and not at once again: whatever is wrong needs a person.
+    async fn give_back(&self, stop: &CancellationToken) -> Verdict {
+        let _stopped = stop.run_until_cancelled(self.clock.sleep(PAUSE)).await;
+        Verdict::Requeue
     }
 }
 

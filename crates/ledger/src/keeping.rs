@@ -6,11 +6,12 @@ use std::collections::HashSet;
 
 use postrider::envelope::TenantId;
 
-use crate::account::{Account, AccountCode, AccountType};
+use crate::account::{Account, AccountChange, AccountCode, AccountType};
 use crate::books::{Books, Change, Head};
 use crate::chart::{Book, Chart, DayRate};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
+use crate::period::YEARS;
 use crate::refusal::Refusal;
 use crate::rules::Rules;
 
@@ -77,11 +78,37 @@ impl<B: Books> Ledger<B> {
         Ok(book)
     }
 
-    /// Adds accounts, renames them, opens and closes them for entries. What an account is stays.
+    /// Adds accounts, or makes those that are there these. What an account is stays.
     pub async fn set_accounts(&self, tenant: &TenantId, accounts: &[Account]) -> Result<(), LedgerError> {
-        once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
+        self.put_accounts(tenant, |_| Ok(accounts.to_vec())).await.map(|_| ())
+    }
+
+    /// Adds accounts, renames them, opens and closes them for entries, and returns what they are then. What a change does not name stays: whoever
+    /// renames one need not know what it else is.
+    pub async fn change_accounts(
+        &self,
+        tenant: &TenantId,
+        changes: Vec<AccountChange>,
+    ) -> Result<Vec<Account>, LedgerError> {
+        let made = |chart: &Chart, change: AccountChange| {
+            let (code, there) = (change.code.clone(), chart.accounts.get(&change.code));
+            change
+                .made(there)
+                .ok_or_else(|| LedgerError::Invalid(format!("the account {code} is new: say its type")))
+        };
+        self.put_accounts(tenant, |chart| changes.into_iter().map(|change| made(chart, change)).collect())
+            .await
+    }
+
+    async fn put_accounts(
+        &self,
+        tenant: &TenantId,
+        accounts: impl FnOnce(&Chart) -> Result<Vec<Account>, LedgerError>,
+    ) -> Result<Vec<Account>, LedgerError> {
         let (mut tx, _, chart) = self.locked(tenant).await?;
-        for account in accounts {
+        let accounts = accounts(&chart)?;
+        once_each(accounts.iter().map(|account| format!("the account {}", account.code)))?;
+        for account in &accounts {
             let Some(there) = chart.accounts.get(&account.code) else { continue };
             if (there.kind, there.currency, there.normal_side())
                 != (account.kind, account.currency, account.normal_side())
@@ -93,8 +120,9 @@ impl<B: Books> Ledger<B> {
                 return Err(LedgerError::Invalid(text));
             }
         }
-        self.books.change(&mut tx, tenant, &Change::Accounts(accounts.to_vec())).await?;
-        Ok(self.end(tx).await?)
+        self.books.change(&mut tx, tenant, &Change::Accounts(accounts.clone())).await?;
+        self.end(tx).await?;
+        Ok(accounts)
     }
 
     /// Makes these the rules from now on, and returns their version. The same document again is the same version.
@@ -115,6 +143,14 @@ impl<B: Books> Ledger<B> {
     pub async fn set_rates(&self, tenant: &TenantId, rates: &[DayRate]) -> Result<(), LedgerError> {
         if let Some(bad) = rates.iter().find(|rate| rate.rate.is_zero() || rate.rate.is_negative()) {
             let text = format!("the rate of {} on {} is not more than zero", bad.quote, bad.day);
+            return Err(LedgerError::Invalid(text));
+        }
+        if let Some(odd) = rates.iter().find(|rate| !YEARS.contains(&rate.day.year())) {
+            let (first, last) = (YEARS.start(), YEARS.end());
+            let text = format!(
+                "the rate of {} is of {}, and books have the years {first} to {last}",
+                odd.quote, odd.day
+            );
             return Err(LedgerError::Invalid(text));
         }
         let named =

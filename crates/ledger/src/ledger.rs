@@ -17,6 +17,9 @@ use crate::pipeline::{self, Answer, Arrival, Outcome, Prepared, Standing};
 use crate::refusal::Refusal;
 use crate::verify::{Scope, Verification, verify, verify_all, verify_everybody};
 
+/// Lines in one transaction, or those of one entry: a database takes as long as they are many, and has a limit for that.
+pub(crate) const LINES: usize = 10_000;
+
 /// A ledger on a database. Cheap to clone.
 pub struct Ledger<B> {
     pub(crate) books: B,
@@ -113,8 +116,8 @@ impl<B: Books> Ledger<B> {
 
     /// Posts a tenant's batch, and says of each arrival what became of it, in their order.
     ///
-    /// All of it is one transaction: after an error nothing was posted, or everything was and the answers were lost; posting
-    /// the same batch again tells, because what was posted is a duplicate then.
+    /// All of it is one transaction, but where its entries have more than 10,000 lines: after an error nothing was posted, or everything was
+    /// and the answers were lost; posting the same batch again tells, because what was posted is a duplicate then.
     pub async fn post(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
         self.post_prepared(tenant, arrivals, &mut []).await
     }
@@ -133,18 +136,22 @@ impl<B: Books> Ledger<B> {
         arrivals: &[Arrival],
         prepared: &mut [Option<Prepared>],
     ) -> Result<Vec<Answer>, StoreError> {
-        match self.post_together(tenant, arrivals, prepared).await {
-            Err(error) if error.kind == StoreErrorKind::OutOfRange && arrivals.len() > 1 => {
-                tracing::warn!(%tenant, %error, "a batch was refused by the database; posting its events one by one");
-                let mut answers = Vec::with_capacity(arrivals.len());
-                for arrival in arrivals {
-                    answers.extend(self.post_alone(tenant, arrival).await?);
+        let mut answers = Vec::with_capacity(arrivals.len());
+        while answers.len() < arrivals.len() {
+            let left = &arrivals[answers.len()..];
+            let prepared = prepared.get_mut(answers.len()..).unwrap_or_default();
+            match self.post_together(tenant, left, prepared).await {
+                Ok(posted) => answers.extend(posted),
+                Err(error) if error.kind == StoreErrorKind::OutOfRange => {
+                    tracing::warn!(%tenant, %error, "a batch was refused by the database; posting its events one by one");
+                    for arrival in left {
+                        answers.extend(self.post_alone(tenant, arrival).await?);
+                    }
                 }
-                Ok(answers)
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind == StoreErrorKind::OutOfRange => Ok(vec![overflowed(&error)]),
-            answers => answers,
         }
+        Ok(answers)
     }
 
     async fn post_alone(&self, tenant: &TenantId, arrival: &Arrival) -> Result<Vec<Answer>, StoreError> {
@@ -154,6 +161,7 @@ impl<B: Books> Ledger<B> {
         }
     }
 
+    /// The first of these at least, and as many more as one transaction takes.
     async fn post_together(
         &self,
         tenant: &TenantId,
@@ -168,7 +176,7 @@ impl<B: Books> Ledger<B> {
             let refusal = Refusal::UnknownTenant(tenant.to_string());
             return Ok(vec![Answer::Refused(refusal); arrivals.len()]);
         };
-        let outcome = self.post_ready(&mut tx, tenant, head, arrivals, prepared).await?;
+        let outcome = self.post_ready(&mut tx, tenant, head, arrivals, (prepared, LINES)).await?;
         let opened: Vec<AccountCode> =
             outcome.page.opened.iter().map(|account| account.code.clone()).collect();
         if outcome.page.entries.is_empty() {
@@ -199,7 +207,7 @@ impl<B: Books> Ledger<B> {
         head: Head,
         arrivals: &[Arrival],
     ) -> Result<Outcome, StoreError> {
-        self.post_ready(tx, tenant, head, arrivals, &mut []).await
+        self.post_ready(tx, tenant, head, arrivals, (&mut [], usize::MAX)).await
     }
 
     async fn post_ready(
@@ -208,7 +216,7 @@ impl<B: Books> Ledger<B> {
         tenant: &TenantId,
         head: Head,
         arrivals: &[Arrival],
-        prepared: &mut [Option<Prepared>],
+        prepared: (&mut [Option<Prepared>], usize),
     ) -> Result<Outcome, StoreError> {
         let cached = self.chart(tx, tenant, head.version).await?;
         let ids: Vec<EventId> = arrivals.iter().map(|arrival| arrival.id().0.clone()).collect();

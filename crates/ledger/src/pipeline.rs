@@ -18,6 +18,7 @@ pub mod sealing;
 pub mod validation;
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use postrider::envelope::{PayloadHash, TenantId};
@@ -114,14 +115,15 @@ pub fn run(
     standing: &Standing<'_>,
     now: jiff::Timestamp,
 ) -> Outcome {
-    run_prepared(tenant, arrivals, &mut [], standing, now)
+    run_prepared(tenant, arrivals, (&mut [], usize::MAX), standing, now)
 }
 
-/// The same with what was prepared for the arrivals, in their order. It is used up.
-pub fn run_prepared(
+/// The same with what was prepared for the arrivals, in their order, which is used up. Ends once there are so many lines: what has no answer
+/// then is for the next page.
+pub(crate) fn run_prepared(
     tenant: &TenantId,
     arrivals: &[Arrival],
-    prepared: &mut [Option<Prepared>],
+    (prepared, most_lines): (&mut [Option<Prepared>], usize),
     standing: &Standing<'_>,
     now: jiff::Timestamp,
 ) -> Outcome {
@@ -132,6 +134,9 @@ pub fn run_prepared(
     let mut opened: HashMap<AccountCode, Account> = HashMap::new();
     let mut answers = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
+        if sealer.lines() >= most_lines {
+            break;
+        }
         let prepared = prepared.next().flatten();
         let (event, hash) = arrival.id();
         let answer = match seen.check(event, hash) {
@@ -176,8 +181,22 @@ fn one(
     Ok(balanced)
 }
 
-/// The steps that ask for nothing but the chart.
+/// The steps that ask for nothing but the chart. Where one of them panics the event is refused, because it would take its whole batch along,
+/// again whenever it is delivered.
 fn balance(arrival: &Arrival, chart: &Chart) -> Result<Balanced, Refusal> {
+    refusing_panics(|| balance_by(arrival, chart))
+}
+
+/// Takes a step; where it panics, that is the refusal.
+pub(crate) fn refusing_panics<T>(step: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    std::panic::catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+        let told = panic.downcast_ref::<&str>().map(|told| (*told).to_owned());
+        let told = told.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Refusal::Panicked(told.unwrap_or_else(|| "no words".to_owned())))
+    })
+}
+
+fn balance_by(arrival: &Arrival, chart: &Chart) -> Result<Balanced, Refusal> {
     let (draft, poster) = mapping::draft(arrival, chart)?;
     let draft = period::place(draft, chart, poster)?;
     validation::check(&draft, chart)?;
@@ -197,5 +216,20 @@ fn note_children(balanced: &Balanced, standing: &Standing<'_>, opened: &mut Hash
         if let Ok(found) = standing.chart.account(code) {
             opened.insert(code.clone(), found.account(code));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_refusal_of_the_event() {
+        let refused = |step: fn() -> Result<(), Refusal>| refusing_panics(step).unwrap_err();
+        assert_eq!(refused(|| panic!("no such digit")), Refusal::Panicked("no such digit".to_owned()));
+        let digit = std::hint::black_box(7);
+        let formatted = refusing_panics::<()>(|| panic!("no digit {digit}")).unwrap_err();
+        assert_eq!((formatted.code(), formatted.to_string().contains("no digit 7")), ("panicked", true));
+        assert_eq!(refused(|| Err(Refusal::NoTenant)), Refusal::NoTenant);
     }
 }

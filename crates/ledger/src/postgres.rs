@@ -11,7 +11,7 @@ mod scanning;
 mod totals;
 
 use jiff::Timestamp;
-use jiff::civil::Date;
+use jiff::civil::{Date, date};
 use postrider::EventId;
 use postrider::Store as _;
 use postrider::envelope::TenantId;
@@ -20,10 +20,9 @@ use postrider::store::StoreError;
 
 use crate::account::{Account, AccountCode};
 use crate::books::{
-    AccountLine, AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred,
-    RulesVersion,
+    AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred, Results, RulesVersion,
 };
-use crate::chain::Hash;
+use crate::chain::{Hash, days};
 use crate::chart::{Book, Chart};
 use crate::checkpoint::Checkpoint;
 use crate::dated::Span;
@@ -45,6 +44,21 @@ async fn reading(store: &Postgres, tenant: &TenantId) -> Result<PostgresTx, Stor
     let mut tx = store.begin().await?;
     scope(store, &mut tx, tenant).await?;
     Ok(tx)
+}
+
+/// The same for several statements, which all see one moment.
+async fn one_moment(store: &Postgres, tenant: &TenantId) -> Result<PostgresTx, StoreError> {
+    let mut tx = store.begin().await?;
+    let set = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+    let set = sqlx::query(set).execute(tx.connection()).await;
+    set.map_err(|cause| store.error("beginning to read", cause))?;
+    scope(store, &mut tx, tenant).await?;
+    Ok(tx)
+}
+
+/// The day that somebody asks about, since 1970-01-01. PostgreSQL has none before 4713 BC, and no books have one before this.
+fn asked(day: Date) -> i32 {
+    days(day.max(date(-4000, 1, 1)))
 }
 
 impl Books for Postgres {
@@ -121,7 +135,7 @@ impl Books for Postgres {
     }
 
     async fn read_chart(&self, tenant: &TenantId) -> Result<Option<Chart>, StoreError> {
-        let mut tx = reading(self, tenant).await?;
+        let mut tx = one_moment(self, tenant).await?;
         match reading::head(self, tx.connection(), tenant).await? {
             None => Ok(None),
             Some(_) => reading::chart(self, tx.connection(), tenant).await.map(Some),
@@ -181,8 +195,8 @@ impl Books for Postgres {
         account: &AccountCode,
         of: &Span,
         limit: usize,
-    ) -> Result<Vec<AccountLine>, StoreError> {
-        let mut tx = reading(self, tenant).await?;
+    ) -> Result<AccountLines, StoreError> {
+        let mut tx = one_moment(self, tenant).await?;
         account_lines::lines_on(self, tx.connection(), tenant, account, of, limit).await
     }
 
@@ -216,14 +230,16 @@ impl Books for Postgres {
         totals::by_day(self, tx.connection(), tenant, which).await
     }
 
-    async fn closings(
+    async fn results(
         &self,
         tenant: &TenantId,
         from: Option<Date>,
         to: Option<Date>,
-    ) -> Result<Vec<Balance>, StoreError> {
-        let mut tx = reading(self, tenant).await?;
-        totals::closings(self, tx.connection(), tenant, from, to).await
+    ) -> Result<Results, StoreError> {
+        let mut tx = one_moment(self, tenant).await?;
+        let movements = totals::movements(self, tx.connection(), tenant, from, to).await?;
+        let closings = totals::closings(self, tx.connection(), tenant, from, to).await?;
+        Ok(Results { movements, closings })
     }
 
     async fn posted_since_closing(

@@ -176,6 +176,11 @@ pub enum Refusal {
     /// The tenant has used up what it may.
     #[error("the tenant has used its {0}; raise the quota, then replay the event")]
     QuotaExceeded(&'static str),
+    /// The ledger itself failed on it.
+    #[error(
+        "the ledger failed on this event by a defect of its own ({0}); report it, then replay the event with a version that has it mended"
+    )]
+    Panicked(String),
 }
 
 /// What can be done about a period that takes no entries.
@@ -188,7 +193,7 @@ fn way_out(state: &str) -> &'static str {
 }
 
 /// Every code there is. docs/ledger.md says of each what to do.
-pub const CODES: [&str; 29] = [
+pub const CODES: [&str; 30] = [
     "malformed",
     "no_tenant",
     "unknown_tenant",
@@ -218,6 +223,7 @@ pub const CODES: [&str; 29] = [
     "wrong_kind",
     "balance_overflow",
     "quota_exceeded",
+    "panicked",
 ];
 
 impl Refusal {
@@ -253,6 +259,7 @@ impl Refusal {
             Self::WrongKind { .. } => "wrong_kind",
             Self::BalanceOverflow => "balance_overflow",
             Self::QuotaExceeded(_) => "quota_exceeded",
+            Self::Panicked(_) => "panicked",
         }
     }
 }

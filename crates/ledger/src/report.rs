@@ -2,14 +2,14 @@
 //!
 //! Sums are read before the chart: accounts are opened by entries and never go, so that every account of the sums is in the chart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use serde::Serialize;
 
 use crate::account::{Account, AccountCode, AccountType};
-use crate::books::{Balance, Books, Sums};
+use crate::books::{Balance, Books, Results, Sums};
 use crate::chart::Chart;
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
@@ -102,15 +102,23 @@ impl<B: Books> Ledger<B> {
         tenant: &TenantId,
         as_of: Option<Date>,
     ) -> Result<TrialBalance, LedgerError> {
-        let mut balances = self.books.movements(tenant, None, as_of).await?;
-        let promised = if as_of.is_none() { self.books.balances(tenant).await? } else { Vec::new() };
+        // What is posted and what is promised are of the same moment, so that nothing shows as both.
+        let balances = match as_of {
+            None => self
+                .books
+                .balances(tenant)
+                .await?
+                .into_iter()
+                .filter(|kept| kept.sums != Sums::default())
+                .collect(),
+            Some(_) => self.books.movements(tenant, None, as_of).await?,
+        };
         let chart = self.read_chart(tenant).await?;
         let base = chart.book.base_currency;
         let totals = totals(&balances, base);
-        join_promised(&mut balances, &promised);
         let mut rows = rows(&chart, &balances, |_| true);
         if as_of.is_none() {
-            show_promised(&mut rows, &promised);
+            show_promised(&mut rows, &balances);
         }
         Ok(TrialBalance { tenant: tenant.clone(), as_of, base_currency: base, rows, totals })
     }
@@ -148,8 +156,8 @@ impl<B: Books> Ledger<B> {
         from: Option<Date>,
         to: Option<Date>,
     ) -> Result<Statement, LedgerError> {
-        let closings = self.books.closings(tenant, from, to).await?;
-        let balances = without(self.books.movements(tenant, from, to).await?, &closings);
+        let Results { movements, closings } = self.books.results(tenant, from, to).await?;
+        let balances = without(movements, &closings);
         let chart = self.read_chart(tenant).await?;
         let carried = base_sum(&chart, &closings, AccountType::Income)
             + base_sum(&chart, &closings, AccountType::Expense);
@@ -203,19 +211,6 @@ fn without(mut balances: Vec<Balance>, closings: &[Balance]) -> Vec<Balance> {
     balances
 }
 
-/// Lists the accounts too that have promises and nothing else.
-fn join_promised(balances: &mut Vec<Balance>, promised: &[Balance]) {
-    let known: BTreeSet<(AccountCode, Currency)> =
-        balances.iter().map(|balance| (balance.account.clone(), balance.currency)).collect();
-    for Balance { account, currency, sums } in promised {
-        if (sums.pending_debits, sums.pending_credits) != (0, 0)
-            && !known.contains(&(account.clone(), *currency))
-        {
-            balances.push(Balance { account: account.clone(), currency: *currency, sums: Sums::default() });
-        }
-    }
-}
-
 fn show_promised(rows: &mut [Row], promised: &[Balance]) {
     let sums: BTreeMap<(&AccountCode, Currency), &Sums> =
         promised.iter().map(|balance| ((&balance.account, balance.currency), &balance.sums)).collect();
@@ -255,7 +250,8 @@ fn rows(chart: &Chart, balances: &[Balance], wanted: impl Fn(AccountType) -> boo
 
 fn totals(balances: &[Balance], base: Currency) -> Vec<Total> {
     let mut sums: BTreeMap<Option<Currency>, (i128, i128)> = BTreeMap::new();
-    for Balance { currency, sums: Sums { debits, credits, base_debits, base_credits, .. }, .. } in balances {
+    let posted = balances.iter().filter(|balance| is_posted(&balance.sums));
+    for Balance { currency, sums: Sums { debits, credits, base_debits, base_credits, .. }, .. } in posted {
         for (key, debits, credits) in
             [(Some(*currency), *debits, *credits), (None, *base_debits, *base_credits)]
         {
@@ -274,6 +270,11 @@ fn totals(balances: &[Balance], base: Currency) -> Vec<Total> {
         }
     };
     sums.into_iter().map(total).collect()
+}
+
+/// Whether there is more than promises.
+fn is_posted(sums: &Sums) -> bool {
+    Sums { pending_debits: 0, pending_credits: 0, ..*sums } != Sums::default()
 }
 
 fn base_sum(chart: &Chart, balances: &[Balance], kind: AccountType) -> i128 {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postrider::envelope::TenantId;
-use postrider::store::StoreError;
+use postrider::store::{StoreError, StoreErrorKind};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -94,7 +94,12 @@ impl<B: Books> Sequencer<B> {
         }
         match answered.await {
             Ok(answer) => answer.map_err(NoAnswer::Store),
-            Err(_) => Err(NoAnswer::Stopped),
+            Err(_) if self.shared.stop.is_cancelled() => Err(NoAnswer::Stopped),
+            // Nobody told it to stop: its task panicked, and the next one may do so again.
+            Err(_) => Err(NoAnswer::Store(Arc::new(StoreError::new(
+                StoreErrorKind::Other,
+                format!("posting a batch of {tenant} panicked; nothing of it is lost, submit it again"),
+            )))),
         }
     }
 

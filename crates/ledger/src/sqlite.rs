@@ -16,8 +16,7 @@ use postrider::store::StoreError;
 
 use crate::account::{Account, AccountCode};
 use crate::books::{
-    AccountLine, AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred,
-    RulesVersion,
+    AccountLines, Balance, Books, Bounds, Change, Days, Head, Known, Page, Referred, Results, RulesVersion,
 };
 use crate::chain::Hash;
 use crate::chart::{Book, Chart};
@@ -32,6 +31,11 @@ type Reader = sqlx::pool::PoolConnection<sqlx::Sqlite>;
 
 async fn reader(store: &Sqlite) -> Result<Reader, StoreError> {
     store.readers().acquire().await.map_err(|cause| store.error(cause))
+}
+
+/// The same for several statements, which all see one moment.
+async fn one_moment(store: &Sqlite) -> Result<sqlx::Transaction<'static, sqlx::Sqlite>, StoreError> {
+    store.readers().begin().await.map_err(|cause| store.error(cause))
 }
 
 impl Books for Sqlite {
@@ -99,7 +103,7 @@ impl Books for Sqlite {
     }
 
     async fn read_chart(&self, tenant: &TenantId) -> Result<Option<Chart>, StoreError> {
-        let mut reader = reader(self).await?;
+        let mut reader = one_moment(self).await?;
         match reading::head(self, &mut reader, tenant).await? {
             None => Ok(None),
             Some(_) => reading::chart(self, &mut reader, tenant).await.map(Some),
@@ -152,8 +156,8 @@ impl Books for Sqlite {
         account: &AccountCode,
         of: &Span,
         limit: usize,
-    ) -> Result<Vec<AccountLine>, StoreError> {
-        account_lines::lines_on(self, &mut *reader(self).await?, tenant, account, of, limit).await
+    ) -> Result<AccountLines, StoreError> {
+        account_lines::lines_on(self, &mut *one_moment(self).await?, tenant, account, of, limit).await
     }
 
     async fn balances(&self, tenant: &TenantId) -> Result<Vec<Balance>, StoreError> {
@@ -183,13 +187,16 @@ impl Books for Sqlite {
         totals::by_day(self, &mut *reader(self).await?, tenant, which).await
     }
 
-    async fn closings(
+    async fn results(
         &self,
         tenant: &TenantId,
         from: Option<Date>,
         to: Option<Date>,
-    ) -> Result<Vec<Balance>, StoreError> {
-        totals::closings(self, &mut *reader(self).await?, tenant, from, to).await
+    ) -> Result<Results, StoreError> {
+        let mut reader = one_moment(self).await?;
+        let movements = totals::movements(self, &mut reader, tenant, from, to).await?;
+        let closings = totals::closings(self, &mut reader, tenant, from, to).await?;
+        Ok(Results { movements, closings })
     }
 
     async fn posted_since_closing(

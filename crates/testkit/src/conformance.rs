@@ -247,6 +247,7 @@ macro_rules! books_conformance {
             every_code_of_a_refusal_is_provoked,
             // correcting
             a_reversal_undoes_an_entry_once, a_key_makes_a_reversal_once, a_correction_is_both_or_neither,
+            an_imported_reversal_undoes_an_entry_in_base_too, a_statement_of_days_begins_with_what_was_held,
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings, years_are_closed_in_their_order,
             a_year_of_more_than_an_event_brings_is_closed, retained_earnings_are_equity,
             // verifying

@@ -22,11 +22,12 @@ pub struct Sealer {
     now: Timestamp,
     head: Head,
     entries: Vec<Sealed>,
+    lines: usize,
     /// What is not posted for a day: promises.
     changes: BTreeMap<Key, Sums>,
     /// What is posted, which is a change of its account, too.
     days: BTreeMap<(Key, Date), Sums>,
-    /// More than any sum of this batch.
+    /// No less than any sum of this batch.
     moved: i128,
 }
 
@@ -38,6 +39,7 @@ impl Sealer {
             now,
             head,
             entries: Vec::with_capacity(entries),
+            lines: 0,
             changes: BTreeMap::new(),
             days: BTreeMap::new(),
             moved: 0,
@@ -49,15 +51,49 @@ impl Sealer {
         self.head.number + 1
     }
 
-    /// Whether all sums stay within 64 bits with this entry.
+    /// How many lines the entries have so far.
+    pub fn lines(&self) -> usize {
+        self.lines
+    }
+
+    /// Whether all sums of this batch stay within 64 bits with this entry.
     pub fn has_room(&mut self, balanced: &Balanced) -> Result<(), Refusal> {
         let largest = balanced.lines.iter().map(|line| i128::from(line.amount.max(line.base_amount)));
         let moved = self.moved + largest.sum::<i128>();
-        if moved > i128::from(i64::MAX) {
+        // What all lines move together is more than what any account gets: only where that is too much are accounts asked one by one.
+        if moved > i128::from(i64::MAX) && !self.fits(balanced) {
             return Err(Refusal::BalanceOverflow);
         }
         self.moved = moved;
         Ok(())
+    }
+
+    /// Whether the sums of every account stay within 64 bits with this entry. Promises that end are left out: they were added up before.
+    fn fits(&self, balanced: &Balanced) -> bool {
+        let mut all: BTreeMap<Key, Option<Sums>> = BTreeMap::new();
+        let mut count = |key: &Key, more: &Sums| {
+            let sums = all.entry(key.clone()).or_insert(Some(Sums::default()));
+            *sums = sums.and_then(|sums| sums.plus(more));
+        };
+        for ((key, _), sums) in &self.days {
+            count(key, sums);
+        }
+        for (key, sums) in &self.changes {
+            let promised = Sums {
+                pending_debits: sums.pending_debits.max(0),
+                pending_credits: sums.pending_credits.max(0),
+                ..*sums
+            };
+            count(key, &promised);
+        }
+        for line in &balanced.lines {
+            let does = balanced.draft.kind.effect();
+            count(
+                &(line.account.clone(), line.currency),
+                &effect(line.side, line.amount, line.base_amount, does),
+            );
+        }
+        all.values().all(Option::is_some)
     }
 
     /// Seals an entry. `released` are promised lines that end with it.
@@ -81,6 +117,7 @@ impl Sealer {
         (self.head.number, self.head.hash) = (entry.number, entry.hash);
         self.add_up(&entry, released.unwrap_or_default());
         let receipt = Receipt { entry: entry.number, hash: entry.hash };
+        self.lines += entry.lines.len();
         self.entries.push(entry);
         receipt
     }
@@ -137,4 +174,59 @@ pub fn effect(side: Side, amount: i64, base_amount: i64, effect: Effect) -> Sums
 /// [`Sealer::has_room`] was asked before, so no sum leaves its range here.
 fn add(sums: &mut Sums, more: &Sums) {
     *sums = sums.plus(more).unwrap_or(*sums);
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil::date;
+    use postrider::EventId;
+
+    use super::*;
+    use crate::correcting::hash_of;
+    use crate::entry::{Draft, EntryKind, Metadata, Source};
+
+    fn entry(amount: i64, debit: &str, credit: &str) -> Balanced {
+        let line = |account: &str, side| Line {
+            account: AccountCode::new(account).unwrap(),
+            side,
+            amount,
+            currency: Currency::new("EUR").unwrap(),
+            base_amount: amount,
+            rate: None,
+        };
+        let source = Source {
+            event: EventId::new(format!("{amount} from {credit} to {debit}")).unwrap(),
+            payload_hash: hash_of(""),
+            rule: String::new(),
+        };
+        let draft = Draft {
+            source,
+            kind: EntryKind::Opening,
+            effective_on: date(2026, 3, 1),
+            description: String::new(),
+            metadata: Metadata::new(),
+            refers_to: None,
+            lines: Vec::new(),
+        };
+        Balanced { draft, lines: vec![line(debit, Side::Debit), line(credit, Side::Credit)] }
+    }
+
+    /// What an event is answered must not hang on which others it came with.
+    #[test]
+    fn a_batch_has_room_as_long_as_every_account_has() {
+        let head = Head { number: 0, hash: Hash::ZERO, version: 1 };
+        let mut sealer = Sealer::new(TenantId::new("acme").unwrap(), head, Timestamp::UNIX_EPOCH, 4);
+        let most = i64::MAX / 2;
+        for (debit, credit) in [("a", "b"), ("c", "d"), ("a", "d"), ("b", "a")] {
+            let entry = entry(most, debit, credit);
+            assert_eq!(sealer.has_room(&entry), Ok(()), "{debit} {credit}");
+            sealer.seal(entry, None);
+        }
+        assert_eq!(sealer.has_room(&entry(most, "a", "c")), Err(Refusal::BalanceOverflow));
+        assert_eq!(sealer.has_room(&entry(most, "e", "c")), Ok(()), "what was refused took no room");
+        let page = sealer.into_page();
+        let debits = page.changes.iter().map(|change| (change.account.as_str(), change.sums.debits));
+        let expected = [("a", 2 * most), ("b", most), ("c", most), ("d", 0)];
+        assert_eq!(debits.collect::<Vec<_>>(), expected);
+    }
 }

@@ -1,17 +1,21 @@
 //! The posted lines of an account: from the newest back, or day by day.
 
+use std::collections::BTreeMap;
+
+use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use postrider::postgres::Postgres;
 use postrider::store::StoreError;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
+use super::asked;
 use crate::account::AccountCode;
 use crate::books::{AccountLine, AccountLines};
-use crate::chain::days;
 use crate::dated::Span;
+use crate::money::Currency;
 use crate::statement::Place;
-use crate::stored::{AccountLineRow, count, posting_kinds, signed};
+use crate::stored::{AccountLineRow, count, posting_kinds, signed, unreadable};
 
 pub(super) async fn lines_of(
     store: &Postgres,
@@ -50,7 +54,11 @@ pub(super) async fn lines_on(
     account: &AccountCode,
     of: &Span,
     limit: usize,
-) -> Result<Vec<AccountLine>, StoreError> {
+) -> Result<AccountLines, StoreError> {
+    let held = match (of.from, &of.after) {
+        (Some(from), None) => held_before(store, &mut *connection, tenant, account, from).await?,
+        _ => BTreeMap::new(),
+    };
     // All lines of the account are looked at: entries are found by number, and days do not follow it.
     let select = format!(
         "SELECT line.entry, line.line, entry.effective_on - date '1970-01-01', entry.description, line.side, line.amount, \
@@ -68,16 +76,34 @@ pub(super) async fn lines_on(
     let rows = sqlx::query(AssertSqlSafe(select))
         .bind(tenant.as_str())
         .bind(account.as_str())
-        .bind(of.from.map(days))
-        .bind(of.to.map(days))
-        .bind(after.map(|place| days(place.day)))
+        .bind(of.from.map(asked))
+        .bind(of.to.map(asked))
+        .bind(after.map(|place| asked(place.day)))
         .bind(after.map_or(0, |later| signed(later.at.entry)))
         .bind(after.map_or(0, |later| i32::from(later.at.line)))
         .bind(count(limit))
         .fetch_all(connection)
         .await;
     let rows = rows.map_err(|cause| store.error("reading a statement", cause))?;
-    rows.iter().map(|row| read(tenant, row)).collect()
+    let lines = rows.iter().map(|row| read(tenant, row)).collect::<Result<_, _>>()?;
+    Ok(AccountLines { lines, held })
+}
+
+/// Debits less credits of an account at the end of the day before, from the totals by day.
+async fn held_before(
+    store: &Postgres,
+    connection: &mut PgConnection,
+    tenant: &TenantId,
+    account: &AccountCode,
+    day: Date,
+) -> Result<BTreeMap<Currency, i64>, StoreError> {
+    let select = "SELECT currency, sum(debits - credits)::bigint FROM postrider.ledger_day \
+         WHERE tenant = $1 AND account = $2 AND day < date '1970-01-01' + $3::int GROUP BY currency";
+    let held = sqlx::query_as::<_, (String, i64)>(select).bind(tenant.as_str()).bind(account.as_str());
+    let held = held.bind(asked(day)).fetch_all(connection).await;
+    let held = held.map_err(|cause| store.error("reading a statement", cause))?;
+    let bad = |error| unreadable(tenant, format!("the totals of {account}"), error);
+    held.into_iter().map(|(currency, held)| Ok((Currency::new(&currency).map_err(bad)?, held))).collect()
 }
 
 fn read(tenant: &TenantId, row: &PgRow) -> Result<AccountLine, StoreError> {

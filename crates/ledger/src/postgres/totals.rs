@@ -10,9 +10,10 @@ use postrider::store::StoreError;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
+use super::asked;
 use crate::account::AccountCode;
 use crate::books::{Balance, Days, Sums};
-use crate::chain::{self, days};
+use crate::chain;
 use crate::money::Currency;
 use crate::stored::{count, posting_kinds, unreadable};
 
@@ -40,7 +41,7 @@ pub(super) async fn movements(
          AND ($2::int IS NULL OR day >= date '1970-01-01' + $2::int) \
          AND ($3::int IS NULL OR day <= date '1970-01-01' + $3::int) \
          GROUP BY account, currency ORDER BY account COLLATE \"C\", currency COLLATE \"C\"";
-    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
+    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(asked)).bind(to.map(asked));
     let rows = rows.fetch_all(connection).await.map_err(|cause| store.error("reading movements", cause))?;
     rows.iter().map(|row| read_balance(tenant, row)).collect()
 }
@@ -65,7 +66,7 @@ pub(super) async fn closings(
          WHERE ($2::int IS NULL OR entry.effective_on >= date '1970-01-01' + $2::int) \
          AND ($3::int IS NULL OR entry.effective_on <= date '1970-01-01' + $3::int) \
          GROUP BY line.account, line.currency ORDER BY line.account COLLATE \"C\", line.currency COLLATE \"C\"";
-    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(days)).bind(to.map(days));
+    let rows = sqlx::query(select).bind(tenant.as_str()).bind(from.map(asked)).bind(to.map(asked));
     let rows = rows.fetch_all(connection).await.map_err(|cause| store.error("reading closings", cause))?;
     rows.iter().map(|row| read_balance(tenant, row)).collect()
 }
@@ -81,7 +82,7 @@ pub(super) async fn posted_since_closing(
     let select = "SELECT max(closing.number) FROM postrider.ledger_entry AS closing WHERE closing.tenant = $1 AND closing.kind = 6 \
          AND closing.effective_on > date '1970-01-01' + $2::int AND NOT EXISTS (SELECT 1 FROM postrider.ledger_entry AS undone \
          WHERE undone.tenant = $1 AND undone.refers_to = closing.number)";
-    let closing = sqlx::query_scalar::<_, Option<i64>>(select).bind(tenant.as_str()).bind(days(day));
+    let closing = sqlx::query_scalar::<_, Option<i64>>(select).bind(tenant.as_str()).bind(asked(day));
     let Some(closing) = closing.fetch_one(&mut *connection).await.map_err(fail)? else { return Ok(None) };
     let select = format!(
         "SELECT line.account, line.currency, coalesce(sum(line.amount) FILTER (WHERE line.side = 1), 0)::bigint, \
@@ -93,7 +94,7 @@ pub(super) async fn posted_since_closing(
          AND entry.kind IN ({}) GROUP BY line.account, line.currency",
         posting_kinds()
     );
-    let rows = sqlx::query(AssertSqlSafe(select)).bind(tenant.as_str()).bind(closing).bind(days(day));
+    let rows = sqlx::query(AssertSqlSafe(select)).bind(tenant.as_str()).bind(closing).bind(asked(day));
     let rows = rows.fetch_all(connection).await.map_err(fail)?;
     let posted = rows.iter().map(|row| read_balance(tenant, row)).collect::<Result<_, _>>()?;
     Ok(Some((closing.unsigned_abs(), posted)))
@@ -115,8 +116,8 @@ pub(super) async fn by_day(
     let after = which.after.as_ref();
     let rows =
         sqlx::query(select).bind(tenant.as_str()).bind(which.account.as_ref().map(AccountCode::as_str));
-    let rows = rows.bind(which.from.map(days)).bind(which.to.map(days));
-    let rows = rows.bind(after.map(|place| days(place.day))).bind(after.map(|place| place.account.as_str()));
+    let rows = rows.bind(which.from.map(asked)).bind(which.to.map(asked));
+    let rows = rows.bind(after.map(|place| asked(place.day))).bind(after.map(|place| place.account.as_str()));
     let rows = rows.bind(after.map(|place| place.currency.to_string()));
     let rows = rows.bind(count(which.limit.unwrap_or(usize::MAX))).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error("reading totals by day", cause))?;

@@ -1,5 +1,8 @@
 //! The posted lines of an account: from the newest back, or day by day.
 
+use std::collections::BTreeMap;
+
+use jiff::civil::Date;
 use postrider::envelope::TenantId;
 use postrider::sqlite::Sqlite;
 use postrider::store::StoreError;
@@ -10,8 +13,9 @@ use crate::account::AccountCode;
 use crate::books::{AccountLine, AccountLines};
 use crate::chain::days;
 use crate::dated::Span;
+use crate::money::Currency;
 use crate::statement::Place;
-use crate::stored::{AccountLineRow, count, posting_kinds, signed};
+use crate::stored::{AccountLineRow, count, posting_kinds, signed, unreadable};
 
 pub(super) async fn lines_of(
     store: &Sqlite,
@@ -48,7 +52,11 @@ pub(super) async fn lines_on(
     account: &AccountCode,
     of: &Span,
     limit: usize,
-) -> Result<Vec<AccountLine>, StoreError> {
+) -> Result<AccountLines, StoreError> {
+    let held = match (of.from, &of.after) {
+        (Some(from), None) => held_before(store, &mut *connection, tenant, account, from).await?,
+        _ => BTreeMap::new(),
+    };
     // All lines of the account are looked at: entries are found by number, and days do not follow it.
     let select = format!(
         "SELECT line.entry, line.line, entry.effective_on, entry.description, line.side, line.amount, line.currency \
@@ -72,18 +80,38 @@ pub(super) async fn lines_on(
         .fetch_all(connection)
         .await;
     let rows = rows.map_err(|cause| store.error(cause))?;
-    rows.iter().map(|row| read(tenant, row)).collect()
+    let lines = rows.iter().map(|row| read(tenant, row)).collect::<Result<_, _>>()?;
+    Ok(AccountLines { lines, held })
+}
+
+/// Debits less credits of an account at the end of the day before, from the totals by day.
+async fn held_before(
+    store: &Sqlite,
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    account: &AccountCode,
+    day: Date,
+) -> Result<BTreeMap<Currency, i64>, StoreError> {
+    let select = "SELECT currency, sum(debits - credits) FROM ledger_day \
+         WHERE tenant = ?1 AND account = ?2 AND day < ?3 GROUP BY currency";
+    let held = sqlx::query_as::<_, (String, i64)>(select).bind(tenant.as_str()).bind(account.as_str());
+    let held = held.bind(days(day)).fetch_all(connection).await.map_err(|cause| store.error(cause))?;
+    let bad = |error| unreadable(tenant, format!("the totals of {account}"), error);
+    held.into_iter().map(|(currency, held)| Ok((Currency::new(&currency).map_err(bad)?, held))).collect()
 }
 
 fn read(tenant: &TenantId, row: &SqliteRow) -> Result<AccountLine, StoreError> {
-    let line = AccountLineRow {
-        entry: row.get(0),
-        line: row.get(1),
-        effective_on: row.get(2),
-        description: row.get(3),
-        side: row.get(4),
-        amount: row.get(5),
-        currency: row.get(6),
-    };
-    line.read(tenant)
+    columns(row).map_err(|error| unreadable(tenant, "a line of a statement", error))?.read(tenant)
+}
+
+fn columns(row: &SqliteRow) -> Result<AccountLineRow<'_>, sqlx::Error> {
+    Ok(AccountLineRow {
+        entry: row.try_get(0)?,
+        line: row.try_get(1)?,
+        effective_on: row.try_get(2)?,
+        description: row.try_get(3)?,
+        side: row.try_get(4)?,
+        amount: row.try_get(5)?,
+        currency: row.try_get(6)?,
+    })
 }

@@ -33,14 +33,16 @@ pub(super) async fn known(
         query.push(")");
         let rows = query.build().fetch_all(&mut *connection).await.map_err(|cause| store.error(cause))?;
         for row in rows {
-            let number: i64 = row.get(2);
+            let number = row.try_get::<i64, _>(2).unwrap_or_default();
             let bad = || unreadable(tenant, format!("entry {number}"), "source or hash");
+            let event = row.try_get::<&str, _>(0).map_err(|_| bad())?;
+            let bytes = |column: usize| row.try_get::<&[u8], _>(column).map_err(|_| bad());
             known.push(Known {
-                event: EventId::new(row.get::<&str, _>(0)).map_err(|_| bad())?,
-                payload_hash: PayloadHash::from_bytes(row.get(1)).ok_or_else(bad)?,
+                event: EventId::new(event).map_err(|_| bad())?,
+                payload_hash: PayloadHash::from_bytes(bytes(1)?).ok_or_else(bad)?,
                 receipt: Receipt {
                     entry: u64::try_from(number).map_err(|_| bad())?,
-                    hash: Hash::from_bytes(row.get(3)).ok_or_else(bad)?,
+                    hash: Hash::from_bytes(bytes(3)?).ok_or_else(bad)?,
                 },
             });
         }

@@ -114,21 +114,25 @@ pub(super) async fn by_day(
     let rows = rows.bind(count(which.limit.unwrap_or(usize::MAX))).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error(cause))?;
     let bad = || unreadable(tenant, "a total by day", "its day");
-    rows.iter().map(|row| Ok((chain::day(row.get(8)).ok_or_else(bad)?, read_balance(tenant, row)?))).collect()
+    let day = |row: &SqliteRow| row.try_get(8).ok().and_then(chain::day).ok_or_else(bad);
+    rows.iter().map(|row| Ok((day(row)?, read_balance(tenant, row)?))).collect()
 }
 
+/// What lines add up to is a float where one of them was given another type.
 fn read_balance(tenant: &TenantId, row: &SqliteRow) -> Result<Balance, StoreError> {
-    let bad = || unreadable(tenant, format!("the balance of {}", row.get::<&str, _>(0)), "its columns");
+    let account = row.try_get::<&str, _>(0).unwrap_or("?");
+    let bad = || unreadable(tenant, format!("the balance of {account}"), "its columns");
+    let sum = |column: usize| row.try_get::<i64, _>(column).map_err(|_| bad());
     Ok(Balance {
-        account: AccountCode::new(row.get(0)).map_err(|_| bad())?,
-        currency: Currency::new(row.get(1)).map_err(|_| bad())?,
+        account: AccountCode::new(account).map_err(|_| bad())?,
+        currency: Currency::new(row.try_get(1).map_err(|_| bad())?).map_err(|_| bad())?,
         sums: Sums {
-            debits: row.get(2),
-            credits: row.get(3),
-            base_debits: row.get(4),
-            base_credits: row.get(5),
-            pending_debits: row.get(6),
-            pending_credits: row.get(7),
+            debits: sum(2)?,
+            credits: sum(3)?,
+            base_debits: sum(4)?,
+            base_credits: sum(5)?,
+            pending_debits: sum(6)?,
+            pending_credits: sum(7)?,
         },
     })
 }

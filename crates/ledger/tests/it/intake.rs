@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use postrider::broker::{Broker, Message, Outgoing, Published, Verdict};
+use async_trait::async_trait;
+use postrider::broker::{Broker, BrokerError, Message, Outgoing, Published, Subscription, Verdict};
 use postrider::embedded::EmbeddedBroker;
 use postrider::envelope::TenantId;
 use postrider::envelope::wire::Identity;
@@ -71,6 +73,68 @@ async fn a_queue_of_rabbitmq_ends_up_in_the_books() {
     store.migrate().await.unwrap();
     let broker = RabbitMq::connect(RabbitMqConfig::new(&vhost.amqp_url), Clock::system()).await.unwrap();
     plays(store, Arc::new(broker)).await;
+}
+
+/// A broker whose first publish panics; everything else is the real one's.
+struct Panicking {
+    broker: Arc<dyn Broker>,
+    panicked: AtomicBool,
+}
+
+#[async_trait]
+impl Broker for Panicking {
+    async fn declare(&self, topology: &Topology) -> Result<(), BrokerError> {
+        self.broker.declare(topology).await
+    }
+
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
+        assert!(self.panicked.swap(true, Ordering::Relaxed), "the first publish panics");
+        self.broker.publish(batch).await
+    }
+
+    async fn subscribe(
+        &self,
+        queue: &QueueName,
+        prefetch: u16,
+    ) -> Result<Box<dyn Subscription>, BrokerError> {
+        self.broker.subscribe(queue, prefetch).await
+    }
+
+    async fn depth(&self, queue: &QueueName) -> Result<u64, BrokerError> {
+        self.broker.depth(queue).await
+    }
+
+    async fn ping(&self) -> Result<(), BrokerError> {
+        self.broker.ping().await
+    }
+
+    async fn close(&self) {
+        self.broker.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_over_which_the_intake_panics_comes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store =
+        Sqlite::open(SqliteConfig::new(folder.path().join("books.db")), Clock::system()).await.unwrap();
+    let real: Arc<dyn Broker> = Arc::new(EmbeddedBroker::open(store.clone(), Clock::system()).await.unwrap());
+    let (ledger, service) = opened(store, &real).await;
+    assert_eq!(real.publish(vec![message(0, "\"much\"")]).await, [Published::Confirmed]);
+
+    let (stop, status) = (CancellationToken::new(), Arc::<IntakeStatus>::default());
+    let broker: Arc<dyn Broker> =
+        Arc::new(Panicking { broker: real.clone(), panicked: AtomicBool::new(false) });
+    let intake = intake(&ledger, &broker, &service, &status, &stop);
+    let running = tokio::spawn(intake.clone().run(stop.clone()));
+    // It refuses the event, and the letter that says so panics on its way. The same subscription gets it again.
+    let letters = dead_letters(real.clone(), service.clone(), 1).await;
+    assert_eq!(letters.into_values().collect::<Vec<_>>(), ["rule_failed"]);
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    intake.sequencer.finish().await;
+    assert_eq!(real.depth(service.name()).await.unwrap(), 0, "it is acked");
+    real.close().await;
 }
 
 /// Each event is sent twice, every tenth has another payload the second time, every seventh is bad; and the intake is stopped and

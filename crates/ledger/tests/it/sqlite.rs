@@ -89,4 +89,13 @@ async fn a_line_of_another_type_is_named_and_nothing_else_is() {
     let [problem] = found.problems.as_slice() else { panic!("{found:?}") };
     assert_eq!((problem.code, found.balances_compared), ("unreadable", false));
     assert!(problem.text.starts_with("a line of entry 1 of acme cannot be read back"), "{}", problem.text);
+
+    // Whoever only looks is told so, too.
+    let sales = postrider_ledger::account::AccountCode::new("sales").unwrap();
+    file.tamper("UPDATE ledger_line SET amount = 'x', account = 'sales' WHERE entry = 1 AND line = 1").await;
+    let error = ledger.statement(&tenant, &sales, None, 10).await.unwrap_err();
+    assert!(error.to_string().contains("cannot be read back"), "{error}");
+    file.tamper("UPDATE ledger_entry SET kind = 6 WHERE number = 1").await;
+    let error = ledger.income_statement(&tenant, None, None).await.unwrap_err();
+    assert!(error.to_string().contains("the balance of sales of acme cannot be read back"), "{error}");
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::civil::{Date, date};
 use postrider::envelope::TenantId;
-use postrider_ledger::account::{Account, AccountCode};
+use postrider_ledger::account::{AccountChange, AccountCode};
 use postrider_ledger::books::{Books, Receipt, RulesVersion};
 use postrider_ledger::chart::{Book, DayRate};
 use postrider_ledger::decimal::Decimal;
@@ -115,17 +115,17 @@ pub(super) async fn set_book<B: Books>(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewAccounts {
-    accounts: Vec<Account>,
+    accounts: Vec<AccountChange>,
 }
 
-/// Adds accounts, or renames, opens and closes those that are there.
+/// Adds accounts, or renames, opens and closes those that are there: what is absent stays.
 pub(super) async fn set_accounts<B: Books>(
     State(ledger): Desk<B>,
     Path(tenant): Whose,
     body: Bytes,
 ) -> Result<(StatusCode, Json<super::Accounts>), Problem> {
     let NewAccounts { accounts } = read(&body)?;
-    ledger.set_accounts(&tenant, &accounts).await?;
+    let accounts = ledger.change_accounts(&tenant, accounts).await?;
     Ok((StatusCode::CREATED, Json(super::Accounts { accounts })))
 }
 

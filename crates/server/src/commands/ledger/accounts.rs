@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use postrider_ledger::account::{Account, AccountCode, AccountType};
+use postrider_ledger::account::{Account, AccountChange, AccountCode, AccountType};
 use postrider_ledger::books::Books;
 use postrider_ledger::money::Currency;
 use serde_json::json;
@@ -29,7 +29,7 @@ enum What {
     Init(Init),
     /// List the accounts
     Ls,
-    /// Add an account
+    /// Add an account; of one that is there, what is not named stays
     Add(Add),
     /// Close an account for entries
     Close(Which),
@@ -69,9 +69,9 @@ struct Add {
     /// asset, liability, equity, income or expense
     #[arg(long = "type", value_parser = kind)]
     kind: AccountType,
-    /// Its name, for people
-    #[arg(long, default_value = "")]
-    name: String,
+    /// Its name, for people [default: none, or the one it has]
+    #[arg(long)]
+    name: Option<String>,
     /// The one currency it takes [default: any]
     #[arg(long)]
     currency: Option<Currency>,
@@ -102,14 +102,13 @@ pub(super) async fn run<B: Books>(args: AccountsArgs, desk: &Desk<'_, B>) -> any
         What::Init(init) => open(init, desk).await,
         What::Ls => list(desk).await,
         What::Add(add) => {
-            let account = Account {
-                code: add.code,
+            let account = AccountChange {
                 name: add.name,
-                kind: add.kind,
-                normal_side: None,
+                kind: Some(add.kind),
                 currency: add.currency,
-                active: true,
-                opens_children: add.opens_children,
+                active: Some(true),
+                opens_children: add.opens_children.then_some(true),
+                ..AccountChange::new(add.code)
             };
             save(account, add.dry_run, desk).await
         }
@@ -175,23 +174,23 @@ async fn list<B: Books>(desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
 async fn set_active<B: Books>(which: Which, active: bool, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let tenant = desk.tenant().await?;
     let chart = desk.ledger.books().read_chart(&tenant).await?;
-    let there = chart.and_then(|chart| chart.accounts.get(&which.code).cloned());
-    let there = there.with_context(|| {
-        format!("{tenant} has no account {}; `postrider ledger accounts ls` lists them", which.code)
-    })?;
-    save(Account { active, ..there }, which.dry_run, desk).await
+    if !chart.is_some_and(|chart| chart.accounts.contains_key(&which.code)) {
+        bail!("{tenant} has no account {}; `postrider ledger accounts ls` lists them", which.code);
+    }
+    let change = AccountChange { active: Some(active), ..AccountChange::new(which.code) };
+    save(change, which.dry_run, desk).await
 }
 
-async fn save<B: Books>(account: Account, dry_run: bool, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
-    let tenant = desk.tenant().await?;
-    let state = if account.active { "open" } else { "closed" };
+async fn save<B: Books>(account: AccountChange, dry_run: bool, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
+    let (tenant, code) = (desk.tenant().await?, account.code.clone());
+    let state = if account.active == Some(false) { "closed" } else { "open" };
     if dry_run {
-        desk.rehearsing_if(true).set_accounts(&tenant, std::slice::from_ref(&account)).await?;
-        let with = json!({"account": account.code, "state": state});
-        return desk.would(&format!("make {} {state}", account.code), "nothing was changed", with);
+        desk.rehearsing_if(true).change_accounts(&tenant, vec![account]).await?;
+        let with = json!({"account": code, "state": state});
+        return desk.would(&format!("make {code} {state}"), "nothing was changed", with);
     }
-    desk.changes(&tenant, "accounts", &format!("accounts/{}", account.code)).await?;
-    desk.ledger.set_accounts(&tenant, std::slice::from_ref(&account)).await?;
-    desk.context.output.note(&format!("{} is {state}", account.code));
+    desk.changes(&tenant, "accounts", &format!("accounts/{code}")).await?;
+    desk.ledger.change_accounts(&tenant, vec![account]).await?;
+    desk.context.output.note(&format!("{code} is {state}"));
     Ok(Exit::Ok)
 }

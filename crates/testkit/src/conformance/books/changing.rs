@@ -1,6 +1,7 @@
 //! Changing what entries are made by: it counts from the next batch on, in every process.
 
 use jiff::civil::date;
+use postrider_ledger::account::AccountChange;
 use postrider_ledger::account::Side;
 use postrider_ledger::books::Books;
 use postrider_ledger::entry::EntryKind;
@@ -93,12 +94,20 @@ pub async fn accounts_are_closed_for_every_process<F: BooksFixture>(fixture: &F)
 pub async fn children_are_opened_by_their_first_entry<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     let other = desk.another(fixture).await;
+    // Whoever renames the parent says nothing of its children.
+    let renamed =
+        AccountChange { name: Some("Debtors".to_owned()), ..AccountChange::new(code("receivable")) };
+    desk.ledger.change_accounts(&desk.tenant, vec![renamed]).await.unwrap();
+    let unknown = vec![AccountChange::new(code("nowhere"))];
+    let error = desk.ledger.change_accounts(&desk.tenant, unknown).await.unwrap_err();
+    assert!(error.to_string().contains("nowhere is new: say its type"), "{error}");
     for (desk, id) in [(&desk, "o-1"), (&other, "o-2"), (&desk, "o-3")] {
         desk.posted(order(id, "10.00", "EUR")).await;
     }
     let chart = desk.ledger.books().read_chart(&desk.tenant).await.unwrap().unwrap();
     let child = &chart.accounts[&code("receivable:alice")];
-    assert_eq!(child.kind, chart.accounts[&code("receivable")].kind);
+    let parent = &chart.accounts[&code("receivable")];
+    assert_eq!((child.kind, parent.name.as_str()), (parent.kind, "Debtors"));
     assert!(child.active);
     desk.holds().await;
 }
@@ -133,7 +142,8 @@ pub async fn foreign_amounts_are_kept_in_base_with_the_residue_as_a_line<F: Book
 pub async fn a_closed_period_is_sealed_and_refuses_events<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     let other = desk.another(fixture).await;
-    other.posted(order("o-1", "10.00", "EUR")).await;
+    // Producers choose the ids of events: none can take that of a seal.
+    other.posted(order("seal:2026-03:2", "10.00", "EUR")).await;
     let trial = desk.ledger.books().movements(&desk.tenant, None, Some(date(2026, 3, 31))).await.unwrap();
     let sealed = desk.ledger.set_period(&desk.tenant, &march(PeriodState::Closed)).await.unwrap().unwrap();
     assert_eq!(sealed.entry, 2);

@@ -4,8 +4,9 @@ use jiff::civil::date;
 use postrider::EventId;
 use postrider_ledger::LedgerError;
 use postrider_ledger::account::Side;
-use postrider_ledger::books::Books;
+use postrider_ledger::books::{Books, Sums};
 use postrider_ledger::correcting::Remark;
+use postrider_ledger::dated::{Held, Span};
 use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata};
 use postrider_ledger::money::Amount;
 
@@ -32,6 +33,41 @@ pub async fn a_reversal_undoes_an_entry_once<F: BooksFixture>(fixture: &F) {
     assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 1, &remark).await), "already_reversed");
     assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 2, &remark).await), "wrong_kind");
     assert_eq!(refusal(desk.ledger.reverse(&desk.tenant, 99, &remark).await), "unknown_entry");
+    desk.holds().await;
+}
+
+/// A reversal that another program wrote has no base amounts: it undoes the entry at those that it has here, not at the rate of its own day.
+pub async fn an_imported_reversal_undoes_an_entry_in_base_too<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let rates = [rate("USD", "2026-02-27", "0.333"), rate("USD", "2026-03-31", "0.9")];
+    desk.ledger.set_rates(&desk.tenant, &rates).await.unwrap();
+    let line = |account: &str, side: &str, amount: &str| {
+        format!(r#"{{"account": "{account}", "side": "{side}", "amount": "{amount}", "currency": "USD"}}"#)
+    };
+    let paid =
+        [line("bank", "debit", "10.05"), line("sales", "credit", "5.02"), line("sales", "credit", "5.03")];
+    let undone =
+        [line("sales", "debit", "5.03"), line("bank", "credit", "10.05"), line("sales", "debit", "5.02")];
+    let file = [
+        format!(
+            r#"{{"entry": "7", "sourceEvent": "old-7", "effectiveOn": "2026-03-01", "lines": [{}]}}"#,
+            paid.join(",")
+        ),
+        format!(
+            r#"{{"entry": "8", "sourceEvent": "old-8", "effectiveOn": "2026-04-01", "kind": "reversal", "refersTo": "7", "lines": [{}]}}"#,
+            undone.join(",")
+        ),
+    ];
+    let mut import = desk.ledger.import(&desk.tenant).await.unwrap();
+    for (number, entry) in (1..).zip(&file) {
+        import.take(number, Ok(serde_json::from_str(entry).unwrap())).await.unwrap();
+    }
+    let imported = import.finish().await.unwrap();
+    assert_eq!((imported.posted, &imported.refused), (2, &Vec::new()));
+    let balances = desk.ledger.books().balances(&desk.tenant).await.unwrap();
+    assert_eq!(balances.len(), 3, "a residue of rounding, too: {balances:?}");
+    let is_even = |sums: &Sums| (sums.debits, sums.base_debits) == (sums.credits, sums.base_credits);
+    assert!(balances.iter().all(|balance| is_even(&balance.sums)), "{balances:?}");
     desk.holds().await;
 }
 
@@ -191,4 +227,51 @@ pub async fn years_are_closed_in_their_order<F: BooksFixture>(fixture: &F) {
     assert_eq!((close(year).await.unwrap().len(), close(later).await.unwrap().len()), (1, 0));
     assert_eq!((desk.held("sales", "EUR").await, retained().await), (0, -1_000));
     desk.holds().await;
+}
+
+/// A statement of some days begins with what the account itself held before them, whatever those below it hold.
+pub async fn a_statement_of_days_begins_with_what_was_held<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let days = [date(2026, 3, 1), date(2026, 3, 31), date(2026, 4, 1)];
+    for (on, amount) in days.into_iter().zip([700, 20, 3]) {
+        for (account, side) in [("receivable", Side::Debit), ("receivable:alice", Side::Credit)] {
+            let lines = [(account, side), ("bank", side.opposite())].map(|(account, side)| DraftLine {
+                account: code(account),
+                side,
+                amount: Amount::new(amount).unwrap(),
+                currency: currency("EUR"),
+                base: None,
+            });
+            let draft = Draft {
+                source: desk.ledger.by_hand(None, "by hand"),
+                kind: EntryKind::Posted,
+                effective_on: on,
+                description: String::new(),
+                metadata: Metadata::new(),
+                refers_to: None,
+                lines: lines.into(),
+            };
+            desk.ledger.post_draft(&desk.tenant, draft).await.unwrap();
+        }
+    }
+    let statement = async |from, to| {
+        let of = Span { from, to, after: None };
+        let told = desk.ledger.dated_statement(&desk.tenant, &code("receivable"), &of, 10).await.unwrap();
+        let held = |held: &[Held]| held.iter().map(|held| held.balance.clone()).collect::<Vec<_>>().join(" ");
+        (held(&told.opening), told.movements.len(), held(&told.closing))
+    };
+    let expected =
+        |opening: &str, movements, closing: &str| (opening.to_owned(), movements, closing.to_owned());
+    assert_eq!(statement(Some(days[1]), Some(days[1])).await, expected("7.00", 1, "7.20"));
+    assert_eq!(statement(None, Some(days[1])).await, expected("", 2, "7.20"));
+    assert_eq!(statement(Some(days[2]), None).await, expected("7.20", 1, "7.23"));
+    // Days that no database keeps are days all the same.
+    let (first, last) = (Some(date(-9999, 1, 1)), Some(date(9999, 12, 31)));
+    assert_eq!(statement(first, last).await, expected("", 3, "7.23"));
+    assert_eq!(statement(first, first).await, expected("", 0, ""));
+    let earned = desk.ledger.income_statement(&desk.tenant, first, last).await.unwrap();
+    assert_eq!(earned.sums["result"], "0.00");
+    assert!(desk.ledger.trial_balance(&desk.tenant, first).await.unwrap().rows.is_empty());
+    let error = desk.ledger.set_rates(&desk.tenant, &[rate("USD", "-009999-01-01", "1")]).await.unwrap_err();
+    assert!(error.to_string().contains("books have the years 1900 to 2999"), "{error}");
 }
