@@ -223,6 +223,7 @@ macro_rules! store_conformance {
             held_events_are_found_by_their_ids,
             a_head_waits_for_its_time, a_lease_runs_out, a_lease_is_renewed_by_who_has_it, letting_go_commits_with_the_inbox,
             a_parked_key_stays_until_it_is_released, a_corrected_event_takes_the_place_of_a_parked_head,
+            a_key_is_freed_by_the_letter_that_it_is_parked_behind,
         ]);
     };
 }

@@ -20,7 +20,7 @@ use super::attempt::Tried;
 use super::desk::Desk;
 use super::settle::{Fate, error_of};
 use super::{Consumer, lock};
-use crate::broker::{DELIVERY_COUNT, Message};
+use crate::broker::{DELIVERY_COUNT, Message, Outgoing};
 use crate::dead_letter;
 use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
@@ -253,6 +253,7 @@ impl<S: ConsumerStore> Consumer<S> {
     /// Makes an event the head of its key, until its next attempt.
     pub(super) async fn wait_in_order(
         &self,
+        letter: None,
         arrived: &Arrived,
         outcome: &Outcome,
         message: Message,
@@ -273,7 +274,7 @@ impl<S: ConsumerStore> Consumer<S> {
         Some(Fate::Waits)
     }
 
-    /// Parks the key of an event that is a dead letter now.
+    /// Parks the key of an event that is a dead letter now, behind this one.
     pub(super) async fn park(
         &self,
         arrived: &Arrived,
@@ -285,9 +286,12 @@ impl<S: ConsumerStore> Consumer<S> {
             return Some(Fate::Done);
         }
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
-        let event = HeldEvent { state: HeldState::Parked, error, ..held_event(arrived)? };
+        // Under the key that its collector will give it.
+        let letter = Some(dead_letter::uncarried(letter, &self.service, &self.clock).key);
+        let event = HeldEvent { state: HeldState::Parked, error, letter, ..held_event(arrived)? };
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
         Some(Fate::Waits)
+        letter: Outgoing,
     }
 
     /// Lets an event go that is a dead letter now, so that those behind it go on.

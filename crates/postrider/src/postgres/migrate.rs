@@ -140,6 +140,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "positions",
         sql: include_str!("../../../../migrations/postgres/0039_positions.sql"),
     },
+    Migration {
+        version: 40,
+        name: "parked_letter",
+        sql: include_str!("../../../../migrations/postgres/0040_parked_letter.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by
