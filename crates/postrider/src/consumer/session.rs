@@ -94,14 +94,13 @@ impl<S: ConsumerStore> Consumer<S> {
                 () = std::future::ready(()), if leaving => return Ok(()),
             };
             for arrived in self.meet(deliveries, probe).await {
-                if leaving {
-                    if self.is_worn(&arrived) {
-                        desk.rescue(arrived).await;
-                    }
-                    continue;
-                }
                 // What is not begun is left unsettled: the broker takes it back when the subscription ends.
-                leaving = !desk.takes(arrived).await;
+                leaving |= desk.begins_nothing();
+                if leaving {
+                    desk.turn_away(arrived).await;
+                } else {
+                    leaving = !desk.takes(arrived).await;
+                }
             }
             desk.flush(probe).await;
             leaving |= probe && desk.tries.load(Ordering::Relaxed);
