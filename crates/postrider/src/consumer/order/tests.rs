@@ -42,6 +42,24 @@ impl Subscription for OneMore {
     }
 }
 
+/// A session whose deliveries are on their way when they are asked for.
+struct Late(VecDeque<Delivery>);
+
+#[async_trait]
+impl Subscription for Late {
+    async fn next(&mut self, _max: usize) -> Result<Vec<Delivery>, BrokerError> {
+        tokio::task::yield_now().await;
+        match self.0.pop_front() {
+            Some(delivery) => Ok(vec![delivery]),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn settler(&self) -> Box<dyn Settler> {
+        Box::new(Deaf)
+    }
+}
+
 struct Deaf;
 
 #[async_trait]
@@ -182,4 +200,17 @@ async fn nothing_is_held_before_one_of_its_key_that_is_left() {
     desk.close().await;
     assert!(!desk.left.is_cancelled());
     assert_eq!(held(&consumer).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_to_a_session_that_leaves_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let consumer = ordered_consumer(folder.path()).await;
+    let stop = CancellationToken::new();
+    let desk = Desk::open(consumer.clone(), Box::new(Deaf), 10, stop.clone());
+    consumer.status.set_breaker(BreakerState::Open(Cause::Handler));
+    let mut session = Late([worn("1"), worn("2"), delivery("3"), worn("4")].into());
+    consumer.receive(&mut session, &desk, false, &stop).await.unwrap();
+    desk.close().await;
+    assert_eq!(held(&consumer).await, ["1", "2"], "the third is not worn, and the last one behind it");
 }
