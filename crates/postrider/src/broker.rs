@@ -75,6 +75,9 @@ pub trait Subscription: Send {
     /// error only when it cannot go on: the queue is gone, access was refused.
     async fn next(&mut self, max: usize) -> Result<Vec<Delivery>, BrokerError>;
 
+    /// Lets the broker hand out so many unsettled deliveries from now on. Those that it has handed out stay, and come before the others.
+    async fn allow(&mut self, _prefetch: u16) {}
+
     /// The other end: settles deliveries while somebody waits in [`Self::next`].
     fn settler(&self) -> Box<dyn Settler>;
 

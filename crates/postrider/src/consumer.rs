@@ -13,6 +13,7 @@ mod contradiction;
 mod crash;
 mod desk;
 mod due;
+mod leaving;
 mod meters;
 mod obey;
 mod order;

@@ -76,6 +76,7 @@ macro_rules! broker_conformance {
             every_byte_comes_back, an_empty_body_comes_back, a_mebibyte_comes_back, the_key_and_exchange_come_along,
             // delivering
             a_queue_keeps_its_order, a_subscription_waits_for_what_comes_later, prefetch_limits_what_is_unsettled,
+            a_prefetch_can_be_changed,
             a_small_next_loses_nothing, competing_consumers_share_a_queue,
             a_dropped_subscription_returns_its_messages_to_the_front, requeued_messages_come_again,
             acked_messages_do_not_come_again, a_whole_batch_is_settled_at_once,
@@ -223,6 +224,7 @@ macro_rules! store_conformance {
             held_events_are_found_by_their_ids,
             a_head_waits_for_its_time, a_lease_runs_out, a_lease_is_renewed_by_who_has_it, letting_go_commits_with_the_inbox,
             a_parked_key_stays_until_it_is_released, a_corrected_event_takes_the_place_of_a_parked_head,
+            a_key_is_freed_by_the_letter_that_it_is_parked_behind,
         ]);
     };
 }

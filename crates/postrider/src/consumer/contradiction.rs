@@ -57,7 +57,8 @@ impl<S: ConsumerStore> Consumer<S> {
         self.count(&outcome, &Settlement::DeadLetter { reason });
         let error =
             "an event of this id waits to be handled, with another payload, or for another tenant".to_owned();
-        self.bury(arrived, &Dying { outcome: &outcome, reason, error }, stop).await
+        self.bury(arrived, &Dying { outcome: &outcome, reason, error }, stop).await?;
+        Some(())
     }
 
     fn contradicts(&self, before: &Mark, now: &Arrival) -> bool {

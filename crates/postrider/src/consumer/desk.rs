@@ -1,11 +1,10 @@
 //! Where the deliveries of one session go: to a task of their own, to the lane of their key, or into a batch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +15,7 @@ use super::attempt::Tried;
 use super::order::Lane;
 use super::{Consumer, lock};
 use crate::broker::{Receipt, Settler, Verdict};
+use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
 use crate::store::ConsumerStore;
 
@@ -38,6 +38,8 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) stop: CancellationToken,
     /// Something was left to the broker, which takes it back when the session ends: nothing more is taken on.
     pub(super) left: CancellationToken,
+    /// The keys of what was left, in the order of a queue: what follows it must not go first.
+    pub(super) left_keys: Mutex<HashSet<OrderingKey>>,
     /// Something was taken on to be handled, and not only to be brought where nobody counts it: one is enough for a probe.
     pub(super) tries: AtomicBool,
     /// What waits behind the delivery in hand, lane by lane.
@@ -63,6 +65,7 @@ impl<S: ConsumerStore> Desk<S> {
             consumer,
             stop,
             left: CancellationToken::new(),
+            left_keys: Mutex::default(),
             tries: AtomicBool::new(false),
             lanes: Mutex::default(),
             batches: Mutex::default(),
@@ -83,43 +86,6 @@ impl<S: ConsumerStore> Desk<S> {
         if let Some(settling) = settling {
             let _ended = settling.await;
         }
-    }
-
-    /// Takes a delivery on, unless nothing more is to be begun by then.
-    pub(super) async fn takes(self: &Arc<Self>, arrived: Arrived) -> bool {
-        if self.is_over() || self.consumer.status.is_held_up() {
-            return false;
-        }
-        let mut taking = std::pin::pin!(self.take(arrived));
-        // Most are taken at once, and to wait for four things costs more than that.
-        if taking.as_mut().now_or_never().is_some() {
-            return true;
-        }
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => false,
-            () = self.consumer.status.held_up() => false,
-            () = self.left.cancelled() => false,
-            () = taking => true,
-        }
-    }
-
-    /// Brings a worn delivery to where nobody counts it, although nothing more is to be begun.
-    pub(super) async fn rescue(self: &Arc<Self>, arrived: Arrived) {
-        if self.consumer.has_place(&arrived) { self.take(arrived).await } else { self.renew(arrived) }
-    }
-
-    /// Sends a worn delivery to the end of its queue. A task of its own, because whoever takes deliveries on may be interrupted, and a publish
-    /// must not be.
-    fn renew(self: &Arc<Self>, arrived: Arrived) {
-        let desk = self.clone();
-        self.begin(async move {
-            if desk.consumer.renewed(&arrived).await {
-                desk.ack(arrived).await;
-            } else {
-                desk.left.cancel();
-            }
-        });
     }
 
     /// Takes a delivery on, as soon as the rate limit and the number of others in hand allow it. Dropped before that, it

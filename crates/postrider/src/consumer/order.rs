@@ -20,7 +20,7 @@ use super::attempt::Tried;
 use super::desk::Desk;
 use super::settle::{Fate, error_of};
 use super::{Consumer, lock};
-use crate::broker::{DELIVERY_COUNT, Message};
+use crate::broker::{DELIVERY_COUNT, Message, Outgoing};
 use crate::dead_letter;
 use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
@@ -51,15 +51,10 @@ impl<S: ConsumerStore> Desk<S> {
         arrived.key().cloned().map(Lane::Key)
     }
 
-    /// Whether nothing more is begun: told to stop, or something was left to the broker, and what follows it must not go first.
-    pub(super) fn is_over(&self) -> bool {
-        self.stop.is_cancelled() || self.left.is_cancelled()
-    }
-
     /// Whether what is not begun yet is left to the broker, all of it: nothing more is begun, or the consumer is held up. Tried all the same,
     /// the rest of a batch that failed would use up its retries although the breaker has opened.
     pub(super) fn leaves_the_rest(&self) -> bool {
-        let leaves = self.is_over() || self.consumer.status.is_held_up();
+        let leaves = self.begins_nothing();
         if leaves {
             self.left.cancel();
         }
@@ -69,10 +64,11 @@ impl<S: ConsumerStore> Desk<S> {
     /// Begins a lane, unless one that was given up meanwhile would have been before it.
     pub(super) fn begin_lane(self: &Arc<Self>, lane: Lane, first: Arrived) {
         let mut lanes = lock(&self.lanes);
-        if !self.is_over() {
-            lanes.insert(lane.clone(), VecDeque::from([first]));
-            self.begin(self.clone().run_lane(lane));
+        if self.is_over() && !self.is_saved(&first) {
+            return self.leave([&first]);
         }
+        lanes.insert(lane.clone(), VecDeque::from([first]));
+        self.begin(self.clone().run_lane(lane));
     }
 
     /// Puts a delivery at the end of its lane. Gives it back if the lane is empty.
@@ -86,7 +82,7 @@ impl<S: ConsumerStore> Desk<S> {
         }
     }
 
-    /// Works until the lane is empty. Told to stop, or while the consumer is held up, it leaves the rest to the broker.
+    /// Works until the lane is empty. Told to stop, or while the consumer is held up, it leaves the rest to the broker, all but what is worn.
     pub(super) async fn run_lane(self: Arc<Self>, lane: Lane) {
         while let Some(run) = self.next_run(&lane) {
             self.in_order(run).await;
@@ -95,27 +91,41 @@ impl<S: ConsumerStore> Desk<S> {
 
     fn next_run(&self, lane: &Lane) -> Option<Run> {
         let mut lanes = lock(&self.lanes);
-        let over = self.is_over() || self.consumer.status.is_held_up();
         let waiting = lanes.get_mut(lane)?;
-        if over && !waiting.is_empty() {
-            // Even if the consumer goes on in the next moment: what is dropped here comes back only with another session.
-            self.left.cancel();
+        if self.begins_nothing() {
+            self.leave_all_but_worn(waiting);
         }
-        let Some(first) = waiting.pop_front().filter(|_| !over) else {
+        let Some(first) = waiting.pop_front() else {
             lanes.remove(lane);
             return None;
         };
+        // Those that are only held go together, so that many of one key are held before the broker gets them back.
+        let is_worn = self.consumer.is_worn_in_order(&first);
         let batch = self.batchable(&first);
+        let most = batch.map_or(1, |(_, most)| most);
+        let fits = |next: &Arrived| match batch {
+            _ if is_worn => self.consumer.is_worn_in_order(next),
+            Some((number, _)) => self.batchable(next).is_some_and(|(other, _)| other == number),
+            None => false,
+        };
         let mut arrived = vec![first];
-        if let Some((number, most)) = batch {
-            let fits = |next: &Arrived| self.batchable(next).is_some_and(|(other, _)| other == number);
-            while arrived.len() < most
-                && let Some(next) = waiting.pop_front_if(|next| fits(next))
-            {
-                arrived.push(next);
-            }
+        while (is_worn || arrived.len() < most)
+            && let Some(next) = waiting.pop_front_if(|next| fits(next))
+        {
+            arrived.push(next);
         }
         Some(Run { batch: batch.map(|(number, _)| number), arrived })
+    }
+
+    /// Leaves what waits in a lane to the broker. Even if the consumer goes on in the next moment: it comes back only with another session.
+    fn leave_all_but_worn(&self, waiting: &mut VecDeque<Arrived>) {
+        for arrived in std::mem::take(waiting) {
+            if self.is_saved(&arrived) {
+                waiting.push_back(arrived);
+            } else {
+                self.leave([&arrived]);
+            }
+        }
     }
 
     /// Holds those of a run whose key is held, and handles the others.
@@ -157,7 +167,7 @@ impl<S: ConsumerStore> Desk<S> {
             if is_awaited && (is_replay || !consumer.is_contradicting(&arrived, &self.stop).await?) {
                 arrived.held = true;
                 ready.push(arrived);
-            } else if head.is_some() || consumer.has_place(&arrived) && consumer.is_worn(&arrived) {
+            } else if head.is_some() || consumer.is_worn_in_order(&arrived) {
                 behind.push(arrived);
             } else {
                 ready.push(arrived);
@@ -183,17 +193,17 @@ impl<S: ConsumerStore> Desk<S> {
     /// Each in a transaction of its own. What follows one that waits is held.
     async fn one_by_one(&self, ready: Vec<Arrived>) {
         let (mut blocked, mut behind) = (HashSet::new(), Vec::new());
-        for arrived in ready {
+        let mut rest = ready.into_iter();
+        while let Some(arrived) = rest.next() {
             if self.leaves_the_rest() {
-                return;
+                return self.leave(behind.iter().chain([&arrived]).chain(rest.as_slice()));
             }
             if arrived.key().is_some_and(|key| blocked.contains(key)) {
                 behind.push(arrived);
                 continue;
             }
             let Some(fate) = self.consumer.deliver(&arrived, &self.stop).await else {
-                // Those behind it must not go first.
-                return self.left.cancel();
+                return self.leave(behind.iter().chain([&arrived]).chain(rest.as_slice()));
             };
             if fate == Fate::Waits {
                 blocked.extend(arrived.key().cloned());
@@ -243,6 +253,7 @@ fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
         attempt: arrived.attempt,
         delay: Duration::ZERO,
         error: String::new(),
+        letter: None,
         exchange: arrived.delivery.exchange.clone(),
         routing_key: arrived.delivery.routing_key.clone(),
         message,
@@ -273,11 +284,12 @@ impl<S: ConsumerStore> Consumer<S> {
         Some(Fate::Waits)
     }
 
-    /// Parks the key of an event that is a dead letter now.
+    /// Parks the key of an event that is a dead letter now, behind this one.
     pub(super) async fn park(
         &self,
         arrived: &Arrived,
         outcome: &Outcome,
+        letter: Outgoing,
         stop: &CancellationToken,
     ) -> Option<Fate> {
         // It is a dead letter already, and what is held under its id has nothing to do with that.
@@ -285,7 +297,9 @@ impl<S: ConsumerStore> Consumer<S> {
             return Some(Fate::Done);
         }
         let error = dead_letter::cut(&error_of(outcome), dead_letter::MAX_ERROR_BYTES);
-        let event = HeldEvent { state: HeldState::Parked, error, ..held_event(arrived)? };
+        // Under the key that its collector will give it.
+        let letter = Some(dead_letter::uncarried(letter, &self.service, &self.clock).key);
+        let event = HeldEvent { state: HeldState::Parked, error, letter, ..held_event(arrived)? };
         self.surely(stop, || self.store.hold_head(&self.name, event.clone())).await?;
         Some(Fate::Waits)
     }

@@ -29,7 +29,7 @@ impl<S: ConsumerStore> Consumer<S> {
     pub(super) async fn release_held(self: Arc<Self>, ended: CancellationToken) {
         let owner = self.clock.new_id().to_string();
         let mut in_hand = JoinSet::new();
-        let mut counted = None;
+        let (mut counted, mut looked) = (None, None);
         loop {
             if counted.is_none_or(|at| self.clock.since(at) > COUNTING) {
                 counted = Some(self.clock.monotonic());
@@ -38,6 +38,11 @@ impl<S: ConsumerStore> Consumer<S> {
             tokio::select! {
                 () = ended.cancelled() => break,
                 () = self.status.free() => {}
+            }
+            // Also while there is always something due: to discard a letter would free its key only when all the others have nothing left.
+            if looked.is_none_or(|at| self.clock.since(at) >= self.config.poll_interval) {
+                looked = Some(self.clock.monotonic());
+                self.release_discarded().await;
             }
             for event in self.claim(&owner, in_hand.len()).await {
                 let (this, ended, owner) = (self.clone(), ended.clone(), owner.clone());
@@ -102,21 +107,16 @@ impl<S: ConsumerStore> Consumer<S> {
         if room == 0 {
             return Vec::new();
         }
-        let claimed = self.store.claim_held(&self.name, owner, self.lease(), room).await;
-        let released = match &claimed {
-            Ok(claimed) if claimed.is_empty() => self.store.release_discarded(&self.name).await.map(|_| ()),
-            _ => Ok(()),
-        };
-        match (claimed, released) {
-            (Ok(claimed), Ok(())) => claimed,
-            (Ok(claimed), Err(error)) => {
-                tracing::debug!(consumer = %self.name, %error, "parked keys could not be looked at; trying again");
-                claimed
-            }
-            (Err(error), _) => {
-                tracing::warn!(consumer = %self.name, %error, "held events could not be claimed; trying again");
-                Vec::new()
-            }
+        self.store.claim_held(&self.name, owner, self.lease(), room).await.unwrap_or_else(|error| {
+            tracing::warn!(consumer = %self.name, %error, "held events could not be claimed; trying again");
+            Vec::new()
+        })
+    }
+
+    /// Lets the keys go on whose dead letter was discarded.
+    async fn release_discarded(&self) {
+        if let Err(error) = self.store.release_discarded(&self.name).await {
+            tracing::debug!(consumer = %self.name, %error, "parked keys could not be looked at; trying again");
         }
     }
 }

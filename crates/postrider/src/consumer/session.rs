@@ -12,6 +12,10 @@ use super::desk::Desk;
 use crate::broker::{BrokerError, Subscription};
 use crate::store::ConsumerStore;
 
+/// A session that takes nothing more on looks at what it was handed already. Most of that is still on its way when the first of it fails at
+/// once: it comes within this time, one after the other.
+const ON_ITS_WAY: Duration = Duration::from_millis(50);
+
 impl<S: ConsumerStore> Consumer<S> {
     /// One session after the other, until told to stop.
     pub(super) async fn sessions(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
@@ -75,10 +79,11 @@ impl<S: ConsumerStore> Consumer<S> {
         probe: bool,
         stop: &CancellationToken,
     ) -> Result<(), BrokerError> {
-        // Nothing more is begun. Of what was handed out already, what came back too often is still brought to where nobody counts it.
+        // Nothing more is begun. Of what was handed out already, what came back too often is still brought to where nobody counts it. As long as
+        // it was not looked at it would go back uncounted by us, until the broker gives it up.
         let mut leaving = false;
         loop {
-            let most = if probe { 1 } else { self.most_at_a_time() };
+            let most = if probe && !leaving { 1 } else { self.most_at_a_time() };
             let deliveries = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -91,17 +96,16 @@ impl<S: ConsumerStore> Consumer<S> {
                     continue;
                 }
                 deliveries = subscription.next(most) => deliveries?,
-                () = std::future::ready(()), if leaving => return Ok(()),
+                () = self.clock.sleep(ON_ITS_WAY), if leaving => return Ok(()),
             };
             for arrived in self.meet(deliveries, probe).await {
-                if leaving {
-                    if self.is_worn(&arrived) {
-                        desk.rescue(arrived).await;
-                    }
-                    continue;
-                }
                 // What is not begun is left unsettled: the broker takes it back when the subscription ends.
-                leaving = !desk.takes(arrived).await;
+                leaving |= desk.begins_nothing();
+                if leaving {
+                    desk.turn_away(arrived).await;
+                } else {
+                    leaving = !desk.takes(arrived).await;
+                }
             }
             desk.flush(probe).await;
             leaving |= probe && desk.tries.load(Ordering::Relaxed);

@@ -138,9 +138,10 @@ impl<S: ConsumerStore> Consumer<S> {
         let (retries, delay) = match *settlement {
             Settlement::Ack => return Some(Fate::Done),
             Settlement::DeadLetter { reason } => {
-                self.bury(arrived, &Dying { outcome, reason, error: error_of(outcome) }, stop).await?;
+                let dying = Dying { outcome, reason, error: error_of(outcome) };
+                let letter = self.bury(arrived, &dying, stop).await?;
                 return match on_dead {
-                    Some(OnDead::Park) => self.park(arrived, outcome, stop).await,
+                    Some(OnDead::Park) => self.park(arrived, outcome, letter, stop).await,
                     Some(OnDead::Continue) if arrived.held => self.forget(arrived, stop).await,
                     _ => Some(Fate::Done),
                 };

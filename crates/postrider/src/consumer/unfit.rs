@@ -30,23 +30,24 @@ impl<S: ConsumerStore> Consumer<S> {
         }
         self.count(outcome, &Settlement::DeadLetter { reason: DeadReason::Unfit });
         let error = format!("{}; it cannot wait for another attempt: {why}", error_of(outcome));
-        self.bury(arrived, &Dying { outcome, reason: DeadReason::Unfit, error }, stop).await
+        self.bury(arrived, &Dying { outcome, reason: DeadReason::Unfit, error }, stop).await?;
+        Some(())
     }
 
-    /// To the dead letters: by their queue, or straight into the table. Nothing when told to stop before it was done.
+    /// To the dead letters: by their queue, or straight into the table. The letter; nothing when told to stop before it was done.
     pub(super) async fn bury(
         &self,
         arrived: &Arrived,
         dying: &Dying<'_>,
         stop: &CancellationToken,
-    ) -> Option<()> {
+    ) -> Option<Outgoing> {
         let outgoing = self.to_dead_letters(arrived, dying);
-        let Err(why) = self.publish(&outgoing, stop).await? else { return Some(()) };
+        let Err(why) = self.publish(&outgoing, stop).await? else { return Some(outgoing) };
         tracing::warn!(consumer = %self.name, %why, event_id = arrived.event_id().map(AsRef::<str>::as_ref),
             "a dead letter does not fit through the broker; it is stored without it");
-        let letter = dead_letter::uncarried(outgoing, &self.service, &self.clock);
+        let letter = dead_letter::uncarried(outgoing.clone(), &self.service, &self.clock);
         loop {
-            let Err(error) = self.store.collect(vec![letter.clone()]).await else { return Some(()) };
+            let Err(error) = self.store.collect(vec![letter.clone()]).await else { return Some(outgoing) };
             tracing::error!(consumer = %self.name, %error,
                 "a dead letter that fits through no broker cannot be stored; its delivery is kept and it is tried again");
             tokio::select! {

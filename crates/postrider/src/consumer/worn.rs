@@ -40,6 +40,11 @@ impl<S: ConsumerStore> Consumer<S> {
         }
     }
 
+    /// Whether it is worn and belongs with those that are held.
+    pub(super) fn is_worn_in_order(&self, arrived: &Arrived) -> bool {
+        self.has_place(arrived) && self.is_worn(arrived)
+    }
+
     /// Whether it has a place in an order, and must not go to the end of its queue.
     pub(super) fn has_place(&self, arrived: &Arrived) -> bool {
         self.service.order.is_some() && arrived.key().is_some()

@@ -3,6 +3,8 @@
 //! A crash between the two delivers them again, and the table knows them by their key. What the store refuses for good stays in
 //! the queue, unsettled, and its neighbours are collected all the same.
 
+mod share;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
+use self::share::Share;
 use super::story;
 use crate::broker::{Broker, BrokerError, Receipt, Settler, Subscription, Verdict};
 use crate::clock::Clock;
@@ -94,7 +97,8 @@ impl<S: DeadLetters> Collector<S> {
 
     /// Works until told to stop. An outage of the store is waited out; the letters stay in their queue meanwhile.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
-        let Some(mut subscription) = self.subscribe(&stop).await? else { return Ok(()) };
+        let mut share = Share::new((AT_ONCE + 1) * BATCH);
+        let Some(mut subscription) = self.subscribe(share.prefetch(), &stop).await? else { return Ok(()) };
         let settler = subscription.settler();
         let (mut collecting, mut order) = (FuturesUnordered::new(), Order::default());
         let mut goes_on = true;
@@ -102,7 +106,13 @@ impl<S: DeadLetters> Collector<S> {
             tokio::select! {
                 Some(collected) = collecting.next(), if !collecting.is_empty() => goes_on &= collected?,
                 next = self.receive(subscription.as_mut(), &mut order, &stop), if goes_on && collecting.len() < AT_ONCE => match next? {
-                    Some(batch) => collecting.push(self.collect(batch, settler.as_ref(), &stop)),
+                    Some(batch) => {
+                        let changes = share.weigh(&batch.letters);
+                        collecting.push(self.collect(batch, settler.as_ref(), &stop));
+                        if changes {
+                            subscription.allow(share.prefetch()).await;
+                        }
+                    }
                     None => goes_on = false,
                 },
             }
@@ -132,9 +142,9 @@ impl<S: DeadLetters> Collector<S> {
 
     async fn subscribe(
         &self,
+        prefetch: u16,
         stop: &CancellationToken,
     ) -> Result<Option<Box<dyn Subscription>>, BrokerError> {
-        let prefetch = u16::try_from((AT_ONCE + 1) * BATCH).unwrap_or(u16::MAX);
         loop {
             match self.broker.subscribe(&self.service.dead_letter_queue, prefetch).await {
                 Err(error) if error.is_transient() => tokio::select! {

@@ -254,6 +254,14 @@ impl QueueState {
         self.consumers.push(Consumer { number, prefetch, unsettled: 0, arrived: VecDeque::new(), wake });
     }
 
+    /// A consumer may have so many unsettled from now on.
+    pub(super) fn allow(&mut self, number: u64, prefetch: usize) {
+        let of_it = |consumer: &&mut Consumer| consumer.number == number;
+        if let Some(consumer) = self.consumers.iter_mut().find(of_it) {
+            consumer.prefetch = prefetch;
+        }
+    }
+
     /// A consumer is gone: what it had goes back to its place. What has come back too often is to be dead-lettered.
     pub(super) fn leave(&mut self, number: u64) -> Settling {
         self.consumers.retain(|consumer| consumer.number != number);

@@ -72,6 +72,15 @@ impl Subscription for EmbeddedSubscription {
         }
     }
 
+    async fn allow(&mut self, prefetch: u16) {
+        // A broker that is closed says so to whoever waits for deliveries.
+        let Ok(mut state) = self.to.open() else { return };
+        if let Some(queue) = state.queues.get_mut(&self.queue) {
+            queue.allow(self.number, usize::from(prefetch.max(1)));
+        }
+        self.to.stir(&mut state, self.queue);
+    }
+
     fn settler(&self) -> Box<dyn Settler> {
         Box::new(EmbeddedSettler { to: self.to.clone(), queue: self.queue, number: self.number })
     }

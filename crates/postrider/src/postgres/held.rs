@@ -16,12 +16,12 @@ macro_rules! insert {
     ($conflict:literal) => {
         concat!(
             "INSERT INTO postrider.held_event (consumer_name, ordering_key, event_id, state, attempt, due_at, error, \
-                 exchange, routing_key, head, body) \
+                 exchange, routing_key, head, body, letter) \
              SELECT $1, ordering_key, event_id, state, attempt, now() + delay * interval '1 microsecond', error, exchange, \
-                 routing_key, head, body \
+                 routing_key, head, body, letter \
              FROM UNNEST($2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[], \
-                 $10::bytea[], $11::bytea[]) WITH ORDINALITY AS held (ordering_key, event_id, state, attempt, delay, error, \
-                 exchange, routing_key, head, body, nth) \
+                 $10::bytea[], $11::bytea[], $12::text[]) WITH ORDINALITY AS held (ordering_key, event_id, state, attempt, delay, \
+                 error, exchange, routing_key, head, body, letter, nth) \
              ORDER BY nth ON CONFLICT (consumer_name, event_id) ",
             $conflict
         )
@@ -33,7 +33,7 @@ const HOLD: &str = insert!("DO NOTHING");
 const HOLD_HEAD: &str = insert!(
     "DO UPDATE SET state = EXCLUDED.state, attempt = EXCLUDED.attempt, due_at = EXCLUDED.due_at, error = EXCLUDED.error, \
      exchange = EXCLUDED.exchange, routing_key = EXCLUDED.routing_key, head = EXCLUDED.head, body = EXCLUDED.body, \
-     lease_owner = NULL, lease_until = NULL"
+     letter = EXCLUDED.letter, lease_owner = NULL, lease_until = NULL"
 );
 
 /// One step into the index a key. With `= ANY($2)` PostgreSQL reads all that a consumer holds while its statistics do not know the
@@ -44,7 +44,7 @@ const HEADS: &str = "SELECT head.ordering_key, head.event_id, head.state FROM UN
 
 /// The consumer is compared so that the index of the events is the only one that fits, as below.
 const EVENTS: &str = "SELECT held.event_id, held.ordering_key, held.state, held.attempt, held.error, held.exchange, held.routing_key, \
-         held.head, held.body FROM UNNEST($2::text[]) AS asked (id) \
+         held.head, held.body, held.letter FROM UNNEST($2::text[]) AS asked (id) \
      CROSS JOIN LATERAL (SELECT * FROM postrider.held_event WHERE event_id = asked.id AND consumer_name || '' = $1) held";
 
 /// One held event. The consumer is compared so that the index of the events is the only one that fits; by that of the keys PostgreSQL
@@ -80,7 +80,7 @@ const CLAIM: &str = "WITH RECURSIVE key AS ( \
      UPDATE postrider.held_event held SET lease_owner = $2, lease_until = now() + $3 * interval '1 microsecond' \
      FROM due WHERE held.position = due.position \
      RETURNING held.event_id, held.ordering_key, held.state, held.attempt, held.error, held.exchange, held.routing_key, \
-         held.head, held.body";
+         held.head, held.body, held.letter";
 
 const RELEASE_KEY: &str = "WITH released AS ( \
          DELETE FROM postrider.held_event \
@@ -89,17 +89,24 @@ const RELEASE_KEY: &str = "WITH released AS ( \
      SELECT $3, 'consumer.release', $1, COALESCE(NULLIF($4, '') || ': ', '') || 'ordering key ' || $2 || ', head ' || event_id \
      FROM released";
 
-/// Its last letter counts: one that was discarded before says nothing of a replay that is on its way. The status stands otherwise than the
-/// indexes of open letters have it, so that none of them fits: until it has statistics PostgreSQL would read every open letter for each parked
-/// key, once a second; and the number as a sum, lest it walk down the primary key.
+/// The letter that the row names counts, or the last that a replay made of it since: a copy of the event may die once more under the name of
+/// the first. What contradicts the event has its id, too, and comes of no replay. Rows from before they named a letter go by the last one of
+/// their event: one that was discarded before says nothing of a replay that is on its way.
+///
+/// The status stands otherwise than the indexes of open letters have it, so that none of them fits: until it has statistics PostgreSQL would
+/// read every open letter for each parked key, once a second; and the number as a sum, lest it walk down the primary key.
 const RELEASE_DISCARDED: &str = concat!(
     "DELETE FROM postrider.held_event held \
      WHERE consumer_name = $1 AND state = 'parked' \
        AND (SELECT d.status = 'discarded' OR ",
     sent_elsewhere!(),
-    " FROM postrider.dead_letter d WHERE d.event_id = held.event_id AND d.consumer_name = $1 ORDER BY d.id + 0 DESC LIMIT 1) \
-       AND NOT EXISTS (SELECT FROM postrider.dead_letter letter WHERE letter.event_id = held.event_id \
-                       AND letter.consumer_name = $1 AND letter.status || '' = 'open')"
+    " FROM postrider.dead_letter d WHERE d.event_id = held.event_id AND d.consumer_name = $1 \
+           AND (held.letter IS NULL OR d.key = held.letter OR (d.replay_of IS NOT NULL AND d.id + 0 > \
+               (SELECT named.id FROM postrider.dead_letter named WHERE named.key = held.letter))) \
+         ORDER BY d.id + 0 DESC LIMIT 1) \
+       AND (held.letter IS NOT NULL \
+            OR NOT EXISTS (SELECT FROM postrider.dead_letter letter WHERE letter.event_id = held.event_id \
+                           AND letter.consumer_name = $1 AND letter.status || '' = 'open'))"
 );
 
 const KEYS: &str = "SELECT head.consumer_name, head.ordering_key, key.events, head.event_id, head.state, head.attempt, \
@@ -241,7 +248,8 @@ impl Postgres {
             .bind(column(&events, |event| event.exchange.as_str()))
             .bind(column(&events, |event| event.routing_key.as_str()))
             .bind(heads)
-            .bind(column(&events, |event| event.message.body.as_ref()));
+            .bind(column(&events, |event| event.message.body.as_ref()))
+            .bind(column(&events, |event| event.letter.as_deref()));
         self.limited("holding events", write.execute(self.pool())).await?;
         Ok(())
     }
@@ -263,6 +271,7 @@ fn event(row: &PgRow) -> Result<HeldEvent, Unreadable> {
         attempt: u32::try_from(row.try_get::<i32, _>(3)?)?,
         delay: Duration::ZERO,
         error: row.try_get(4)?,
+        letter: row.try_get(9)?,
         exchange: ExchangeName::new(row.try_get::<String, _>(5)?)?,
         routing_key: RoutingKey::new(row.try_get::<String, _>(6)?)?,
         message: unpack(row.try_get(7)?, row.try_get(8)?)?,

@@ -60,16 +60,28 @@ const RESOLVE: &str = "UPDATE postrider.dead_letter d SET status = r.status, res
      replaced_by = r.replaced_by, replay_error = NULL \
      FROM UNNEST($2::bigint[], $3::text[], $4::text[]) AS r (id, status, replaced_by) WHERE d.id = r.id";
 
+/// Whether the key of `held` is parked behind the letter `d`: that is the one it names, or what a replay made of that.
+macro_rules! parked_behind {
+    () => {
+        "held.event_id = d.event_id AND held.consumer_name = d.consumer_name AND held.state = 'parked' \
+         AND (held.letter IS NULL OR held.letter = d.key OR d.replay_of IS NOT NULL)"
+    };
+}
+
 /// Whether a key is parked behind one of these letters. Asked first: who edits may change held events only where there is something to change.
-const PARKED: &str = "SELECT EXISTS (SELECT FROM UNNEST($1::bigint[]) AS r (id) \
-     JOIN postrider.dead_letter d ON d.id = r.id \
-     JOIN postrider.held_event held ON held.event_id = d.event_id AND held.consumer_name = d.consumer_name \
-     WHERE held.state = 'parked')";
+const PARKED: &str = concat!(
+    "SELECT EXISTS (SELECT FROM UNNEST($1::bigint[]) AS r (id) JOIN postrider.dead_letter d ON d.id = r.id \
+     JOIN postrider.held_event held ON ",
+    parked_behind!(),
+    ")"
+);
 
 /// The corrected event takes the place of the head, so that its key waits for it.
-const STEP_IN: &str = "UPDATE postrider.held_event held SET event_id = r.replaced_by \
-     FROM UNNEST($1::bigint[], $2::text[]) AS r (id, replaced_by) JOIN postrider.dead_letter d ON d.id = r.id \
-     WHERE held.event_id = d.event_id AND held.consumer_name = d.consumer_name AND held.state = 'parked'";
+const STEP_IN: &str = concat!(
+    "UPDATE postrider.held_event held SET event_id = r.replaced_by \
+     FROM UNNEST($1::bigint[], $2::text[]) AS r (id, replaced_by) JOIN postrider.dead_letter d ON d.id = r.id WHERE ",
+    parked_behind!()
+);
 
 impl Triage for Postgres {
     async fn letters(&self, query: &LetterQuery) -> Result<LetterPage, StoreError> {

@@ -141,6 +141,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../../migrations/postgres/0039_positions.sql"),
     },
     Migration {
+        version: 40,
+        name: "parked_letter",
+        sql: include_str!("../../../../migrations/postgres/0040_parked_letter.sql"),
+    },
+    Migration {
         version: 41,
         name: "collation",
         sql: include_str!("../../../../migrations/postgres/0041_collation.sql"),

@@ -47,6 +47,8 @@ struct Session {
     line: Arc<Line>,
     channel: Channel,
     consumer: Consumer,
+    /// What RabbitMQ calls it.
+    name: String,
 }
 
 impl RabbitSubscription {
@@ -68,11 +70,11 @@ impl RabbitSubscription {
         let mut opening = Opening { line: line.clone(), channel: channel.clone(), done: false };
         let what = format!("queue {}", self.queue);
         let none = Headers::new();
-        match timeout(limit, channel.consume(self.queue.as_str(), self.prefetch, &none)).await {
-            Ok(Ok(consumer)) => {
+        match timeout(limit, channel.consume_named(self.queue.as_str(), self.prefetch, &none)).await {
+            Ok(Ok((consumer, name))) => {
                 opening.done = true;
                 let epoch = self.unsettled.start(channel.clone());
-                self.session = Some(Session { epoch, line, channel, consumer });
+                self.session = Some(Session { epoch, line, channel, consumer, name });
                 self.subscribed.set(true);
                 Ok(())
             }
@@ -208,6 +210,20 @@ impl Subscription for RabbitSubscription {
             let deliveries: Vec<_> = arrived.into_iter().map(received).collect();
             self.unsettled.hand_out(session.epoch, &deliveries);
             return Ok(deliveries);
+        }
+    }
+
+    async fn allow(&mut self, prefetch: u16) {
+        self.prefetch = prefetch.max(1);
+        let limit = self.link.settings().limits().call;
+        let Some(session) = &mut self.session else { return };
+        let anew = session.channel.consume_anew(&session.name, self.queue.as_str(), self.prefetch);
+        let answer = timeout(limit, anew).await;
+        match answer {
+            Ok(Ok(name)) => session.name = name,
+            // Nobody knows whether anything more is delivered: another session begins, with the new limit.
+            Ok(Err(error)) => self.end_session(&error.to_string()),
+            Err(_) => self.end_session("RabbitMQ did not answer in time"),
         }
     }
 

@@ -17,11 +17,11 @@ use crate::store::{Held, HeldEvent, HeldHead, HeldKey, HeldState, StoreError, St
 use crate::topology::{ConsumerName, ExchangeName, RoutingKey};
 
 const INSERT: &str = "INSERT INTO held_event (consumer_name, ordering_key, event_id, state, attempt, due_at, error, exchange, \
-     routing_key, head, body, held_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (consumer_name, event_id) DO ";
+     routing_key, head, body, held_at, letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (consumer_name, event_id) DO ";
 
 const UPDATE: &str = "UPDATE SET state = excluded.state, attempt = excluded.attempt, due_at = excluded.due_at, \
      error = excluded.error, exchange = excluded.exchange, routing_key = excluded.routing_key, head = excluded.head, \
-     body = excluded.body, lease_owner = NULL, lease_until = NULL";
+     body = excluded.body, letter = excluded.letter, lease_owner = NULL, lease_until = NULL";
 
 /// Steps from key to key, so that a key with many followers costs no more than one with none. `?1` consumer, `?2` owner,
 /// `?3` now, `?4` when the lease ends, `?5` how many.
@@ -39,16 +39,22 @@ const CLAIM: &str = "WITH RECURSIVE key (name) AS (
          WHERE position IN (SELECT position FROM head) AND state = 'waiting' AND due_at <= ?3
              AND (lease_until IS NULL OR lease_until < ?3)
          ORDER BY position LIMIT ?5)
-     RETURNING event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body";
+     RETURNING event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body, letter";
 
-/// Its last letter counts: one that was discarded before says nothing of a replay that is on its way.
+/// The letter that the row names counts, or the last that a replay made of it since: a copy of the event may die once more under the name of
+/// the first. What contradicts the event has its id, too, and comes of no replay. Rows from before they named a letter go by the last one of
+/// their event: one that was discarded before says nothing of a replay that is on its way.
 const RELEASE_DISCARDED: &str = concat!(
     "DELETE FROM held_event WHERE consumer_name = ?1 AND state = 'parked'
      AND (SELECT d.status = 'discarded' OR ",
     sent_elsewhere!(),
-    " FROM dead_letter d WHERE d.event_id = held_event.event_id AND d.consumer_name = ?1 ORDER BY d.id DESC LIMIT 1)
-     AND NOT EXISTS (SELECT 1 FROM dead_letter letter WHERE letter.event_id = held_event.event_id
-                     AND letter.consumer_name = ?1 AND letter.status = 'open')"
+    " FROM dead_letter d WHERE d.event_id = held_event.event_id AND d.consumer_name = ?1
+           AND (held_event.letter IS NULL OR d.key = held_event.letter OR (d.replay_of IS NOT NULL AND d.id >
+               (SELECT named.id FROM dead_letter named WHERE named.key = held_event.letter)))
+         ORDER BY d.id DESC LIMIT 1)
+     AND (held_event.letter IS NOT NULL
+          OR NOT EXISTS (SELECT 1 FROM dead_letter letter WHERE letter.event_id = held_event.event_id
+                         AND letter.consumer_name = ?1 AND letter.status = 'open'))"
 );
 
 const KEYS: &str =
@@ -92,7 +98,7 @@ impl Held for Sqlite {
         consumer: &ConsumerName,
         events: &[EventId],
     ) -> Result<Vec<HeldEvent>, StoreError> {
-        let select = "SELECT event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body FROM held_event \
+        let select = "SELECT event_id, ordering_key, state, attempt, error, exchange, routing_key, head, body, letter FROM held_event \
                       WHERE consumer_name = ? AND event_id IN (SELECT value FROM json_each(?))";
         let events: Vec<&str> = events.iter().map(AsRef::as_ref).collect();
         let select = sqlx::query(select).bind(consumer.as_str()).bind(serde_json::json!(events).to_string());
@@ -230,6 +236,7 @@ async fn insert(
             .bind(pack(&event.message)?)
             .bind(event.message.body.to_vec())
             .bind(now)
+            .bind(event.letter)
             .execute(&mut *connection)
             .await
             .map_err(from_sqlite)?;
@@ -286,6 +293,7 @@ fn event(row: &SqliteRow) -> Result<HeldEvent, Unreadable> {
         attempt: row.try_get(3)?,
         delay: Duration::ZERO,
         error: row.try_get(4)?,
+        letter: row.try_get(9)?,
         exchange: ExchangeName::new(row.try_get::<String, _>(5)?)?,
         routing_key: RoutingKey::new(row.try_get::<String, _>(6)?)?,
         message: unpack(row.try_get(7)?, row.try_get(8)?)?,

@@ -158,13 +158,15 @@ impl Triage for Sqlite {
             SET status = r.status, resolved_at = ?2, operation_id = ?3, replaced_by = r.replaced_by, replay_error = NULL
             FROM (SELECT value ->> 0 AS id, value ->> 1 AS status, value ->> 2 AS replaced_by FROM json_each(?1)) AS r
             WHERE dead_letter.id = r.id";
-        // The corrected event takes the place of the head of a parked key, so that the key waits for it.
+        // The corrected event takes the place of the head of a key that is parked behind this letter, or behind the one whose replay it was, so
+        // that the key waits for it.
         const STEP_IN: &str = "
             UPDATE held_event SET event_id = r.replaced_by
             FROM (SELECT value ->> 0 AS id, value ->> 2 AS replaced_by FROM json_each(?1) WHERE value ->> 3) AS r
             JOIN dead_letter letter ON letter.id = r.id
             WHERE held_event.event_id = letter.event_id AND held_event.consumer_name = letter.consumer_name
-                AND held_event.state = 'parked'";
+                AND held_event.state = 'parked'
+                AND (held_event.letter IS NULL OR held_event.letter = letter.key OR letter.replay_of IS NOT NULL)";
         let row = |one: &Resolution| {
             let steps_in = one.keeps_its_place && one.replaced_by.is_some();
             json!([one.letter.0, one.status.as_str(), one.replaced_by, steps_in])

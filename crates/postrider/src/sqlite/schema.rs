@@ -27,6 +27,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0014_pull_key.sql"),
     include_str!("../../../../migrations/sqlite/0015_bus_followers.sql"),
     include_str!("../../../../migrations/sqlite/0016_lists_of_jobs.sql"),
+    include_str!("../../../../migrations/sqlite/0017_parked_letter.sql"),
 ];
 
 /// Applies what is missing.

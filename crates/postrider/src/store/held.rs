@@ -82,7 +82,8 @@ pub trait Held: Store {
         reason: &str,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Ends the parking of every key whose head's dead letter was discarded. Returns how many there were.
+    /// Ends the parking of every key whose head's dead letter was discarded, or sent elsewhere: the letter that the row names, or what a
+    /// replay made of it since. Other letters under the head's id say nothing of it. Returns how many there were.
     fn release_discarded(
         &self,
         consumer: &ConsumerName,
@@ -111,6 +112,8 @@ pub struct HeldEvent {
     pub delay: Duration,
     /// Why its last attempt failed; empty for one that was not attempted.
     pub error: String,
+    /// The key of its dead letter, if it is parked.
+    pub letter: Option<String>,
     /// The exchange it was published to last.
     pub exchange: ExchangeName,
     /// The key it was published with last.

@@ -97,6 +97,7 @@ scenarios!(
     full_queue: [a_full_queue_holds_up_nothing_but_what_goes_there]
     given_back: [
         what_waits_while_its_handler_is_down_is_not_given_up_and_keeps_its_order,
+        what_waits_behind_one_key_while_its_handler_is_down_is_not_given_up,
         what_many_restarts_give_back_is_not_given_up,
     ]
     given_up: [

@@ -360,6 +360,7 @@ pub async fn held_events_are_counted<F: StoreFixture>(fixture: &F) {
         attempt: 1,
         delay: Duration::ZERO,
         error: String::new(),
+        letter: None,
         exchange: exchange("shop"),
         routing_key: key("shop.order.placed"),
         message: Message::default(),

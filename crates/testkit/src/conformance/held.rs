@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use postrider::broker::{HeaderValue, Message};
+use postrider::dead_letter::header;
 use postrider::envelope::OrderingKey;
 use postrider::store::{
     Admission, Arrival, Backend, DeadLetter, Held, HeldEvent, HeldState, HeldStep, Inbox as _, LetterFilter,
-    LetterQuery, LetterStatus, Resolution, Store as _, Traces, Turn,
+    LetterId, LetterQuery, LetterStatus, Resolution, Store as _, Traces, Turn,
 };
 use postrider::topology::{ConsumerName, ExchangeName, QueueName, RoutingKey};
 use postrider::{EventId, Payload};
@@ -38,6 +39,7 @@ fn event(event: &str, of: &str) -> HeldEvent {
         attempt: 1,
         delay: Duration::ZERO,
         error: String::new(),
+        letter: None,
         exchange: ExchangeName::new("shop").unwrap(),
         routing_key: RoutingKey::new("shop.order.placed").unwrap(),
         message,
@@ -230,6 +232,51 @@ pub async fn a_corrected_event_takes_the_place_of_a_parked_head<F: StoreFixture>
     assert_eq!(claim(&store, "me").await, ["a2"]);
 }
 
+/// What contradicts a parked event is a dead letter under the same id, and says nothing of its key.
+pub async fn a_key_is_freed_by_the_letter_that_it_is_parked_behind<F: StoreFixture>(fixture: &F) {
+    let store = fixture.store().await;
+    for of in ["a", "b", "c", "d"] {
+        let head = format!("{of}1");
+        let letter = bury_for(&store, &head, "rejected", None).await;
+        let parked = HeldEvent { state: HeldState::Parked, letter: Some(letter), ..event(&head, of) };
+        store.hold_head(&mail(), parked.clone()).await.unwrap();
+        store.hold(&mail(), vec![event(&format!("{of}2"), of)]).await.unwrap();
+        assert_eq!(store.held_events(&mail(), &[id(&head)]).await.unwrap(), [parked]);
+        bury_for(&store, &head, "conflict", None).await;
+    }
+    // Sent again, it is on its way; meanwhile somebody discards the other one.
+    resolve(&store, "a1", "rejected", LetterStatus::Replayed).await;
+    resolve(&store, "a1", "conflict", LetterStatus::Discarded).await;
+    // The other one is still looked into.
+    resolve(&store, "b1", "rejected", LetterStatus::Discarded).await;
+    // A corrected contradiction is another event, and none that the key waits for.
+    replace(&store, "c1", "c9", true).await;
+    // Sent again it died once more, and then a copy of it did, under the name of the first.
+    let first = resolve(&store, "d1", "rejected", LetterStatus::Replayed).await;
+    bury_for(&store, "d1", "retries_exhausted", Some(first)).await;
+    resolve(&store, "d1", "retries_exhausted", LetterStatus::Discarded).await;
+    assert_eq!(store.release_discarded(&mail()).await.unwrap(), 2);
+    let parked = |head| Some((id(head), HeldState::Parked));
+    assert_eq!(heads(&store, &["a", "c"]).await, [parked("a1"), parked("c1")]);
+    assert_eq!(claim(&store, "me").await, ["b2", "d2"]);
+}
+
+async fn letter_of<S: Backend>(store: &S, dead: &str, reason: &str) -> LetterId {
+    let filter = LetterFilter { event_id: Some(id(dead)), ..LetterFilter::open() };
+    let query = LetterQuery { filter, turn: Turn::Newest, limit: 10 };
+    let letters = store.letters(&query).await.unwrap().letters;
+    letters.iter().find(|letter| letter.reason == reason).unwrap().id
+}
+
+async fn resolve<S: Backend>(store: &S, dead: &str, reason: &str, status: LetterStatus) -> LetterId {
+    let letter = letter_of(store, dead, reason).await;
+    let mut tx = store.begin().await.unwrap();
+    let resolution = [Resolution::plain(letter, status)];
+    store.resolve(&mut tx, postrider::Clock::system().new_id(), &resolution).await.unwrap();
+    store.commit(tx).await.unwrap();
+    letter
+}
+
 async fn replace<S: Backend>(store: &S, dead: &str, by: &str, keeps_its_place: bool) {
     let filter = LetterFilter { event_id: Some(id(dead)), ..LetterFilter::open() };
     let query = LetterQuery { filter, turn: Turn::Newest, limit: 1 };
@@ -246,9 +293,15 @@ async fn replace<S: Backend>(store: &S, dead: &str, by: &str, keeps_its_place: b
 }
 
 async fn bury<S: Backend>(store: &S, event: &str) {
+    bury_for(store, event, "rejected", None).await;
+}
+
+/// The key of its letter.
+async fn bury_for<S: Backend>(store: &S, event: &str, reason: &str, replay_of: Option<LetterId>) -> String {
     let now = postrider::Clock::system().now();
+    let replay = replay_of.map(|letter| (header::REPLAY_ID.to_owned(), format!("op/{letter}").into()));
     let letter = DeadLetter {
-        key: format!("death of {event}"),
+        key: format!("{reason} death of {event}"),
         event_id: Some(id(event)),
         event_type: None,
         aggregate_id: None,
@@ -258,15 +311,17 @@ async fn bury<S: Backend>(store: &S, event: &str) {
         queue: QueueName::new("mail").unwrap(),
         exchange: String::new(),
         routing_key: String::new(),
-        reason: "rejected".to_owned(),
+        reason: reason.to_owned(),
         error: String::new(),
         error_class: None,
         attempts: 1,
         first_failed_at: now,
         dead_at: now,
         properties: postrider::broker::Properties::default(),
-        headers: postrider::broker::Headers::new(),
+        headers: replay.into_iter().collect(),
         body: Bytes::new(),
     };
+    let key = letter.key.clone();
     store.collect(vec![letter]).await.unwrap();
+    key
 }

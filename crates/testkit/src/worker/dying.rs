@@ -136,6 +136,10 @@ impl Subscription for DyingSubscription {
         Ok(deliveries)
     }
 
+    async fn allow(&mut self, prefetch: u16) {
+        self.0.allow(prefetch).await;
+    }
+
     fn settler(&self) -> Box<dyn Settler> {
         Box::new(DyingSettler(self.0.settler(), self.1.clone()))
     }

@@ -134,6 +134,10 @@ impl Subscription for FaultySubscription {
         Ok(deliveries)
     }
 
+    async fn allow(&mut self, prefetch: u16) {
+        self.0.allow(prefetch).await;
+    }
+
     fn settler(&self) -> Box<dyn Settler> {
         Box::new(FaultySettler(self.0.settler(), self.1.clone()))
     }

@@ -74,6 +74,10 @@ impl Subscription for WatchedSubscription {
         Ok(deliveries)
     }
 
+    async fn allow(&mut self, prefetch: u16) {
+        self.0.allow(prefetch).await;
+    }
+
     fn settler(&self) -> Box<dyn Settler> {
         Box::new(WatchedSettler(self.0.settler()))
     }

@@ -15,7 +15,7 @@ use super::content::Content;
 use super::frame;
 use super::method::{self, Id, Method};
 use super::state::{Arrived, State};
-use super::wire::Reader;
+use super::wire::{Reader, text};
 use crate::broker::Headers;
 
 /// A channel. Closed in good order when the last handle is dropped.
@@ -205,6 +205,42 @@ impl Channel {
         prefetch: u16,
         arguments: &Headers,
     ) -> Result<Consumer, Error> {
+        Ok(self.consume_named(queue, prefetch, arguments).await?.0)
+    }
+
+    /// The same, with the name that RabbitMQ gave the consumer.
+    pub(in crate::rabbitmq) async fn consume_named(
+        &self,
+        queue: &str,
+        prefetch: u16,
+        arguments: &Headers,
+    ) -> Result<(Consumer, String), Error> {
+        let (sender, consumer) = mpsc::unbounded_channel();
+        // Before it is asked for: the first message may follow right behind the answer.
+        self.0.state.deliver_to(sender);
+        let name = self.begin_consuming(queue, prefetch, arguments).await?;
+        Ok((consumer, name))
+    }
+
+    /// Receives so many at a time from now on. A limit is for consumers that begin after it, so another one takes the place of the one of this
+    /// name; what that was handed stays to be settled, and comes first.
+    pub(in crate::rabbitmq) async fn consume_anew(
+        &self,
+        name: &str,
+        queue: &str,
+        prefetch: u16,
+    ) -> Result<String, Error> {
+        let cancel = Method::new(method::CANCEL).short("the consumer tag", name)?.bits([false]);
+        self.ask(cancel, method::CANCEL_OK).await?;
+        self.begin_consuming(queue, prefetch, &Headers::new()).await
+    }
+
+    async fn begin_consuming(
+        &self,
+        queue: &str,
+        prefetch: u16,
+        arguments: &Headers,
+    ) -> Result<String, Error> {
         let limit = Method::new(method::QOS).u32(0).u16(prefetch).bits([false]);
         self.ask(limit, method::QOS_OK).await?;
         let consume = Method::new(method::CONSUME)
@@ -213,11 +249,8 @@ impl Channel {
             .short("the consumer tag", "")?
             .bits([false; 4])
             .table(arguments)?;
-        let (sender, consumer) = mpsc::unbounded_channel();
-        // Before it is asked for: the first message may follow right behind the answer.
-        self.0.state.deliver_to(sender);
-        self.ask(consume, method::CONSUME_OK).await?;
-        Ok(consumer)
+        let answer = self.ask(consume, method::CONSUME_OK).await?;
+        Ok(text(Reader(&answer).short()?))
     }
 
     /// Settles in this order. On a channel that is over there is nothing to settle: RabbitMQ delivers the messages again.

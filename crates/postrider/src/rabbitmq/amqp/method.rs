@@ -45,6 +45,7 @@ pub(super) const QOS_OK: Id = (content::BASIC, 11);
 pub(super) const CONSUME: Id = (content::BASIC, 20);
 pub(super) const CONSUME_OK: Id = (content::BASIC, 21);
 pub(super) const CANCEL: Id = (content::BASIC, 30);
+pub(super) const CANCEL_OK: Id = (content::BASIC, 31);
 pub(super) const PUBLISH: Id = (content::BASIC, 40);
 pub(super) const RETURN: Id = (content::BASIC, 50);
 pub(super) const DELIVER: Id = (content::BASIC, 60);

@@ -21,8 +21,20 @@ const LIMIT: u32 = 12;
 
 /// Each probe of an ordered queue is handed all that wait there, and all but one go back.
 pub(super) async fn what_waits_while_its_handler_is_down_is_not_given_up_and_keeps_its_order<S: Effects>(
-    mut stage: Stage<S>,
+    stage: Stage<S>,
 ) {
+    outlasts(stage, &["a", "b", "c", "d", "e", "f", "g", "h"], 4).await;
+}
+
+/// All of them are behind the one that is tried, and that fails sooner than they could be held one by one.
+pub(super) async fn what_waits_behind_one_key_while_its_handler_is_down_is_not_given_up<S: Effects>(
+    stage: Stage<S>,
+) {
+    outlasts(stage, &["a"], 100).await;
+}
+
+/// So many events of each key wait until their handler is well again, which takes longer than the broker has patience.
+async fn outlasts<S: Effects>(mut stage: Stage<S>, keys: &[&str], events: u64) {
     let pause = Duration::from_millis(20);
     stage.order = Some(OnDead::Park);
     stage.delivery_limit = Some(LIMIT);
@@ -30,8 +42,7 @@ pub(super) async fn what_waits_while_its_handler_is_down_is_not_given_up_and_kee
     stage.config.breaker = BreakerConfig { failures: 1, pause, max_pause: pause };
     stage.config.concurrency = Concurrency::fixed(1);
     let (well, applied) = (Arc::new(AtomicBool::new(false)), Applied::default());
-    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    commit_all(&stage, &keys, 4).await;
+    commit_all(&stage, keys, events).await;
     let judge = {
         let (well, applied) = (well.clone(), applied.clone());
         move |event: &Incoming| {
@@ -41,9 +52,10 @@ pub(super) async fn what_waits_while_its_handler_is_down_is_not_given_up_and_kee
     let running = stage.start(judge).await;
     stage.until(async || stage.calls().len() >= 5 * LIMIT as usize).await;
     well.store(true, Ordering::SeqCst);
-    let account = stage.account(&running, |account| account.applied == 32 || account.dead > 0).await;
-    assert_eq!((account.applied, account.dead), (32, 0), "{account:?}");
-    in_order(&applied, &keys, 4);
+    let all = keys.len() as u64 * events;
+    let account = stage.account(&running, |account| account.applied == all || account.dead > 0).await;
+    assert_eq!((account.applied, account.dead), (all, 0), "{account:?}");
+    in_order(&applied, keys, events);
 }
 
 /// Has everything in hand until it is well.

@@ -308,6 +308,10 @@ pub(super) async fn what_contradicts_a_parked_event_is_a_dead_letter<S: Effects>
     assert!(letters.iter().any(|letter| letter.reason == "conflict"), "{letters:?}");
     assert!(applied.lock().unwrap().is_empty(), "the key is parked");
     assert_eq!(events().await, Some(2));
+    // What frees it is the letter that it names.
+    let head = stage.store.held_events(&mail(), &ids[..1]).await.unwrap().remove(0);
+    let named: Vec<_> = letters.iter().filter(|letter| Some(&letter.key) == head.letter.as_ref()).collect();
+    assert!(named.len() == 1 && named[0].reason != "conflict", "{named:?}");
 }
 
 pub(super) async fn events_without_a_key_are_held_by_nobody<S: Effects>(mut stage: Stage<S>) {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use postrider::broker::{Broker, Verdict};
 use postrider::topology::{Queue, Topology};
 
+use super::super::soon;
 use super::declaring::expect_depth;
 use super::{BrokerFixture, Listener, confirm, empty, fill, message, names, queue, queues, said, to_queue};
 
@@ -52,6 +53,28 @@ pub async fn prefetch_limits_what_is_unsettled(fixture: &impl BrokerFixture) {
     }
     listener.expect_quiet().await;
     listener.ack(held).await;
+    expect_depth(&*broker, "orders", 0).await;
+}
+
+/// What was handed out before stays, and comes first.
+pub async fn a_prefetch_can_be_changed(fixture: &impl BrokerFixture) {
+    let broker = with_orders(fixture, 20).await;
+    let mut subscription = broker.subscribe(&queue("orders"), 2).await.unwrap();
+    let settler = subscription.settler();
+    let (mut taken, mut seen) = (Vec::new(), Vec::new());
+    for (prefetch, wanted) in [(2, 2), (8, 8), (1, 20)] {
+        subscription.allow(prefetch).await;
+        while seen.len() < wanted {
+            let deliveries = soon("a delivery", subscription.next(64)).await.unwrap();
+            assert!(deliveries.iter().all(|delivery| !delivery.redelivered), "nothing went back");
+            seen.extend(said(&deliveries));
+            taken.extend(deliveries.into_iter().map(|delivery| (delivery.receipt, Verdict::Ack)));
+            if wanted == 20 {
+                settler.settle(std::mem::take(&mut taken)).await.unwrap();
+            }
+        }
+    }
+    assert_eq!(seen, names(20));
     expect_depth(&*broker, "orders", 0).await;
 }
 
