@@ -4,6 +4,7 @@ mod secret;
 
 pub(crate) use secret::{Shown, Signing};
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,13 +101,15 @@ impl<S: WholeStore> PushDesk<S> {
         let stored: Vec<_> = self.store.subscriptions().await?.into_iter().filter(ours).collect();
         rows.extend(stored.iter().map(of_store));
         rows.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<_> = rows.iter().filter_map(|row| ConsumerName::new(&row.name).ok()).collect();
+        let mut last: HashMap<_, _> =
+            self.store.last_attempts(&names).await?.into_iter().map(|last| (last.consumer.clone(), last)).collect();
         for row in &mut rows {
             row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
             let Ok(name) = ConsumerName::new(&row.name) else { continue };
             let elsewhere = if row.pause.is_some() { "paused" } else { "active" };
             row.state = self.at_work.state(&name, row.pause.is_some()).unwrap_or(elsewhere);
-            let last = self.store.attempts(&name, None, 1).await?.pop();
-            row.last = last.map(|last| match (last.status, last.error) {
+            row.last = last.remove(&name).map(|last| match (last.status, last.error) {
                 (Some(status), _) => status.to_string(),
                 (None, error) => error.unwrap_or_default(),
             });
