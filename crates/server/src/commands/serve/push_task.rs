@@ -12,6 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::consumer::Orders;
 use postrider::dedup::Accelerator;
 use postrider::push::{Attempts, Push, Source, Subscription, SystemNames};
 use postrider::registry::Registry;
@@ -58,6 +59,7 @@ impl PushTask {
             bound: Bound::of(&config),
             config,
             endpoints: BTreeMap::new(),
+            orders: Arc::default(),
             leaving: Vec::new(),
             trouble: None,
         };
@@ -81,6 +83,8 @@ struct Pushing<S> {
     /// As it was when the endpoints were taken up.
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
+    /// What operators tell all of them.
+    orders: Arc<Orders>,
     /// The attempts at those that were ended or begun anew, whose last calls may be under way.
     leaving: Vec<(ConsumerName, Arc<Attempts>)>,
     /// What their queues were bound by.
@@ -219,7 +223,8 @@ impl<S: WholeStore> Pushing<S> {
                 Registry::new().on_outside("#", push),
                 self.config.push_consumer(&subscription),
             )
-            .leave_inbox();
+            .leave_inbox()
+            .among_many(&self.orders);
         // The queues of the configuration have their policies and their collector; one of its own has none but these.
         match subscription.source {
             Source::Queue(_) => runtime = runtime.leave_dead_letters(),
