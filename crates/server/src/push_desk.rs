@@ -1,5 +1,6 @@
 //! What people do with push subscriptions, from the command line and over HTTP: list, add, test, rotate, remove.
 
+mod bound;
 mod secret;
 
 pub(crate) use secret::{Shown, Signing};

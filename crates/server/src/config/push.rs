@@ -75,6 +75,11 @@ impl PushForm {
         Ok(Pushed { subscription, secrets: secrets.map_err(|why| wrong(why.to_string()))? })
     }
 
+    /// What a queue of its own is bound by; empty if it has none.
+    pub(crate) fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
     fn source(&self) -> Result<Source, String> {
         match (&self.queue, self.keys.is_empty()) {
             (Some(queue), true) => {
