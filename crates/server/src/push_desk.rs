@@ -103,8 +103,13 @@ impl<S: WholeStore> PushDesk<S> {
         rows.extend(stored.iter().map(of_store));
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         let names: Vec<_> = rows.iter().filter_map(|row| ConsumerName::new(&row.name).ok()).collect();
-        let mut last: HashMap<_, _> =
-            self.store.last_attempts(&names).await?.into_iter().map(|last| (last.consumer.clone(), last)).collect();
+        let mut last: HashMap<_, _> = self
+            .store
+            .last_attempts(&names)
+            .await?
+            .into_iter()
+            .map(|last| (last.consumer.clone(), last))
+            .collect();
         for row in &mut rows {
             row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
             let Ok(name) = ConsumerName::new(&row.name) else { continue };

@@ -70,7 +70,10 @@ pub(super) fn of_message(letter: &DeadLetter, queue: &QueueName, context: &Conte
     let facts = [
         ("event", letter.event_id.as_ref().map(ToString::to_string)),
         ("type", letter.event_type.clone()),
-        ("aggregate", aggregate(letter.event_type.as_deref(), letter.aggregate_id.as_ref().map(|id| id.as_str()))),
+        (
+            "aggregate",
+            aggregate(letter.event_type.as_deref(), letter.aggregate_id.as_ref().map(|id| id.as_str())),
+        ),
         ("tenant", letter.tenant.as_ref().map(ToString::to_string)),
         ("consumer", letter.consumer.as_ref().map(ToString::to_string)),
         ("queue", Some(letter.queue.to_string())),

@@ -108,8 +108,9 @@ type Revision = Option<(Timestamp, u64, u32)>;
 
 impl<S: WholeStore> Pushing<S> {
     async fn run(mut self, stop: CancellationToken, drain: Duration) {
-        while !stop.is_cancelled() {
-            let told = self.take_up().await.err().map(|error| format!("{error:#}"));
+        // A broker that is away is waited for at every endpoint. Cut off half way, an endpoint is declared and does not run, as after a crash.
+        while let Some(taken_up) = stop.run_until_cancelled(self.take_up()).await {
+            let told = taken_up.err().map(|error| format!("{error:#}"));
             if let Some(told) = told.as_ref().filter(|told| self.trouble.as_ref() != Some(told)) {
                 tracing::warn!("push subscriptions could not be taken up, trying on: {told}");
             }
