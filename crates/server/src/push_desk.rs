@@ -155,7 +155,15 @@ impl<S: WholeStore> PushDesk<S> {
         let pushed = form.whole(&config.allowed).map_err(DeskError::Invalid)?;
         let layout = &config.own.layout;
         let service = pushed.subscription.service(&layout.services, &layout.exchange);
-        service.map_err(|why| DeskError::Invalid(why.to_string()))?;
+        let service = service.map_err(|why| DeskError::Invalid(why.to_string()))?;
+        let own = !form.keys().is_empty();
+        if let Some(never) = service.bindings.iter().find(|one| own && layout.topology.matches_nothing(one)) {
+            return Err(DeskError::Invalid(format!(
+                "{}: {:?} matches no event: * and # stand for whole words; write the words out",
+                form.name,
+                never.key.as_str()
+            )));
+        }
         if pushed.secrets.len() > 1 {
             return Err(DeskError::Invalid("give one secret, or none to have one made".to_owned()));
         }

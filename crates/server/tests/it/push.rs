@@ -126,6 +126,7 @@ async fn a_subscription_is_made_over_the_api_and_its_secret_shown_once() {
     // Nor may one take what goes to others.
     for (name, from, told) in [
         ("jobs", json!({"keys": ["a.b"]}), "there is a queue jobs already"),
+        ("orders", json!({"keys": ["shop.order.*", "shop.ord*"]}), "\"shop.ord*\" matches no event"),
         ("billing.dlq", json!({"keys": ["a.b"]}), "there is a queue billing.dlq already"),
         ("erp.dlq", json!({"keys": ["a.b"]}), "the push subscription erp has a queue erp.dlq"),
         ("crm", json!({"queue": "billing"}), "the push subscription billing takes from the queue billing"),
