@@ -31,7 +31,7 @@ mod unfit;
 mod worn;
 
 pub use breaker::{BreakerConfig, BreakerState, Cause};
-pub use obey::{note_store, obey};
+pub use obey::{Orders, note_store, obey};
 pub use pace::Concurrency;
 pub use status::{ConsumerState, ConsumerStatus, InHand, Opened};
 
@@ -112,6 +112,8 @@ pub struct Consumer<S: ConsumerStore> {
     alone: Arc<RwLock<()>>,
     /// The names of the crash marks that were there when the session began.
     marked: Mutex<HashSet<String>>,
+    /// What operators told the consumers of this process.
+    orders: Arc<Orders>,
     /// Somebody has to look for held events.
     released: Notify,
     /// What is asked before the inbox, if there is one.
@@ -157,6 +159,7 @@ impl<S: ConsumerStore> Consumer<S> {
             throttle: None,
             alone: Arc::default(),
             marked: Mutex::default(),
+            orders: Arc::default(),
             released: Notify::new(),
             accelerator: None,
             lineage: Mutex::default(),
@@ -210,6 +213,13 @@ impl<S: ConsumerStore> Consumer<S> {
         self
     }
 
+    /// Asks what operators told it together with others of the process.
+    #[must_use]
+    pub(crate) fn under(mut self, orders: &Arc<Orders>) -> Self {
+        self.orders = orders.clone();
+        self
+    }
+
     /// A view of what it is doing.
     pub fn status(&self) -> Arc<ConsumerStatus> {
         self.status.clone()
@@ -219,7 +229,10 @@ impl<S: ConsumerStore> Consumer<S> {
     /// back to the queue.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let ended = stop.child_token();
-        self.obey_once().await;
+        self.note_time();
+        self.learn_lineage().await;
+        // For itself, and before the first delivery: one that was paused a moment ago takes nothing.
+        let _answered = obey(&self.store, &self.name, &self.status).await;
         let watching = tokio::spawn(self.clone().obey(ended.clone()));
         let releasing = self.service.order.map(|_| tokio::spawn(self.clone().release_held(ended.clone())));
         let result = self.sessions(&stop).await;
@@ -245,7 +258,8 @@ impl<S: ConsumerStore> Consumer<S> {
         self.note_time();
         self.learn_lineage().await;
         // Its breaker notices by the attempts whether the store is away.
-        let _answered = obey(&self.store, &self.name, &self.status).await;
+        let within = self.config.poll_interval / 2;
+        self.orders.obey(&self.store, &self.clock, within, &self.name, &self.status).await;
     }
 
     /// Tells the breaker something and shows what it made of it. Opening and closing are logged once.

@@ -3,10 +3,12 @@
 mod birth;
 #[doc(hidden)]
 pub mod compiled;
+mod further;
 mod operations;
 mod running;
 mod supervise;
 
+pub use further::FurtherOutbox;
 pub use running::{Running, RunningConsumer};
 
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use self::operations::{run_operations, run_replays};
 use self::supervise::supervise;
 use crate::broker::{Broker, BrokerError};
 use crate::clock::Clock;
-use crate::consumer::{Consumer, ConsumerConfig};
+use crate::consumer::{Consumer, ConsumerConfig, Orders};
 use crate::dead_letter::Collector;
 use crate::dedup::{Accelerator, InboxKeeper};
 use crate::migration::{Errands, Source};
@@ -70,31 +72,8 @@ pub struct Runtime<S: Backend> {
     collects: bool,
     origin: ExchangeName,
     push: Option<MadeIn>,
-}
-
-/// An outbox beside the first: another table, in the same database or in one of its own.
-pub struct FurtherOutbox<S> {
-    /// Its database, at this outbox.
-    pub store: S,
-    /// What metrics call it.
-    pub label: String,
-    /// How its relay works.
-    pub relay: RelayConfig,
-    /// How long it keeps what is published.
-    pub house: HouseRules,
-    /// How its database is called, where that is another than the first one's.
-    pub database: Option<String>,
-}
-
-impl<S: Clone> FurtherOutbox<S> {
-    /// For a comparison of both buses.
-    fn source(&self) -> Source<S> {
-        let source = Source::new(self.store.clone(), &self.label, self.relay.clone());
-        match &self.database {
-            Some(database) => source.elsewhere(database),
-            None => source,
-        }
-    }
+    orders: Arc<Orders>,
+    operates: bool,
 }
 
 /// What metrics call the first outbox.
@@ -124,6 +103,8 @@ impl<S: Backend> Runtime<S> {
             collects: true,
             origin: ExchangeName::default_exchange(),
             push: None,
+            orders: Arc::default(),
+            operates: true,
         }
     }
 
@@ -247,6 +228,14 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
+    /// Is one of many in this process: their consumers ask together what operators tell them, and another runs the operations.
+    #[must_use]
+    pub fn among_many(mut self, orders: &Arc<Orders>) -> Self {
+        self.orders = orders.clone();
+        self.operates = false;
+        self
+    }
+
     /// Runs the operations that people start, also where nothing is collected.
     #[must_use]
     pub fn operations(mut self) -> Self {
@@ -337,6 +326,7 @@ impl<S: Backend> Runtime<S> {
             let (store, broker, clock) = (self.store.clone(), self.broker.clone(), self.clock.clone());
             let mut consumer = Consumer::new(store, broker, clock, name.clone(), service, registry)
                 .config(config)
+                .under(&self.orders)
                 .beside(&process);
             if let Some(accelerator) = &self.accelerator {
                 consumer = consumer.accelerated(accelerator);
@@ -348,7 +338,7 @@ impl<S: Backend> Runtime<S> {
                 supervise(&format!("consumer {name}"), run, &clock, &stop).await;
             });
         }
-        if self.operations || !self.collected.is_empty() {
+        if self.operations || (self.operates && !self.collected.is_empty()) {
             let (store, clock, stop, rules) =
                 (self.store.clone(), self.clock.clone(), stop.clone(), self.rules);
             // An operation is where its events are.

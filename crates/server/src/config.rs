@@ -42,7 +42,8 @@ use std::path::{Path, PathBuf};
 use layers::Layers;
 use postrider::consumer::ConsumerConfig;
 use postrider::push::Subscription;
-use postrider::topology::{ConsumerName, Topology};
+use postrider::store::StoredSubscription;
+use postrider::topology::{ConsumerName, Layout, Topology};
 
 /// Every setting with its default.
 pub(crate) const DEFAULTS: &str = include_str!("../../../config.default.toml");
@@ -182,6 +183,21 @@ impl Config {
         let strict = self.settings.topology.strict;
         // What cannot be was refused when the subscription was made.
         self.own.topology_with(subscription, strict).unwrap_or_else(|_| self.own.layout.topology.clone())
+    }
+
+    /// The layout with the queues that push subscriptions of the store have of their own, as a process that pushes declares them.
+    pub(crate) fn layout_with(&self, stored: &[StoredSubscription]) -> Layout {
+        let mut own = self.own.clone();
+        for StoredSubscription { subscription, .. } in stored {
+            let configured = self.push.iter().any(|pushed| pushed.subscription.name == subscription.name);
+            if configured || self.refusal(subscription, &[], &[]).is_some() {
+                continue;
+            }
+            if let Ok(topology) = own.topology_with(subscription, self.settings.topology.strict) {
+                own.layout.topology = topology;
+            }
+        }
+        own.layout
     }
 
     /// Why the inbox would forget events of one more push subscription before their last retry, if it would.

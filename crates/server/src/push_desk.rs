@@ -1,9 +1,11 @@
 //! What people do with push subscriptions, from the command line and over HTTP: list, add, test, rotate, remove.
 
+mod bound;
 mod secret;
 
 pub(crate) use secret::{Shown, Signing};
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,13 +102,20 @@ impl<S: WholeStore> PushDesk<S> {
         let stored: Vec<_> = self.store.subscriptions().await?.into_iter().filter(ours).collect();
         rows.extend(stored.iter().map(of_store));
         rows.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<_> = rows.iter().filter_map(|row| ConsumerName::new(&row.name).ok()).collect();
+        let mut last: HashMap<_, _> = self
+            .store
+            .last_attempts(&names)
+            .await?
+            .into_iter()
+            .map(|last| (last.consumer.clone(), last))
+            .collect();
         for row in &mut rows {
             row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
             let Ok(name) = ConsumerName::new(&row.name) else { continue };
             let elsewhere = if row.pause.is_some() { "paused" } else { "active" };
             row.state = self.at_work.state(&name, row.pause.is_some()).unwrap_or(elsewhere);
-            let last = self.store.attempts(&name, None, 1).await?.pop();
-            row.last = last.map(|last| match (last.status, last.error) {
+            row.last = last.remove(&name).map(|last| match (last.status, last.error) {
                 (Some(status), _) => status.to_string(),
                 (None, error) => error.unwrap_or_default(),
             });
@@ -146,7 +155,15 @@ impl<S: WholeStore> PushDesk<S> {
         let pushed = form.whole(&config.allowed).map_err(DeskError::Invalid)?;
         let layout = &config.own.layout;
         let service = pushed.subscription.service(&layout.services, &layout.exchange);
-        service.map_err(|why| DeskError::Invalid(why.to_string()))?;
+        let service = service.map_err(|why| DeskError::Invalid(why.to_string()))?;
+        let own = !form.keys().is_empty();
+        if let Some(never) = service.bindings.iter().find(|one| own && layout.topology.matches_nothing(one)) {
+            return Err(DeskError::Invalid(format!(
+                "{}: {:?} matches no event: * and # stand for whole words; write the words out",
+                form.name,
+                never.key.as_str()
+            )));
+        }
         if pushed.secrets.len() > 1 {
             return Err(DeskError::Invalid("give one secret, or none to have one made".to_owned()));
         }

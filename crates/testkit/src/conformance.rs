@@ -218,6 +218,7 @@ macro_rules! store_conformance {
         $crate::conformance_cases!($fixture, subscriptions: [
             a_subscription_comes_back_whole, a_name_is_taken_once,
             two_secrets_are_valid_while_one_takes_the_others_place, attempts_are_remembered_and_forgotten,
+            the_last_attempts_of_many_are_read_together,
         ]);
         $crate::conformance_cases!($fixture, held: [
             a_held_event_comes_back_whole, only_heads_are_claimed_in_their_order, a_trace_says_behind_whom_an_event_is_held, holding_again_changes_nothing,

@@ -16,6 +16,19 @@ use crate::store::ConsumerStore;
 /// once: it comes within this time, one after the other.
 const ON_ITS_WAY: Duration = Duration::from_millis(50);
 
+/// What is handed out waits for the rate limit no longer than this. RabbitMQ takes back what is in hand for half an hour, and everything
+/// beside it.
+const LONGEST_TURN: Duration = Duration::from_mins(5);
+
+/// How many may be handed out: as many as are wanted, but for what the rate limit would not let begin in time.
+fn most_in_hand(prefetch: u16, rate: Option<f64>) -> u16 {
+    let Some(rate) = rate.filter(|rate| *rate > 0.0) else { return prefetch };
+    let begun = (rate * LONGEST_TURN.as_secs_f64()).clamp(1.0, f64::from(u16::MAX));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and the largest")]
+    let begun = begun as u16;
+    prefetch.min(begun)
+}
+
 impl<S: ConsumerStore> Consumer<S> {
     /// One session after the other, until told to stop.
     pub(super) async fn sessions(self: &Arc<Self>, stop: &CancellationToken) -> Result<(), BrokerError> {
@@ -50,7 +63,10 @@ impl<S: ConsumerStore> Consumer<S> {
     /// A probe is for a single delivery. On an ordered queue it is taken from as many as ever: what goes back to a quorum queue stands
     /// behind what went back before it, so the order holds only as long as whoever takes over is handed all of it at once.
     pub(super) fn prefetch(&self, probe: bool) -> u16 {
-        if probe && self.service.order.is_none() { 1 } else { self.config.prefetch }
+        if probe && self.service.order.is_none() {
+            return 1;
+        }
+        most_in_hand(self.config.prefetch, self.config.max_rate)
     }
 
     async fn subscribe(
@@ -126,5 +142,19 @@ impl<S: ConsumerStore> Consumer<S> {
                 () = self.clock.sleep(wait) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most_in_hand;
+
+    #[test]
+    fn no_more_is_handed_out_than_a_rate_limit_lets_begin_in_time() {
+        assert_eq!(most_in_hand(250, None), 250);
+        assert_eq!(most_in_hand(250, Some(1e9)), 250);
+        assert_eq!(most_in_hand(250, Some(0.1)), 30);
+        assert_eq!(most_in_hand(250, Some(1e-300)), 1);
+        assert_eq!(most_in_hand(250, Some(0.0)), 250, "no limit");
     }
 }

@@ -38,15 +38,25 @@ const ROTATE: &str = "WITH changed AS ( \
 const SECRETS: &str = "SELECT secret FROM postrider.push_secret \
      WHERE subscription = $1 AND (expires_at IS NULL OR expires_at > now()) ORDER BY no DESC";
 
+/// The two limits are worked out once each. Looked for from each row, as one question with `old.error` in it, they cost 1,000 rows for every
+/// row there is, every second.
 const RECORD: &str = "WITH recorded AS ( \
          INSERT INTO postrider.push_attempt (consumer_name, event_id, attempt, at, took_ms, status, error, answer) \
          SELECT $1, * FROM UNNEST($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::int[], $7::text[], $8::text[])) \
-     DELETE FROM postrider.push_attempt old WHERE consumer_name = $1 AND no <= ( \
-         SELECT no FROM postrider.push_attempt kept \
-         WHERE consumer_name = $1 AND (kept.error IS NULL) = (old.error IS NULL) ORDER BY no DESC OFFSET $9 LIMIT 1)";
+     DELETE FROM postrider.push_attempt WHERE consumer_name = $1 AND no <= CASE WHEN error IS NULL \
+         THEN (SELECT no FROM postrider.push_attempt \
+               WHERE consumer_name = $1 AND error IS NULL ORDER BY no DESC OFFSET $9 LIMIT 1) \
+         ELSE (SELECT no FROM postrider.push_attempt \
+               WHERE consumer_name = $1 AND error IS NOT NULL ORDER BY no DESC OFFSET $9 LIMIT 1) END";
 
 const ATTEMPTS: &str = "SELECT event_id, attempt, at, took_ms, status, error, answer FROM postrider.push_attempt \
      WHERE consumer_name = $1 AND ($2::text IS NULL OR event_id = $2) ORDER BY no DESC LIMIT $3";
+
+/// A probe of the key for each name: however many attempts there are, one row of each is read.
+const LAST: &str = "SELECT tried.event_id, tried.attempt, tried.at, tried.took_ms, tried.status, tried.error, tried.answer, asked.name \
+     FROM UNNEST($1::text[]) AS asked (name) CROSS JOIN LATERAL ( \
+         SELECT event_id, attempt, at, took_ms, status, error, answer FROM postrider.push_attempt \
+         WHERE consumer_name = asked.name ORDER BY no DESC LIMIT 1) tried";
 
 impl Subscriptions for Postgres {
     async fn create_subscription(
@@ -130,7 +140,7 @@ impl Subscriptions for Postgres {
             .bind(statuses)
             .bind(errors)
             .bind(answers)
-            .bind(KEPT_ATTEMPTS);
+            .bind(i64::try_from(KEPT_ATTEMPTS).unwrap_or(i64::MAX));
         self.limited("recording attempts", write.execute(self.pool())).await?;
         Ok(())
     }
@@ -147,6 +157,14 @@ impl Subscriptions for Postgres {
             .bind(i64::from(limit));
         let rows = self.limited("reading attempts", select.fetch_all(self.pool())).await?;
         rows.iter().map(|row| attempt(row, consumer).ok_or_else(|| unreadable(consumer.as_str()))).collect()
+    }
+
+    async fn last_attempts(&self, consumers: &[ConsumerName]) -> Result<Vec<Attempt>, StoreError> {
+        let names: Vec<&str> = consumers.iter().map(ConsumerName::as_str).collect();
+        let select = sqlx::query(LAST).bind(names).fetch_all(self.pool());
+        let rows = self.limited("reading the last attempts", select).await?;
+        let read = |row: &PgRow| attempt(row, &ConsumerName::new(row.try_get::<String, _>(7).ok()?).ok()?);
+        rows.iter().map(|row| read(row).ok_or_else(|| unreadable("an attempt"))).collect()
     }
 }
 

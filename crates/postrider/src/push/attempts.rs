@@ -13,8 +13,8 @@ use crate::envelope::EventId;
 use crate::handler::Incoming;
 use crate::topology::ConsumerName;
 
-/// An endpoint keeps so many in memory until somebody stores them.
-const KEPT: usize = 256;
+/// So many of each kind are in memory until somebody stores them.
+const KEPT: usize = crate::store::KEPT_ATTEMPTS;
 
 /// So many bytes of an answer are kept.
 const ANSWER_BYTES: usize = 2048;
@@ -68,23 +68,74 @@ impl Attempt {
     }
 }
 
-/// The attempts at one endpoint that nobody has stored yet. The oldest make room for new ones, those that succeeded first.
+/// The attempts at one endpoint that nobody has stored yet. Of those that failed, and of the others, as many are kept as the store keeps: what
+/// the oldest make room for would be forgotten there, too, so that nothing is missing in between.
 #[derive(Debug, Default)]
-pub struct Attempts(Mutex<VecDeque<Attempt>>);
+pub struct Attempts(Mutex<Fresh>);
+
+#[derive(Debug, Default)]
+struct Fresh {
+    failed: VecDeque<(u64, Attempt)>,
+    others: VecDeque<(u64, Attempt)>,
+    /// How many there were: their order.
+    count: u64,
+}
 
 impl Attempts {
     /// Remembers one.
     pub fn record(&self, attempt: Attempt) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        fresh.count += 1;
+        let count = fresh.count;
+        let kept = if attempt.error.is_some() { &mut fresh.failed } else { &mut fresh.others };
         if kept.len() == KEPT {
-            let oldest = kept.iter().position(|attempt| attempt.error.is_none()).unwrap_or(0);
-            kept.remove(oldest);
+            kept.pop_front();
         }
-        kept.push_back(attempt);
+        kept.push_back((count, attempt));
     }
 
     /// Takes them out, the oldest first.
     pub fn take(&self) -> Vec<Attempt> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+        let fresh = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut all: Vec<_> = fresh.failed.into_iter().chain(fresh.others).collect();
+        all.sort_by_key(|(count, _)| *count);
+        all.into_iter().map(|(_, attempt)| attempt).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(number: u32, error: Option<&str>) -> Attempt {
+        Attempt {
+            consumer: ConsumerName::new("erp").unwrap(),
+            event_id: EventId::new("evt_1").unwrap(),
+            attempt: number,
+            at: Timestamp::UNIX_EPOCH,
+            took_ms: 1,
+            status: None,
+            error: error.map(str::to_owned),
+            answer: String::new(),
+        }
+    }
+
+    #[test]
+    fn of_each_kind_the_newest_are_kept_in_their_order() {
+        let attempts = Attempts::default();
+        attempts.record(attempt(1, Some("unreachable")));
+        for number in 2..=1001 {
+            attempts.record(attempt(number, None));
+        }
+        let all: Vec<_> = attempts.take().iter().map(|one| one.attempt).collect();
+        assert_eq!(all, (1..=1001).collect::<Vec<_>>(), "a thousand a second are all there");
+        assert!(attempts.take().is_empty());
+        attempts.record(attempt(1, Some("unreachable")));
+        for number in 2..=3001 {
+            attempts.record(attempt(number, None));
+        }
+        let all: Vec<_> = attempts.take().iter().map(|one| one.attempt).collect();
+        let newest = std::iter::once(1).chain(2002..=3001).collect::<Vec<_>>();
+        assert_eq!(all, newest, "successes drive no failure out");
     }
 }

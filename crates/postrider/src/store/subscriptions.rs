@@ -65,10 +65,16 @@ pub trait Subscriptions: Store {
         event: Option<&EventId>,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Attempt>, StoreError>> + Send;
+
+    /// The last attempt of each of these consumers that has one, in any order: one question, for a list of them.
+    fn last_attempts(
+        &self,
+        consumers: &[ConsumerName],
+    ) -> impl Future<Output = Result<Vec<Attempt>, StoreError>> + Send;
 }
 
 /// So many attempts are remembered for each consumer that failed, and as many that did not.
-pub(crate) const KEPT_ATTEMPTS: i64 = 1000;
+pub(crate) const KEPT_ATTEMPTS: usize = 1000;
 
 /// A subscription as it is stored.
 #[derive(Debug, Clone, PartialEq)]

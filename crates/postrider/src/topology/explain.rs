@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    BindingKey, DeadLetterTarget, ExchangeKind, ExchangeName, Queue, QueueName, RoutingKey, Topology,
-    topic_matches,
+    Binding, BindingKey, DeadLetterTarget, ExchangeKind, ExchangeName, Queue, QueueName, RoutingKey,
+    Topology, topic_matches,
 };
 
 /// The way of one message.
@@ -156,9 +156,7 @@ impl Topology {
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for binding in &self.bindings {
-            let kind = self.find_exchange(&binding.exchange).map(|exchange| exchange.kind);
-            let open = |word: &str| word.len() > 1 && word.contains(['*', '#']);
-            if kind == Some(ExchangeKind::Topic) && binding.key.as_str().split('.').any(open) {
+            if self.matches_nothing(binding) {
                 doubts.push(format!(
                     "queue {} is bound to {} for {:?}, which matches no event: * and # stand for whole words; write the words out",
                     binding.queue,
@@ -171,6 +169,13 @@ impl Topology {
             doubts.extend(self.doubts_of_deaths(queue));
         }
         doubts
+    }
+
+    /// Whether no event can match a binding: in a pattern of a topic exchange, a part of a word stands for itself.
+    pub fn matches_nothing(&self, binding: &Binding) -> bool {
+        let kind = self.find_exchange(&binding.exchange).map(|exchange| exchange.kind);
+        let open = |word: &str| word.len() > 1 && word.contains(['*', '#']);
+        kind == Some(ExchangeKind::Topic) && binding.key.as_str().split('.').any(open)
     }
 
     fn doubts_of_deaths(&self, queue: &Queue) -> Option<String> {

@@ -96,7 +96,10 @@ async fn add<S: WholeStore>(
 ) -> Result<(StatusCode, Json<Shown>), Problem> {
     let New { signing, reason, form } = read(&body)?;
     let form: PushForm = serde_json::from_value(form.0.into()).map_err(|error| unreadable(&error))?;
-    let shown = desk.add(&form, signing, &caller.name(), &reason).await?;
+    let mut shown = desk.add(&form, signing, &caller.name(), &reason).await?;
+    // Well within the time of a request: the secret is in this answer and in no other.
+    let longest = desk.config.now().settings.http.request_timeout() / 3;
+    shown.bound = desk.bound(&form, longest).await;
     Ok((StatusCode::CREATED, Json(shown)))
 }
 

@@ -20,8 +20,8 @@ pub(super) fn routes() -> Router<Front> {
         .route("/topology/diagram.svg", get(diagram))
 }
 
-async fn show(State(front): State<Front>) -> Json<Layout> {
-    Json(front.desk.layout().clone())
+async fn show(State(front): State<Front>) -> Result<Json<Layout>, Problem> {
+    Ok(Json(front.desk.layout().await?))
 }
 
 #[derive(Serialize)]
@@ -46,8 +46,8 @@ async fn drift(State(front): State<Front>) -> Result<Json<Drift>, Problem> {
     Ok(Json(Drift { drifted, plan }))
 }
 
-async fn diagram(State(front): State<Front>) -> Response {
-    picture(front.desk.layout())
+async fn diagram(State(front): State<Front>) -> Result<Response, Problem> {
+    Ok(picture(&front.desk.layout().await?))
 }
 
 /// The picture brings its own style along, and nothing else is let in.

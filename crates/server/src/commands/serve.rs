@@ -279,6 +279,9 @@ impl Serve<'_> {
             if self.runs(Role::Collector) {
                 runtime = config.own.layout.collected().into_iter().fold(runtime, Runtime::collect);
                 runtime = config.rules.iter().cloned().fold(runtime, Runtime::rule).operations();
+            } else if self.runs(Role::Push) {
+                // The dead letters of subscriptions' own queues are collected here, and who collects takes up what people do with them.
+                runtime = runtime.operations();
             }
             match runtime.start().await {
                 Err(error) if may_pass(&error) => {

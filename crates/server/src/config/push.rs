@@ -75,6 +75,11 @@ impl PushForm {
         Ok(Pushed { subscription, secrets: secrets.map_err(|why| wrong(why.to_string()))? })
     }
 
+    /// What a queue of its own is bound by; empty if it has none.
+    pub(crate) fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
     fn source(&self) -> Result<Source, String> {
         match (&self.queue, self.keys.is_empty()) {
             (Some(queue), true) => {
@@ -112,6 +117,9 @@ pub(crate) const OLD_SECRET_STAYS: Duration = Duration::from_hours(24);
 
 #[cfg(test)]
 mod tests {
+    use postrider::store::StoredSubscription;
+
+    use super::super::Config;
     use super::*;
 
     fn read(toml: &str) -> Result<Pushed, String> {
@@ -148,6 +156,29 @@ mod tests {
         ] {
             let error = read(&format!("{base}{rest}")).unwrap_err();
             assert!(error.contains(told) && !error.contains("hunter2"), "{rest}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_subscription_of_the_store_has_its_queue_in_the_layout_unless_it_is_refused() {
+        let made = |text: &str| StoredSubscription {
+            subscription: read(text).unwrap().subscription,
+            version: 1,
+            secrets: 1,
+            created_by: "ann".to_owned(),
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let erp = made("name = 'erp'\nurl = 'https://example.com'\nkeys = ['shop.order.*']");
+        let billing = made("name = 'billing'\nurl = 'https://example.com'\nkeys = ['shop.#']");
+        let config = Config::of_text("[[queue]]\nname = 'billing'\nbind = ['shop.bill.*']").unwrap();
+        let topology = config.layout_with(&[erp, billing]).topology;
+        let bound = |queue: &str, key: &str| {
+            topology.bindings.iter().any(|one| one.queue.as_str() == queue && one.key.as_str() == key)
+        };
+        assert!(bound("erp", "shop.order.*") && bound("billing", "shop.bill.*"));
+        assert!(!bound("billing", "shop.#"), "a queue of the configuration keeps to it");
+        for queue in ["erp", "erp.dlq"] {
+            assert!(topology.find_queue(&queue.parse().unwrap()).is_some(), "{queue}");
         }
     }
 }

@@ -11,22 +11,22 @@ use crate::wiring::WholeStore;
 
 #[async_trait]
 pub(crate) trait Topologies {
-    /// As it is configured.
-    fn layout(&self) -> &Layout;
+    /// As it is configured, with the queues of push subscriptions that were made since.
+    async fn layout(&self) -> Answer<Layout>;
     /// What the broker lacks of it, and has beyond it; old buses that a migration removed are not missed. Nothing with the embedded broker, which has what the configuration says.
     async fn drift(&self) -> Answer<Option<Plan>>;
 }
 
 #[async_trait]
 impl<S: WholeStore> Topologies for StoreDesk<S> {
-    fn layout(&self) -> &Layout {
-        &self.config.own.layout
+    async fn layout(&self) -> Answer<Layout> {
+        Ok(self.config.layout_with(&self.store.subscriptions().await?))
     }
 
     async fn drift(&self) -> Answer<Option<Plan>> {
         let Some(operator) = &self.operator else { return Ok(None) };
         let standings = self.store.migrations_of_buses().await?;
-        let wanted = old_buses::without_removed(&self.layout().topology, &standings);
+        let wanted = old_buses::without_removed(&self.layout().await?.topology, &standings);
         let plan = operator.plan(&wanted, false).await;
         plan.map(Some).map_err(|error| {
             let told = format!("the broker's topology cannot be read: {error}; nothing was changed");

@@ -62,6 +62,10 @@ pub(crate) struct Shown {
     /// Who paused a consumer of this name before it was made: it waits until somebody resumes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) paused_by: Option<String>,
+    /// Whether its own queue is bound: what is published from now on reaches it. If not, no process has taken it up yet, and what is
+    /// published before that does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bound: Option<bool>,
 }
 
 impl Shown {
@@ -75,6 +79,7 @@ impl Shown {
             old_until: None,
             changed_from: None,
             paused_by: None,
+            bound: None,
         }
     }
 

@@ -1,5 +1,8 @@
 //! The same commands on PostgreSQL and RabbitMQ.
 
+use std::time::Duration;
+
+use postrider::Clock;
 use postrider_testkit::servers::{RabbitVersion, TestDatabase, TestVhost, shared};
 use rustix::process::Signal;
 
@@ -153,4 +156,26 @@ async fn serve_starts_without_a_broker_and_keeps_events() {
     assert_eq!(serving.http("GET", "/v1/health", &[], "").0, 503);
     serving.signal(Signal::TERM);
     assert_eq!(serving.ended().0, 0);
+}
+
+/// Each of them waits for the broker as long as a connection may take, one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_that_wait_for_a_broker_hold_up_no_stop() {
+    let (_, database, _vhost) = servers().await;
+    let folder = Folder::new()
+        .with("DATABASE_URL", &database.url)
+        .with("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:1/")
+        .with("POSTRIDER_BROKER__CONNECT_TIMEOUT_MS", "20000");
+    let endpoint = |number: u32| {
+        format!("[[push]]\nname = 'to{number}'\nurl = 'https://example.com'\nkeys = ['shop.order.*']\n")
+    };
+    folder.write("postrider.toml", &(0..8).map(endpoint).collect::<String>());
+    folder.run(&["db", "migrate"]).assert(0, "");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("listening on");
+    let (clock, drain) = (Clock::system(), Duration::from_secs(10));
+    let told = clock.monotonic();
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.ended().0, 0);
+    assert!(clock.since(told) < drain, "it took {:?}", clock.since(told));
 }

@@ -130,3 +130,30 @@ where
     assert!((1000..1000 + 256).contains(&(kept.len() - failed)), "{}", kept.len());
     assert!(kept.len() < 6 + 8 * 256, "the oldest are forgotten");
 }
+
+/// The newest of each, in one question; who was never called is left out.
+pub async fn the_last_attempts_of_many_are_read_together<F: StoreFixture>(fixture: &F)
+where
+    F::Store: Subscriptions,
+{
+    let store = fixture.store().await;
+    let attempt = |of: &str, number: u32, error: Option<&str>| Attempt {
+        consumer: name(of),
+        event_id: id("evt_1"),
+        attempt: number,
+        at: "2026-01-01T00:00:00Z".parse().unwrap(),
+        took_ms: 3,
+        status: error.is_none().then_some(200),
+        error: error.map(str::to_owned),
+        answer: of.to_owned(),
+    };
+    for of in ["a", "b"] {
+        let tried = vec![attempt(of, 1, Some("unreachable")), attempt(of, 2, None)];
+        store.record_attempts(&name(of), tried).await.unwrap();
+    }
+    store.record_attempts(&name("b"), vec![attempt("b", 3, Some("too late"))]).await.unwrap();
+    let mut last = store.last_attempts(&[name("b"), name("nobody"), name("a")]).await.unwrap();
+    last.sort_by(|one, other| one.consumer.cmp(&other.consumer));
+    assert_eq!(last, [attempt("a", 2, None), attempt("b", 3, Some("too late"))]);
+    assert!(store.last_attempts(&[]).await.unwrap().is_empty());
+}

@@ -70,7 +70,10 @@ pub(super) fn of_message(letter: &DeadLetter, queue: &QueueName, context: &Conte
     let facts = [
         ("event", letter.event_id.as_ref().map(ToString::to_string)),
         ("type", letter.event_type.clone()),
-        ("aggregate", letter.aggregate_id.as_ref().map(ToString::to_string)),
+        (
+            "aggregate",
+            aggregate(letter.event_type.as_deref(), letter.aggregate_id.as_ref().map(|id| id.as_str())),
+        ),
         ("tenant", letter.tenant.as_ref().map(ToString::to_string)),
         ("consumer", letter.consumer.as_ref().map(ToString::to_string)),
         ("queue", Some(letter.queue.to_string())),
@@ -110,7 +113,8 @@ fn text(stored: &StoredLetter, last: Option<&Attempt>, log: &[LogEntry], context
     line("dead letter", &format!("{} ({})", summary.id, summary.status.as_str()));
     line("event", &summary.event_id.clone().unwrap_or_else(|| "(no id: kept at least once)".to_owned()));
     line("type", &summary.event_type.clone().unwrap_or_else(none));
-    line("aggregate", &summary.aggregate_id.clone().unwrap_or_else(none));
+    let aggregate = aggregate(summary.event_type.as_deref(), summary.aggregate_id.as_deref());
+    line("aggregate", &aggregate.unwrap_or_else(none));
     line("tenant", &summary.tenant.clone().unwrap_or_else(none));
     line("consumer", &summary.consumer.clone().unwrap_or_else(none));
     line("queue", &format!("{}   from {:?} by {:?}", summary.queue, letter.exchange, letter.routing_key));
@@ -147,6 +151,12 @@ fn text(stored: &StoredLetter, last: Option<&Attempt>, log: &[LogEntry], context
         }
     }
     text
+}
+
+/// Of which type and which one, as `publish --aggregate` takes it: ids are told apart within a type alone.
+fn aggregate(event_type: Option<&str>, id: Option<&str>) -> Option<String> {
+    let kind = event_type.and_then(|event_type| event_type.rsplit_once('.')).map(|(kind, _)| kind);
+    id.map(|id| kind.map_or_else(|| id.to_owned(), |kind| format!("{kind}/{id}")))
 }
 
 /// What went wrong and when, the headers and the payload.
@@ -213,4 +223,17 @@ fn indented(text: &str) -> String {
 /// Without what a terminal would obey.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aggregate_is_named_with_its_type_where_that_is_known() {
+        let named = |event_type, id| aggregate(event_type, id).unwrap_or_default();
+        assert_eq!(named(Some("shop.order.placed"), Some("42")), "shop.order/42");
+        assert_eq!(named(None, Some("42")), "42");
+        assert_eq!(named(Some("shop.order.placed"), None), "");
+    }
 }

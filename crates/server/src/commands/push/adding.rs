@@ -12,9 +12,6 @@ use crate::exit::{Exit, usage};
 use crate::push_desk::{PushDesk, Signing};
 use crate::wiring::WholeStore;
 
-/// A process that pushes looks for new subscriptions every second; a broker that is slow gets twice as long.
-const PATIENCE: Duration = Duration::from_secs(3);
-
 #[derive(Debug, Args)]
 pub(super) struct Add {
     /// Its name, which is that of its consumer
@@ -75,33 +72,16 @@ pub(super) async fn run<S: WholeStore>(
     let shown =
         desk.add(&form, given.signing, &context.environment.actor(), &given.reason).await.map_err(told)?;
     let exit = show_secret(&shown, context)?;
-    if given.keys.is_empty() {
-        return Ok(exit);
-    }
-    let said = if is_bound(desk, given).await {
-        "its queue is bound: what is published from now on reaches it"
-    } else {
-        "its queue is not bound yet: no `postrider serve` with the role push has taken it up; what is published before that does \
-         not reach it"
+    let said = match desk.bound(&form, Duration::MAX).await {
+        None => return Ok(exit),
+        Some(true) => "its queue is bound: what is published from now on reaches it",
+        Some(false) => {
+            "its queue is not bound yet: no `postrider serve` with the role push has taken it up; what is published before that \
+             does not reach it"
+        }
     };
     context.output.note(said);
     Ok(exit)
-}
-
-/// Whether somebody binds its queue before patience ends. Whoever publishes at once would otherwise miss it, and nothing would tell.
-async fn is_bound<S: WholeStore>(desk: &PushDesk<S>, given: &Add) -> bool {
-    let start = desk.clock.monotonic();
-    loop {
-        let known = desk.store.registrations().await.unwrap_or_default();
-        let bound = known.iter().filter(|known| known.name == given.name).any(|known| {
-            let by = |key: &String| known.service.bindings.iter().any(|one| one.key.as_str() == key);
-            given.keys.iter().all(by) && known.is_bound(desk.clock.now())
-        });
-        if bound || desk.clock.since(start) >= PATIENCE {
-            return bound;
-        }
-        desk.clock.sleep(Duration::from_millis(100)).await;
-    }
 }
 
 impl Add {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use postrider::Clock;
 use postrider::broker::Broker;
+use postrider::consumer::Orders;
 use postrider::dedup::Accelerator;
 use postrider::push::{Attempts, Push, Source, Subscription, SystemNames};
 use postrider::registry::Registry;
@@ -58,6 +59,7 @@ impl PushTask {
             bound: Bound::of(&config),
             config,
             endpoints: BTreeMap::new(),
+            orders: Arc::default(),
             leaving: Vec::new(),
             trouble: None,
         };
@@ -81,6 +83,8 @@ struct Pushing<S> {
     /// As it was when the endpoints were taken up.
     config: Config,
     endpoints: BTreeMap<ConsumerName, Endpoint<S>>,
+    /// What operators tell all of them.
+    orders: Arc<Orders>,
     /// The attempts at those that were ended or begun anew, whose last calls may be under way.
     leaving: Vec<(ConsumerName, Arc<Attempts>)>,
     /// What their queues were bound by.
@@ -104,8 +108,9 @@ type Revision = Option<(Timestamp, u64, u32)>;
 
 impl<S: WholeStore> Pushing<S> {
     async fn run(mut self, stop: CancellationToken, drain: Duration) {
-        while !stop.is_cancelled() {
-            let told = self.take_up().await.err().map(|error| format!("{error:#}"));
+        // A broker that is away is waited for at every endpoint. Cut off half way, an endpoint is declared and does not run, as after a crash.
+        while let Some(taken_up) = stop.run_until_cancelled(self.take_up()).await {
+            let told = taken_up.err().map(|error| format!("{error:#}"));
             if let Some(told) = told.as_ref().filter(|told| self.trouble.as_ref() != Some(told)) {
                 tracing::warn!("push subscriptions could not be taken up, trying on: {told}");
             }
@@ -219,7 +224,8 @@ impl<S: WholeStore> Pushing<S> {
                 Registry::new().on_outside("#", push),
                 self.config.push_consumer(&subscription),
             )
-            .leave_inbox();
+            .leave_inbox()
+            .among_many(&self.orders);
         // The queues of the configuration have their policies and their collector; one of its own has none but these.
         match subscription.source {
             Source::Queue(_) => runtime = runtime.leave_dead_letters(),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use postrider::migration::Standing;
 use postrider::rabbitmq::Operator;
+use postrider::store::StoredSubscription;
 use postrider::topology::{Layout, VhostName};
 
 use super::super::Context;
@@ -13,32 +14,46 @@ use crate::exit::{Exit, usage};
 use crate::old_buses;
 use crate::wiring::{self, OnStore, WholeStore, Wired};
 
-/// The layout as a broker should have it: the configuration's comes without the old buses that a finished migration removed.
+/// The layout as a broker should have it: the configuration's comes without the old buses that a finished migration removed, and with the
+/// queues of push subscriptions that were made since.
 pub(super) async fn layout<'a>(which: &Which, context: &'a Context) -> anyhow::Result<Cow<'a, Layout>> {
     let mut layout = which.layout(context)?;
-    if which.preset.is_some() || !matches!(context.config.backends, Backends::Networked { .. }) {
+    let has_store = match &context.config.backends {
+        Backends::Networked { .. } => true,
+        Backends::Embedded { path } => path.exists(),
+        Backends::BrokerAlone { .. } => false,
+    };
+    if which.preset.is_some() || !has_store {
         return Ok(layout);
     }
-    let mut standings = Vec::new();
-    // A topology may be applied before there is a database, and then nothing was removed.
-    if let Err(error) = wiring::open(context, Migrations(&mut standings)).await {
-        context
-            .output
-            .note(&format!("warning: whether a migration removed an old bus is not known: {error:#}"));
+    let mut known = Known::default();
+    // A topology may be applied before there is a database, and then nothing was removed or made.
+    if let Err(error) = wiring::open(context, &mut known).await {
+        context.output.note(&format!(
+            "warning: whether a migration removed an old bus, and which push subscriptions there are, is not known: {error:#}"
+        ));
     }
-    let wanted = old_buses::without_removed(&layout.topology, &standings);
+    if !known.subscriptions.is_empty() {
+        *layout.to_mut() = context.config.layout_with(&known.subscriptions);
+    }
+    let wanted = old_buses::without_removed(&layout.topology, &known.standings);
     if wanted != layout.topology {
         layout.to_mut().topology = wanted;
     }
     Ok(layout)
 }
 
-/// Where every migration stands, on whatever store.
-struct Migrations<'a>(&'a mut Vec<Standing>);
+/// What the store knows of the topology, on whatever store.
+#[derive(Default)]
+struct Known {
+    standings: Vec<Standing>,
+    subscriptions: Vec<StoredSubscription>,
+}
 
-impl OnStore for Migrations<'_> {
+impl OnStore for &mut Known {
     async fn run<S: WholeStore>(self, wired: Wired<S>) -> anyhow::Result<Exit> {
-        *self.0 = wired.store.migrations_of_buses().await?;
+        self.standings = wired.store.migrations_of_buses().await?;
+        self.subscriptions = wired.store.subscriptions().await?;
         Ok(Exit::Ok)
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct RouteArgs {
 }
 
 pub(super) async fn run(args: &RouteArgs, context: &Context) -> anyhow::Result<Exit> {
-    let mut layout = args.which.layout(context)?;
+    let mut layout = live::layout(&args.which, context).await?;
     if args.live {
         let operator = live::operator(context, layout.vhost.as_ref())?;
         let Export { topology, left_out } = export(&operator.observe().await?);

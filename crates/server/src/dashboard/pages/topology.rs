@@ -17,7 +17,7 @@ pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit):
         &visit,
         "Topology",
         html! {
-            (frame::top("Topology", "Exchanges, queues and bindings as they are configured.", html! {
+            (frame::top("Topology", "Exchanges, queues and bindings as they are configured, and the queues of push subscriptions.", html! {
                 a class="button" href="/dashboard/topology.svg" { "The picture alone" }
             }))
             section class="card" {
@@ -61,5 +61,5 @@ pub(in crate::dashboard) async fn picture(
     Extension(visit): Who,
 ) -> Result<Response, Oops> {
     visit.sees_all()?;
-    Ok(draw(dashboard.front.desk.layout()))
+    Ok(draw(&dashboard.front.desk.layout().await?))
 }
