@@ -38,8 +38,10 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) stop: CancellationToken,
     /// Something was left to the broker, which takes it back when the session ends: nothing more is taken on.
     pub(super) left: CancellationToken,
-    /// The keys of what was left, in the order of a queue: what follows it must not go first.
+    /// The keys of what was taken on and then left: what follows it must not go first, whether it waits in a lane or is still to come.
     pub(super) left_keys: Mutex<HashSet<OrderingKey>>,
+    /// The keys of what was not taken on: what is still to come follows it, and what waits in a lane was before it.
+    pub(super) turned_away: Mutex<HashSet<OrderingKey>>,
     /// Something was taken on to be handled, and not only to be brought where nobody counts it: one is enough for a probe.
     pub(super) tries: AtomicBool,
     /// What waits behind the delivery in hand, lane by lane.
@@ -66,6 +68,7 @@ impl<S: ConsumerStore> Desk<S> {
             stop,
             left: CancellationToken::new(),
             left_keys: Mutex::default(),
+            turned_away: Mutex::default(),
             tries: AtomicBool::new(false),
             lanes: Mutex::default(),
             batches: Mutex::default(),

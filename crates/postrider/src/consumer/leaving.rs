@@ -39,7 +39,7 @@ impl<S: ConsumerStore> Desk<S> {
             () = taking => true,
         };
         if !taken {
-            lock(&self.left_keys).extend(key);
+            lock(&self.turned_away).extend(key);
         }
         taken
     }
@@ -47,16 +47,17 @@ impl<S: ConsumerStore> Desk<S> {
     /// Takes a delivery on only to bring it to safety, if it is worn and nothing of its key was left before it. Leaves it to the broker
     /// otherwise; those in hand go on.
     pub(super) async fn turn_away(self: &Arc<Self>, arrived: Arrived) {
-        if self.is_saved(&arrived) {
+        let is_behind = arrived.key().is_some_and(|key| lock(&self.turned_away).contains(key));
+        if !is_behind && self.is_saved(&arrived) {
             self.take(arrived).await;
         } else if self.consumer.is_worn(&arrived) && !self.consumer.has_place(&arrived) {
             self.renew(arrived);
-        } else {
-            self.note_left([&arrived]);
+        } else if self.consumer.service.order.is_some() {
+            lock(&self.turned_away).extend(arrived.key().cloned());
         }
     }
 
-    /// Whether a delivery of an ordered queue goes to those that are held although nothing more is begun.
+    /// Whether a delivery of an ordered queue goes to those that are held although nothing more is begun, unless it was turned away.
     pub(super) fn is_saved(&self, arrived: &Arrived) -> bool {
         let is_left = || arrived.key().is_some_and(|key| lock(&self.left_keys).contains(key));
         !self.stop.is_cancelled() && self.consumer.is_worn_in_order(arrived) && !is_left()
@@ -64,15 +65,8 @@ impl<S: ConsumerStore> Desk<S> {
 
     /// Leaves deliveries to the broker, and with them all that is not begun: what follows them must not go first.
     pub(super) fn leave<'a>(&self, deliveries: impl IntoIterator<Item = &'a Arrived>) {
-        self.note_left(deliveries);
+        lock(&self.left_keys).extend(deliveries.into_iter().filter_map(Arrived::key).cloned());
         self.left.cancel();
-    }
-
-    fn note_left<'a>(&self, deliveries: impl IntoIterator<Item = &'a Arrived>) {
-        if self.consumer.service.order.is_some() {
-            let keys = deliveries.into_iter().filter_map(Arrived::key).cloned();
-            lock(&self.left_keys).extend(keys);
-        }
     }
 
     /// Sends a worn delivery to the end of its queue. A task of its own, because whoever takes deliveries on may be interrupted, and a publish
