@@ -116,8 +116,9 @@ impl<B: Books> Ledger<B> {
 
     /// Posts a tenant's batch, and says of each arrival what became of it, in their order.
     ///
-    /// All of it is one transaction, but where its entries have more than 10,000 lines: after an error nothing was posted, or everything was
-    /// and the answers were lost; posting the same batch again tells, because what was posted is a duplicate then.
+    /// All of it is one transaction; where its entries have more than 10,000 lines it is several, one after the other. After an error nothing
+    /// was posted, or everything, or of several transactions the first ones; posting the same batch again tells, because what was posted is a
+    /// duplicate then.
     pub async fn post(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
         self.post_prepared(tenant, arrivals, &mut []).await
     }

@@ -155,8 +155,10 @@ impl Config {
             if let Some(why) = others.refusal(&pushed.subscription) {
                 return Err(wrong(("push", why)));
             }
-            let whole = own.topology_with(&pushed.subscription, settings.topology.strict);
-            own.layout.topology = whole.map_err(|why| wrong(("push", why.to_string())))?;
+            let mut whole = own.layout.topology.clone();
+            own.add_to(&mut whole, &pushed.subscription, settings.topology.strict)
+                .map_err(|why| wrong(("push", why.to_string())))?;
+            own.layout.topology = whole;
         }
         let partitioned = matches!(backends, Backends::Networked { .. });
         own.fits_the_inbox(&settings, &push, partitioned).map_err(wrong)?;
@@ -180,24 +182,23 @@ impl Config {
 
     /// The topology, and the queue that one more push subscription has of its own.
     pub(crate) fn topology_with(&self, subscription: &Subscription) -> Topology {
-        let strict = self.settings.topology.strict;
+        let mut topology = self.own.layout.topology.clone();
         // What cannot be was refused when the subscription was made.
-        self.own.topology_with(subscription, strict).unwrap_or_else(|_| self.own.layout.topology.clone())
+        let _refused = self.own.add_to(&mut topology, subscription, self.settings.topology.strict);
+        topology
     }
 
     /// The layout with the queues that push subscriptions of the store have of their own, as a process that pushes declares them.
     pub(crate) fn layout_with(&self, stored: &[StoredSubscription]) -> Layout {
-        let mut own = self.own.clone();
+        let mut layout = self.own.layout.clone();
         for StoredSubscription { subscription, .. } in stored {
             let configured = self.push.iter().any(|pushed| pushed.subscription.name == subscription.name);
             if configured || self.refusal(subscription, &[], &[]).is_some() {
                 continue;
             }
-            if let Ok(topology) = own.topology_with(subscription, self.settings.topology.strict) {
-                own.layout.topology = topology;
-            }
+            let _refused = self.own.add_to(&mut layout.topology, subscription, self.settings.topology.strict);
         }
-        own.layout
+        layout
     }
 
     /// Why the inbox would forget events of one more push subscription before their last retry, if it would.

@@ -240,6 +240,7 @@ macro_rules! books_conformance {
             a_bad_event_leaves_its_neighbours_alone, a_refused_event_is_posted_once_the_cause_is_mended,
             ids_may_be_any_text, tenants_are_apart, processes_side_by_side_leave_no_gap,
             a_balance_that_would_overflow_is_refused, a_forged_entry_refuses_no_event, every_entry_is_told_of_once,
+            a_batch_of_very_many_lines_is_posted_in_parts,
             // changing
             new_rules_count_from_the_next_batch_on, what_was_prepared_by_old_rules_is_worked_out_again,
             accounts_are_closed_for_every_process,

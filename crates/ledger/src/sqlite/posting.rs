@@ -33,7 +33,9 @@ pub(super) async fn known(
         query.push(")");
         let rows = query.build().fetch_all(&mut *connection).await.map_err(|cause| store.error(cause))?;
         for row in rows {
-            let number = row.try_get::<i64, _>(2).unwrap_or_default();
+            // Never a number that it does not have: whoever asks would be told of that entry.
+            let number = row.try_get::<i64, _>(2);
+            let number = number.map_err(|error| unreadable(tenant, "the number of an entry", error))?;
             let bad = || unreadable(tenant, format!("entry {number}"), "source or hash");
             let event = row.try_get::<&str, _>(0).map_err(|_| bad())?;
             let bytes = |column: usize| row.try_get::<&[u8], _>(column).map_err(|_| bad());

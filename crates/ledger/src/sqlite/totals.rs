@@ -120,7 +120,8 @@ pub(super) async fn by_day(
 
 /// What lines add up to is a float where one of them was given another type.
 fn read_balance(tenant: &TenantId, row: &SqliteRow) -> Result<Balance, StoreError> {
-    let account = row.try_get::<&str, _>(0).unwrap_or("?");
+    let account = row.try_get::<&str, _>(0);
+    let account = account.map_err(|error| unreadable(tenant, "the account of a balance", error))?;
     let bad = || unreadable(tenant, format!("the balance of {account}"), "its columns");
     let sum = |column: usize| row.try_get::<i64, _>(column).map_err(|_| bad());
     Ok(Balance {

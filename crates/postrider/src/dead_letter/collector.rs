@@ -104,7 +104,11 @@ impl<S: DeadLetters> Collector<S> {
         let mut goes_on = true;
         while goes_on || !collecting.is_empty() {
             tokio::select! {
-                Some(collected) = collecting.next(), if !collecting.is_empty() => goes_on &= collected?,
+                Some(collected) = collecting.next(), if !collecting.is_empty() => match collected? {
+                    Some(refused) if share.refuse(refused) => subscription.allow(share.prefetch()).await,
+                    Some(_) => {}
+                    None => goes_on = false,
+                },
                 next = self.receive(subscription.as_mut(), &mut order, &stop), if goes_on && collecting.len() < AT_ONCE => match next? {
                     Some(batch) => {
                         let changes = share.weigh(&batch.letters);
@@ -156,20 +160,20 @@ impl<S: DeadLetters> Collector<S> {
         }
     }
 
-    /// Stores and acks. A batch that is refused is halved until what is refused stands alone. False when told to stop.
+    /// Stores and acks. A batch that is refused is halved until what is refused stands alone. How many were; nothing when told to stop.
     async fn collect(
         &self,
         batch: Batch,
         settler: &dyn Settler,
         stop: &CancellationToken,
-    ) -> Result<bool, BrokerError> {
-        let mut parts = vec![batch];
+    ) -> Result<Option<usize>, BrokerError> {
+        let (mut parts, mut refused) = (vec![batch], 0);
         while let Some(Batch { mut receipts, mut letters }) = parts.pop() {
             if letters.is_empty() {
                 continue;
             }
             match self.store_surely(&letters, stop).await {
-                None => return Ok(false),
+                None => return Ok(None),
                 Some(Ok(())) => {
                     metrics::counter!("postrider_dead_letters_collected_total")
                         .increment(letters.len() as u64);
@@ -185,6 +189,7 @@ impl<S: DeadLetters> Collector<S> {
                 }
                 // Its receipt is dropped: the broker keeps it, and delivers it again when this connection ends.
                 Some(Err(error)) => {
+                    refused += 1;
                     metrics::counter!("postrider_dead_letters_refused_total").increment(1);
                     tracing::error!(queue = %self.service.dead_letter_queue, %error,
                         event_id = letters.first().and_then(|letter| letter.event_id.as_ref()).map(AsRef::<str>::as_ref),
@@ -193,7 +198,7 @@ impl<S: DeadLetters> Collector<S> {
                 }
             }
         }
-        Ok(true)
+        Ok(Some(refused))
     }
 
     /// Tries until it is committed or refused; nothing when told to stop before that.

@@ -38,7 +38,7 @@ const ANSWERS: &str = "WITH inbox AS ( \
 
 /// Whole documents among the items of replays; others name rows.
 const REPLAYING: &str = "SELECT count(*) FROM ( \
-         SELECT CASE WHEN i.subject LIKE '{%' THEN i.subject::jsonb END AS document FROM postrider.operation o \
+         SELECT CASE WHEN i.subject LIKE '{%' THEN i.subject::json END AS document FROM postrider.operation o \
          JOIN postrider.operation_item i ON i.operation_id = o.id \
          WHERE o.kind = 'replay_outbox' AND o.state IN ('planned', 'running') \
      ) item WHERE document ->> 'id' = ANY($1) OR document ->> 'aggregate_type' = $2 AND document ->> 'aggregate_id' = $3";
@@ -77,7 +77,7 @@ impl Postgres {
         let outbox = format!("\"{}\".\"{}\"", self.table.schema(), self.table.table());
         self.erase_rows(connection, &outbox, which, &mut erased, &mut known).await?;
         // In the order in which rows go that way, so that none is passed over that goes meanwhile.
-        for table in self.detached(&mut *connection).await? {
+        for table in self.detached(&mut *connection, true).await? {
             self.erase_rows(connection, &table, which, &mut erased, &mut known).await?;
         }
         if let Some(archive) = self.archive(connection).await? {

@@ -63,24 +63,38 @@ const RENEW: &str = concat!(
 const LET_GO: &str = one!("DELETE FROM postrider.held_event");
 
 /// Steps from key to key, so that a key with many followers costs no more than one with none.
-const CLAIM: &str = "WITH RECURSIVE key AS ( \
-         SELECT min(ordering_key COLLATE \"C\") AS name FROM postrider.held_event WHERE consumer_name = $1 \
-         UNION ALL \
-         SELECT (SELECT min(ordering_key COLLATE \"C\") FROM postrider.held_event \
-                 WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" > key.name) \
-         FROM key WHERE key.name IS NOT NULL), \
-     due AS ( \
-         SELECT position FROM postrider.held_event \
-         WHERE position IN (SELECT (SELECT min(position) FROM postrider.held_event \
-                                    WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = key.name) \
-                            FROM key WHERE key.name IS NOT NULL) \
-           AND state = 'waiting' AND due_at <= now() \
+macro_rules! keys {
+    () => {
+        "WITH RECURSIVE key AS ( \
+             SELECT min(ordering_key COLLATE \"C\") AS name FROM postrider.held_event WHERE consumer_name = $1 \
+             UNION ALL \
+             SELECT (SELECT min(ordering_key COLLATE \"C\") FROM postrider.held_event \
+                     WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" > key.name) \
+             FROM key WHERE key.name IS NOT NULL)"
+    };
+}
+
+/// The positions of their heads.
+macro_rules! heads {
+    () => {
+        "(SELECT (SELECT min(position) FROM postrider.held_event WHERE consumer_name = $1 AND ordering_key COLLATE \"C\" = key.name) \
+          FROM key WHERE key.name IS NOT NULL)"
+    };
+}
+
+const CLAIM: &str = concat!(
+    keys!(),
+    ", due AS ( \
+         SELECT position FROM postrider.held_event WHERE position IN ",
+    heads!(),
+    " AND state = 'waiting' AND due_at <= now() \
            AND (lease_until IS NULL OR lease_until < now()) \
          ORDER BY position LIMIT $4 FOR UPDATE SKIP LOCKED) \
      UPDATE postrider.held_event held SET lease_owner = $2, lease_until = now() + $3 * interval '1 microsecond' \
      FROM due WHERE held.position = due.position \
      RETURNING held.event_id, held.ordering_key, held.state, held.attempt, held.error, held.exchange, held.routing_key, \
-         held.head, held.body, held.letter";
+         held.head, held.body, held.letter"
+);
 
 const RELEASE_KEY: &str = "WITH released AS ( \
          DELETE FROM postrider.held_event \
@@ -94,10 +108,13 @@ const RELEASE_KEY: &str = "WITH released AS ( \
 /// their event: one that was discarded before says nothing of a replay that is on its way.
 ///
 /// The status stands otherwise than the indexes of open letters have it, so that none of them fits: until it has statistics PostgreSQL would
-/// read every open letter for each parked key, once a second; and the number as a sum, lest it walk down the primary key.
+/// read every open letter for each parked key, once a second; and the number as a sum, lest it walk down the primary key. What is parked is the
+/// head of its key: those behind it, of which there may be very many, are not read.
 const RELEASE_DISCARDED: &str = concat!(
-    "DELETE FROM postrider.held_event held \
-     WHERE consumer_name = $1 AND state = 'parked' \
+    keys!(),
+    " DELETE FROM postrider.held_event held WHERE position IN ",
+    heads!(),
+    " AND state = 'parked' \
        AND (SELECT d.status = 'discarded' OR ",
     sent_elsewhere!(),
     " FROM postrider.dead_letter d WHERE d.event_id = held.event_id AND d.consumer_name = $1 \

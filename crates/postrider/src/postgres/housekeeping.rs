@@ -47,33 +47,50 @@ const OLD: &str = "SELECT name FROM ({partitions}) p WHERE upper <= now() - $1 O
 const WAITING: &str = "SELECT EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published')";
 
 /// Takes a partition out. Looked at once more when nobody can write to it: somebody who was at it may have brought an event that is
-/// not published. By the index of what is not published, whatever the statistics say: everybody waits for this look.
+/// not published. By the index of what is not published, whatever the statistics say: everybody waits for this look. Whoever may read the outbox
+/// may read what left it: rights on the outbox are none on a table of its own.
 const DETACH: &str = "SET LOCAL enable_seqscan = off; ALTER TABLE {outbox} DETACH PARTITION {schema}.\"{part}\"; \
-     DO $$ BEGIN IF EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published') THEN \
-         RAISE EXCEPTION 'an event that is not published came into it at this moment'; END IF; END $$";
+     DO $$ DECLARE reader name; BEGIN IF EXISTS (SELECT FROM {schema}.\"{part}\" WHERE status <> 'published') THEN \
+         RAISE EXCEPTION 'an event that is not published came into it at this moment'; END IF; \
+         FOR reader IN SELECT DISTINCT r.rolname FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a \
+             JOIN pg_roles r ON r.oid = a.grantee WHERE c.oid = '{outbox}'::regclass AND a.privilege_type = 'SELECT' \
+               AND a.grantee <> c.relowner \
+         LOOP EXECUTE format('GRANT SELECT ON {schema}.\"{part}\" TO %I', reader); END LOOP; END $$";
 
-/// Tables that were partitions once and are not archived yet.
+/// Tables that were partitions once and are not archived yet; all of them, or those that we may read.
 const DETACHED: &str = "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
      WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '_p[0-9]{8}$') \
        AND EXISTS (SELECT FROM postrider.outbox o WHERE o.schema_name = $1 AND o.table_name = $2 AND o.partitioned) \
+       AND ($3 OR has_table_privilege(c.oid, 'SELECT')) \
        AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) ORDER BY 1";
 
-/// What unfinished replays still have to send of rows that leave for where they would not find them: each of their items becomes the whole
-/// document, as one that was read from a file.
-const CARRY: &str = "UPDATE postrider.operation_item i SET subject = row_to_json(p)::text FROM {gone} p, postrider.operation o \
-     WHERE o.kind = 'replay_outbox' AND o.state IN ('planned', 'running') AND i.operation_id = o.id AND i.seq = p.position \
-       AND i.subject = p.position || '/' || (extract(epoch FROM p.created_at) * 1000000)::bigint \
-       AND COALESCE(regexp_replace(o.plan ->> 'outbox', '^([^.]+)$', 'public.\\1'), 'postrider.event_outbox') = {name}";
+/// Unfinished replays of this outbox. Locked, as whoever takes items off their lists has them: an item that changes moves, and would be passed
+/// over by who is about to take it.
+const SENDING: &str = "SELECT id FROM postrider.operation WHERE kind = 'replay_outbox' AND state IN ('planned', 'running') \
+       AND COALESCE(regexp_replace(plan ->> 'outbox', '^([^.]+)$', 'public.\\1'), 'postrider.event_outbox') = {name} FOR UPDATE";
+
+/// What they still have to send of rows that leave for where they would not find them: each of their items becomes the whole document, as one
+/// that was read from a file.
+const CARRY: &str = "UPDATE postrider.operation_item i SET subject = row_to_json(p)::text FROM {gone} p, ({sending}) o \
+     WHERE i.operation_id = o.id AND i.seq = p.position \
+       AND i.subject = p.position || '/' || (extract(epoch FROM p.created_at) * 1000000)::bigint";
+
+fn carry(gone: &str) -> String {
+    filled(CARRY, &[("{gone}", gone), ("{sending}", SENDING)])
+}
 
 impl Postgres {
-    /// Tables that were partitions of this outbox once and are not archived yet. Their events are kept, as those of the outbox are.
+    /// Tables that were partitions of this outbox once and are not archived yet. Their events are kept, as those of the outbox are. Without
+    /// `all` of them, those that may be read: one that may not would refuse what is looked for in the others.
     pub(super) async fn detached<'c>(
         &self,
         executor: impl sqlx::PgExecutor<'c>,
+        all: bool,
     ) -> Result<Vec<String>, sqlx::Error> {
         let names = sqlx::query_scalar::<_, String>(DETACHED)
             .bind(self.table.schema())
             .bind(self.table.table())
+            .bind(all)
             .fetch_all(executor)
             .await?;
         let schema = self.table.schema();
@@ -158,6 +175,7 @@ impl Round<'_> {
         let detached: Vec<String> = sqlx::query_scalar(DETACHED)
             .bind(table.schema())
             .bind(table.table())
+            .bind(true)
             .fetch_all(&mut *self.connection)
             .await
             .map_err(self.fail())?;
@@ -165,26 +183,26 @@ impl Round<'_> {
             self.go_on().await?;
             let part = [("{part}", name.as_str())];
             let ids = "DELETE FROM {ids} i USING {schema}.\"{part}\" p WHERE i.id = p.id::text;";
-            // Nobody finds events in it from now on, and begins to send them again.
+            // The replays first, for as long as a step of theirs takes: whoever is at one reads from this table next. Then nobody finds events
+            // in it any more, and begins to send them again.
             let drop = format!(
-                "LOCK TABLE {{schema}}.\"{{part}}\"; {}; {ids} DROP TABLE {{schema}}.\"{{part}}\"",
-                filled(CARRY, &[("{gone}", "{schema}.\"{part}\"")])
+                "{ids} SET LOCAL lock_timeout = '10s'; {SENDING}; SET LOCAL lock_timeout = '250ms'; \
+                 LOCK TABLE {{schema}}.\"{{part}}\"; {}; DROP TABLE {{schema}}.\"{{part}}\"",
+                carry("{schema}.\"{part}\"")
             );
             let count: i64 =
                 sqlx::query_scalar(self.sql(&filled("SELECT count(*) FROM {schema}.\"{part}\"", &part)))
                     .fetch_one(&mut *self.connection)
                     .await
                     .map_err(self.fail())?;
-            let end = match &self.rules.archive {
-                Archive::Nowhere => drop,
+            let (end, archived) = match &self.rules.archive {
+                Archive::Nowhere => (drop, 0),
                 Archive::Files(folder) => {
                     let folder = folder.clone();
-                    self.kept.archived += self.write_file(&folder, &name).await?;
-                    drop
+                    (drop, self.write_file(&folder, &name).await?)
                 }
                 Archive::Table => {
                     self.make_archive_table().await.map_err(self.fail())?;
-                    self.kept.archived += count.unsigned_abs();
                     let from = "SELECT min(created_at)::text, (max(created_at) + interval '1 microsecond')::text \
                                 FROM {schema}.\"{part}\"";
                     let (from, to): (Option<String>, Option<String>) =
@@ -192,16 +210,26 @@ impl Round<'_> {
                             .fetch_one(&mut *self.connection)
                             .await
                             .map_err(self.fail())?;
-                    match (from, to) {
+                    let end = match (from, to) {
                         (Some(from), Some(to)) => format!(
                             "{ids} ALTER TABLE {{archive}} ATTACH PARTITION {{schema}}.\"{{part}}\" \
                              FOR VALUES FROM ('{from}') TO ('{to}')"
                         ),
                         _ => "DROP TABLE {schema}.\"{part}\"".to_owned(),
-                    }
+                    };
+                    (end, count.unsigned_abs())
                 }
             };
-            self.patiently(&filled(&end, &part)).await.map_err(self.fail())?;
+            match self.patiently(&filled(&end, &part)).await {
+                Ok(()) => {}
+                // A replay reads from it, or somebody counts.
+                Err(error) if is_held(&error) => {
+                    self.postpone(&format!("clearing {name} away"), &error);
+                    continue;
+                }
+                Err(error) => return Err(self.fail()(error)),
+            }
+            self.kept.archived += archived;
             self.kept.removed += count.unsigned_abs();
             self.kept.partitions_ended.push(name);
         }
@@ -257,6 +285,11 @@ impl Round<'_> {
     fn fail(&self) -> impl Fn(sqlx::Error) -> StoreError + use<> {
         fail_of(self.postgres)
     }
+}
+
+/// Whether somebody had a lock for longer than we wait.
+fn is_held(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(answer) if answer.code().as_deref() == Some("55P03"))
 }
 
 fn filled(template: &str, values: &[(&str, &str)]) -> String {

@@ -61,7 +61,8 @@ const RENEW: &str = "UPDATE postrider.operation SET lease_until = now() + $3 \
      WHERE id = $1::uuid AND lease_owner = $2 AND state = 'running'";
 
 /// One item after the other by the key, however many wait behind them: see the inbox. Written as `ORDER BY seq LIMIT $2`, PostgreSQL read all that
-/// were left, twice, whether its statistics knew the operation or not. Nobody changes an item, so none moves between the probe and the delete.
+/// were left, twice, whether its statistics knew the operation or not. Whoever changes items (retention does) has locked the operation, as we have
+/// by now, so none moves between the probe and the delete.
 const TAKE: &str = "WITH RECURSIVE next AS ( \
          (SELECT seq, ctid AS place, 1 AS nr FROM postrider.operation_item WHERE operation_id = $1::uuid ORDER BY seq LIMIT 1) \
          UNION ALL \

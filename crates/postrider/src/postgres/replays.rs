@@ -206,7 +206,8 @@ impl Postgres {
         let archive = format!("\"{}\".\"{}_archive\"", self.table.schema(), self.table.table());
         let look =
             sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL").bind(&archive).fetch_one(self.pool());
-        let mut others = self.limited("looking for old partitions", self.detached(self.pool())).await?;
+        let mut others =
+            self.limited("looking for old partitions", self.detached(self.pool(), false)).await?;
         if self.limited("looking for the archive", look).await? {
             others.push(archive);
         }

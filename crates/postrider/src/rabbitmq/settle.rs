@@ -24,7 +24,7 @@ const PATIENCE: u8 = 3;
 /// What was handed out and not yet settled, in the present epoch.
 pub(super) struct Unsettled {
     book: Mutex<Book>,
-    room: Room,
+    room: Mutex<Room>,
 }
 
 /// How many acks may wait: they take room that RabbitMQ could fill with new deliveries.
@@ -34,6 +34,13 @@ struct Room {
     enough: usize,
     /// When there are more that cannot, they go one by one.
     most: usize,
+}
+
+impl Room {
+    fn of(prefetch: u16) -> Self {
+        let prefetch = usize::from(prefetch);
+        Self { enough: (prefetch / 8).max(1), most: prefetch / 2 }
+    }
 }
 
 #[derive(Default)]
@@ -50,8 +57,16 @@ struct Book {
 
 impl Unsettled {
     pub(super) fn new(prefetch: u16) -> Self {
-        let prefetch = usize::from(prefetch);
-        Self { book: Mutex::default(), room: Room { enough: (prefetch / 8).max(1), most: prefetch / 2 } }
+        Self { book: Mutex::default(), room: Mutex::new(Room::of(prefetch)) }
+    }
+
+    /// So many are handed out from now on.
+    pub(super) fn allow(&self, prefetch: u16) {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Room::of(prefetch);
+    }
+
+    fn room(&self) -> Room {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a new epoch on a new channel.
@@ -101,7 +116,7 @@ impl Settler for RabbitSettler {
     async fn settle(&self, settled: Vec<(Receipt, Verdict)>) -> Result<(), BrokerError> {
         let (channel, watch) = {
             let mut book = self.unsettled.lock();
-            book.send(settled, self.unsettled.room);
+            book.send(settled, self.unsettled.room());
             let waits = !book.acked.is_empty() && !book.watched;
             book.watched |= waits;
             (book.channel.clone(), waits.then_some(book.epoch))

@@ -215,6 +215,7 @@ impl Subscription for RabbitSubscription {
 
     async fn allow(&mut self, prefetch: u16) {
         self.prefetch = prefetch.max(1);
+        self.unsettled.allow(self.prefetch);
         let limit = self.link.settings().limits().call;
         let Some(session) = &mut self.session else { return };
         let anew = session.channel.consume_anew(&session.name, self.queue.as_str(), self.prefetch);

@@ -291,6 +291,11 @@ impl Flow {
         self.blocked.contains_key(key)
     }
 
+    /// Whether nothing of this key is taken from the claim of this number: the store may not have known of its head when it answered.
+    pub(super) fn is_blocked_for(&self, key: &OrderingKey, claim: u64) -> bool {
+        self.blocked.get(key).is_some_and(|last| *last >= claim)
+    }
+
     fn forget_unsure(&mut self, key: &OrderingKey) {
         let of_key = |_: &i64, row: &mut OutboxRow| row.envelope.ordering_key.as_ref() == Some(key);
         let gone: Vec<_> = self.unsure.extract_if(.., of_key).map(|(position, _)| position).collect();

@@ -44,8 +44,18 @@ const CLAIM: &str = "WITH RECURSIVE key (name) AS (
 /// The letter that the row names counts, or the last that a replay made of it since: a copy of the event may die once more under the name of
 /// the first. What contradicts the event has its id, too, and comes of no replay. Rows from before they named a letter go by the last one of
 /// their event: one that was discarded before says nothing of a replay that is on its way.
+///
+/// What is parked is the head of its key: those behind it, of which there may be very many, are not read.
 const RELEASE_DISCARDED: &str = concat!(
-    "DELETE FROM held_event WHERE consumer_name = ?1 AND state = 'parked'
+    "WITH RECURSIVE name (of) AS (
+         SELECT min(ordering_key) FROM held_event WHERE consumer_name = ?1
+         UNION ALL
+         SELECT (SELECT min(ordering_key) FROM held_event WHERE consumer_name = ?1 AND ordering_key > name.of)
+         FROM name WHERE name.of IS NOT NULL)
+     DELETE FROM held_event WHERE position IN (
+         SELECT (SELECT min(position) FROM held_event WHERE consumer_name = ?1 AND ordering_key = name.of)
+         FROM name WHERE name.of IS NOT NULL)
+     AND state = 'parked'
      AND (SELECT d.status = 'discarded' OR ",
     sent_elsewhere!(),
     " FROM dead_letter d WHERE d.event_id = held_event.event_id AND d.consumer_name = ?1

@@ -24,7 +24,7 @@ use sqlx::SqliteConnection;
 use self::row::Unreadable;
 use super::error::from_sqlite;
 use super::{Sqlite, SqliteTx};
-use crate::envelope::{Event, EventId};
+use crate::envelope::{Event, EventId, OrderingKey};
 use crate::store::{
     Ask, Backlog, Horizon, LogPosition, Outbox, OutboxRow, PublishResult, RelayId, RowResult, SlotLease,
     StoreError, Verbatim, Wanted,
@@ -121,6 +121,12 @@ impl Outbox for Sqlite {
 
     async fn wait(&self, at_most: Duration) {
         self.shared.news.wait(at_most, self.clock()).await;
+    }
+
+    async fn failing_keys(&self) -> Result<Vec<OrderingKey>, StoreError> {
+        let select = "SELECT DISTINCT \"key\" FROM event_outbox WHERE status IN ('failed', 'dead') AND \"key\" IS NOT NULL";
+        let keys = sqlx::query_scalar::<_, String>(select).fetch_all(self.readers()).await;
+        Ok(keys.map_err(from_sqlite)?.into_iter().filter_map(|key| OrderingKey::new(key).ok()).collect())
     }
 }
 

@@ -27,13 +27,13 @@ pub trait Controls: Store {
         reason: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// The pause of one consumer, if it is paused. Asked about once a second by each consumer that runs.
+    /// The pause of one consumer, if it is paused. Asked when one starts.
     fn pause_of(
         &self,
         consumer: &ConsumerName,
     ) -> impl Future<Output = Result<Option<Pause>, StoreError>> + Send;
 
-    /// Every pause, by the consumer's name.
+    /// Every pause, by the consumer's name. Asked about once a second by the consumers of a process together.
     fn pauses(&self) -> impl Future<Output = Result<Vec<Pause>, StoreError>> + Send;
 }
 

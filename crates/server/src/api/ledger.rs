@@ -256,6 +256,8 @@ impl From<LedgerError> for Problem {
                     Refusal::Conflict { .. }
                     | Refusal::AlreadyReversed { .. }
                     | Refusal::AlreadyResolved { .. } => Code::Conflict,
+                    // Ours, and not the caller's: an answer that is not kept under his Idempotency-Key.
+                    Refusal::Panicked(_) => Code::Internal,
                     _ => Code::InvalidRequest,
                 };
                 Self::new(kind, told).named(word)

@@ -54,23 +54,23 @@ pub(crate) struct OwnTopology {
 }
 
 impl OwnTopology {
-    /// Everything to declare, and the queue that a push subscription has of its own: it has to be there before anything is
-    /// published, so that no event misses it.
-    pub(super) fn topology_with(
+    /// Adds the queue that a push subscription has of its own: it has to be there before anything is published, so that no event misses it.
+    pub(super) fn add_to(
         &self,
+        topology: &mut Topology,
         subscription: &Subscription,
         strict: bool,
-    ) -> Result<Topology, BadSubscription> {
+    ) -> Result<(), BadSubscription> {
         let service = subscription.service(&self.layout.services, &self.layout.exchange)?;
         let own = Topology::default().service(&service);
         let own = if strict { own } else { own.protected() };
-        let mut topology = self.layout.topology.clone();
         for queue in own.queues {
             if topology.find_queue(&queue.name).is_none() {
                 topology.queues.push(queue);
             }
         }
-        Ok(topology.service(&service))
+        *topology = std::mem::take(topology).service(&service);
+        Ok(())
     }
 
     /// Writes the settings out. An error names the setting and what is wrong with it.

@@ -111,3 +111,17 @@ fn references_of_an_import_stay_within_the_books_they_are_from() {
     let shown = ledger(&folder, &["entries", "show", "6", "--json"]).assert(0, "").json();
     assert_eq!((&shown["sourceEvent"], &shown["refersTo"]), (&"north-2".into(), &"5".into()), "{shown}");
 }
+
+/// Whoever names an account anew says nothing of whether it is closed.
+#[test]
+fn an_account_that_is_closed_stays_so_when_it_is_named_anew() {
+    let folder = books();
+    let add = ["accounts", "add", "bank", "--type", "asset", "--name", "Till"];
+    ledger(&folder, &["accounts", "close", "bank"]).assert(0, "bank is closed");
+    ledger(&folder, &[&add[..], &["--dry-run"]].concat()).assert(0, "closed");
+    ledger(&folder, &add).assert(0, "bank is closed");
+    let accounts = ledger(&folder, &["accounts", "ls", "--json"]).assert(0, "").json();
+    let bank = accounts.as_array().unwrap().iter().find(|account| account["code"] == "bank").unwrap();
+    assert_eq!((&bank["name"], &bank["active"]), (&"Till".into(), &false.into()), "{bank}");
+    ledger(&folder, &["accounts", "open", "bank"]).assert(0, "bank is open");
+}

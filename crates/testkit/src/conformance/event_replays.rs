@@ -247,7 +247,7 @@ pub async fn what_leaves_the_outbox_while_a_replay_waits_is_sent<F: StoreFixture
     for (number, to) in [Archive::Nowhere, Archive::Files(folder.path().to_owned())].into_iter().enumerate() {
         let kind = format!("shop.order{number}");
         let event = |id: &str| {
-            let event = postrider::Event::new(&format!("{kind}.placed")).unwrap();
+            let event = postrider::Event::new(format!("{kind}.placed")).unwrap();
             event.id(format!("{id}{number}")).unwrap().aggregate_id("a").unwrap()
         };
         desk.commit([event("one"), event("two")]).await;

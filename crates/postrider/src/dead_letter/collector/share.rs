@@ -18,18 +18,26 @@ pub(super) struct Share {
     /// Never more than these.
     most: usize,
     now: usize,
+    /// Those that stay unsettled, because the store refuses them: others come beside them.
+    refused: usize,
     letters: usize,
     bytes: usize,
 }
 
 impl Share {
     pub(super) fn new(most: usize) -> Self {
-        Self { most, now: FIRST.min(most), letters: 0, bytes: 0 }
+        Self { most, now: FIRST.min(most), refused: 0, letters: 0, bytes: 0 }
     }
 
     /// How many there may be.
     pub(super) fn prefetch(&self) -> u16 {
-        u16::try_from(self.now).unwrap_or(u16::MAX)
+        u16::try_from(self.now + self.refused).unwrap_or(u16::MAX)
+    }
+
+    /// Makes room beside letters that were refused. Says whether there were any.
+    pub(super) fn refuse(&mut self, letters: usize) -> bool {
+        self.refused += letters;
+        letters > 0
     }
 
     /// Weighs letters. Says whether there may be far more from now on, or should be far fewer.
@@ -75,8 +83,11 @@ mod tests {
         assert!(!share.add(32, 32 * 1_500 * KIB), "not so much more");
         assert!(share.add(5, 80 << 20), "five of 16 MiB say enough");
         assert_eq!(share.prefetch(), 8);
+        assert!(!share.refuse(0));
+        assert!(share.refuse(8), "the others are collected all the same");
+        assert_eq!(share.prefetch(), 16);
         assert!(share.add(32, 0));
-        assert_eq!(share.prefetch(), 1_500);
+        assert_eq!(share.prefetch(), 1_508);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(super) async fn round(postgres: &Postgres, rules: &HouseRules) -> Result<Kep
         let detached: Vec<String> = sqlx::query_scalar(DETACHED)
             .bind(postgres.table.schema())
             .bind(table)
+            .bind(true)
             .fetch_all(&mut *connection)
             .await?;
         kept.partitions_ended.extend(detached);

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::Connection as _;
 
 use super::file::not_written;
-use super::{CARRY, Round, STEP, fail_of, sql};
+use super::{Round, STEP, carry, fail_of, sql};
 use crate::archive::ArchiveFile;
 use crate::store::{Archive, StoreError};
 
@@ -37,7 +37,7 @@ const COLUMNS: &str = "position, id, group_id, subsidiary_id, aggregate_type, ag
 impl Round<'_> {
     pub(super) async fn remove_old_rows(&mut self, partitioned: bool) -> Result<(), StoreError> {
         let archive = &self.rules.archive;
-        let carried = format!(", carried AS ({})", CARRY.replace("{gone}", "gone"));
+        let carried = format!(", carried AS ({})", carry("gone"));
         let rest = match archive {
             Archive::Nowhere => format!("{carried} {REMOVED}"),
             Archive::Files(_) => format!("{carried} {READ}"),

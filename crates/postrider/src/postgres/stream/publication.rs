@@ -6,8 +6,8 @@
 use super::{Postgres, door};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Whether the publication `$2` tells of every new row of the table `$3`, under the table's own name. PostgreSQL 14 has neither conditions on rows nor
-/// lists of columns, nor the columns of the catalogue that say so.
+/// Whether the publication `$2` tells of every new row of the table `$3`, under the table's own name. Before 15 there are neither conditions on rows
+/// nor lists of columns, nor the columns of the catalogue that say so.
 pub(super) const TELLS: &str = "EXISTS (SELECT FROM pg_publication p \
      WHERE p.pubname = $2 AND p.pubinsert AND (p.puballtables AND p.pubviaroot OR EXISTS ( \
          SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -23,8 +23,8 @@ impl Postgres {
              WITH (publish = 'insert', publish_via_partition_root = true)"
         ));
         // Both in one transaction: nobody finds it missing.
-        let made = self.limited("making a publication", sqlx::raw_sql(make.sql()).execute(self.pool()));
-        match made.await {
+        let creating = self.limited("making a publication", sqlx::raw_sql(make.sql()).execute(self.pool()));
+        match creating.await {
             Ok(_) => Ok(None),
             // Another relay was quicker: 42710, or 23505 at the same moment.
             Err(error) if error.kind == StoreErrorKind::Invalid => Ok(None),

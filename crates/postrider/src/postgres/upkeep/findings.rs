@@ -18,9 +18,10 @@ const SLOTS: &str = "SELECT slot_name::text, active, coalesce(pg_wal_lsn_diff(CA
      THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint, wal_status IS NOT DISTINCT FROM 'lost' \
      FROM pg_replication_slots WHERE NOT temporary ORDER BY 1";
 
-/// The last position that a row has, and the last that was given out.
+/// The last position that a row has, and the last that was given out. Nothing for who may not read the sequence: PostgreSQL 17 says to him what
+/// it says of one that was never used.
 const POSITIONS: &str = "SELECT COALESCE((SELECT max(position) FROM {outbox}), 0), \
-     COALESCE(pg_sequence_last_value('{positions}'::regclass), 0)";
+     COALESCE(pg_sequence_last_value('{positions}'::regclass), 0) WHERE has_sequence_privilege('{positions}', 'SELECT, USAGE')";
 
 /// A slot that keeps more log than this is far behind.
 const FAR_BEHIND: i64 = 1 << 30;
@@ -141,7 +142,7 @@ fn positions_behind(outbox: &OutboxTable, last: i64, given: i64) -> Option<Strin
         format!(
             "the outbox {outbox} has events up to position {last}, and the next one gets {}: positions are given out twice, and \
              new events go before older ones of their key that still wait. An upgrade by logical replication does not bring sequences along; run: \
-             SELECT setval('\"{schema}\".\"{table}_position\"', {last})",
+             SELECT setval('\"{schema}\".\"{table}_position\"', GREATEST({last}, nextval('\"{schema}\".\"{table}_position\"')))",
             given.saturating_add(1)
         )
     })
@@ -184,7 +185,10 @@ mod tests {
         assert_eq!(positions_behind(&outbox, 7, 7), None);
         assert_eq!(positions_behind(&outbox, 0, 0), None);
         let told = positions_behind(&outbox, 7, 2).unwrap();
-        assert!(told.contains("gets 3") && told.contains(r#"setval('"s"."t_position"', 7)"#), "{told}");
+        assert!(
+            told.contains("gets 3") && told.contains(r#"setval('"s"."t_position"', GREATEST(7, "#),
+            "{told}"
+        );
     }
 
     #[test]

@@ -40,8 +40,9 @@ impl Parked {
         self.from_start = !matches!(wanted, Wanted::New { after, .. } if *after > 0);
     }
 
-    /// Slots came: with them keys that another relay parked.
+    /// Slots came: with them keys that another relay parked. Everything is read from the beginning, so what was known is of no use any more.
     pub(super) fn look_again(&mut self) {
+        self.keys.clear();
         self.looked_at = None;
     }
 
@@ -57,7 +58,10 @@ impl Parked {
                 freed.insert(key.clone());
             }
         }
-        self.keys.retain(|key| !freed.contains(key));
+        // Behind a full queue there may be very many, and nobody goes through them.
+        for key in &freed {
+            self.keys.remove(key);
+        }
         if self.from_start || freed.is_empty() {
             return false;
         }
@@ -88,8 +92,8 @@ impl<S: Outbox> Pump<S> {
 
     /// Rows of a claim that have to wait for others of their keys, which are read from the beginning now.
     pub(super) fn take_out_parked(&mut self, rows: &mut Vec<OutboxRow>) {
-        let flow = &self.flow;
-        if self.parked.take_out(rows, |key| flow.is_blocked(key)) {
+        let (flow, claim) = (&self.flow, self.claims);
+        if self.parked.take_out(rows, |key| flow.is_blocked_for(key, claim)) {
             self.reading.start_over();
         }
     }

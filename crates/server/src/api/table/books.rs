@@ -95,7 +95,7 @@ pub(super) const ROUTES: &[Route] = &[
         .gives("Receipt"),
     post("/ledger/{tenant}/accounts", Operator, "Add accounts, or rename, open and close them")
         .own()
-        .takes("Accounts")
+        .takes("AccountChanges")
         .gives("Accounts"),
     post("/ledger/{tenant}/rates", Operator, "Add rates, or mend them").own().takes("Rates").gives("Rates"),
     post("/ledger/{tenant}/rules", Admin, "Make these the next version of the rules")

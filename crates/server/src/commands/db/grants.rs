@@ -202,7 +202,11 @@ REVOKE ALL ON SCHEMA postrider FROM PUBLIC;
 -- Outboxes elsewhere that `db migrate` made are Postrider's too: partitions are made, detached and archived by their owner, in their schema.
 SELECT DISTINCT format('GRANT USAGE, CREATE ON SCHEMA %I TO {prefix}_migrator', schema_name)
     FROM postrider.outbox WHERE schema_name <> 'postrider' \\gexec
-SELECT format('ALTER %s %s OWNER TO {prefix}_migrator', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass)
+-- Whoever owned one may write to it and read it as before.
+SELECT format('ALTER %s %s OWNER TO {prefix}_migrator', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass),
+        CASE WHEN c.relname IN (o.table_name, o.table_name || '_position') AND c.relowner <> to_regrole('{prefix}_migrator')
+            THEN format(CASE relkind WHEN 'S' THEN 'GRANT USAGE ON SEQUENCE %s TO %I' ELSE 'GRANT SELECT, INSERT ON TABLE %s TO %I' END,
+                c.oid::regclass, pg_get_userbyid(c.relowner)) END
     FROM postrider.outbox o JOIN pg_namespace n ON n.nspname = o.schema_name JOIN pg_class c ON c.relnamespace = n.oid
     WHERE o.schema_name <> 'postrider' AND o.partitioned AND c.relkind IN ('r', 'p', 'S') AND (c.relname = o.table_name
         OR c.relname ~ ('^' || o.table_name || '_(default|id|position|archive|archive_default|p[0-9]{8})$')) \\gexec

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use postrider::dead_letter::{FailedAttempt, failed_attempts, header};
-use postrider::envelope::EventId;
+use postrider::envelope::{AggregateId, EventId};
 use postrider::push::Attempt;
 use postrider::settlement::DeadReason;
 use postrider::store::{DeadLetter, LetterId, LetterSummary, LogEntry, StoredLetter, Subscriptions};
@@ -72,7 +72,7 @@ pub(super) fn of_message(letter: &DeadLetter, queue: &QueueName, context: &Conte
         ("type", letter.event_type.clone()),
         (
             "aggregate",
-            aggregate(letter.event_type.as_deref(), letter.aggregate_id.as_ref().map(|id| id.as_str())),
+            aggregate(letter.event_type.as_deref(), letter.aggregate_id.as_ref().map(AggregateId::as_str)),
         ),
         ("tenant", letter.tenant.as_ref().map(ToString::to_string)),
         ("consumer", letter.consumer.as_ref().map(ToString::to_string)),

@@ -72,7 +72,7 @@ struct Add {
     /// Its name, for people [default: none, or the one it has]
     #[arg(long)]
     name: Option<String>,
-    /// The one currency it takes [default: any]
+    /// The one currency it takes [default: any, or the one it has]
     #[arg(long)]
     currency: Option<Currency>,
     /// Accounts below it are opened by their first entry
@@ -106,7 +106,6 @@ pub(super) async fn run<B: Books>(args: AccountsArgs, desk: &Desk<'_, B>) -> any
                 name: add.name,
                 kind: Some(add.kind),
                 currency: add.currency,
-                active: Some(true),
                 opens_children: add.opens_children.then_some(true),
                 ..AccountChange::new(add.code)
             };
@@ -183,14 +182,14 @@ async fn set_active<B: Books>(which: Which, active: bool, desk: &Desk<'_, B>) ->
 
 async fn save<B: Books>(account: AccountChange, dry_run: bool, desk: &Desk<'_, B>) -> anyhow::Result<Exit> {
     let (tenant, code) = (desk.tenant().await?, account.code.clone());
-    let state = if account.active == Some(false) { "closed" } else { "open" };
+    let state = |made: &[Account]| if made.iter().all(|made| made.active) { "open" } else { "closed" };
     if dry_run {
-        desk.rehearsing_if(true).change_accounts(&tenant, vec![account]).await?;
-        let with = json!({"account": code, "state": state});
-        return desk.would(&format!("make {code} {state}"), "nothing was changed", with);
+        let made = desk.rehearsing_if(true).change_accounts(&tenant, vec![account]).await?;
+        let with = json!({"account": code, "state": state(&made)});
+        return desk.would(&format!("make {code} {}", state(&made)), "nothing was changed", with);
     }
     desk.changes(&tenant, "accounts", &format!("accounts/{code}")).await?;
-    desk.ledger.change_accounts(&tenant, vec![account]).await?;
-    desk.context.output.note(&format!("{code} is {state}"));
+    let made = desk.ledger.change_accounts(&tenant, vec![account]).await?;
+    desk.context.output.note(&format!("{code} is {}", state(&made)));
     Ok(Exit::Ok)
 }

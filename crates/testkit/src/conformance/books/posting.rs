@@ -1,14 +1,18 @@
 //! Posting: once, balanced, in the chain, with its neighbours unharmed.
 
 use futures_util::future::join_all;
+use jiff::civil::date;
 use postrider::Outbox as _;
 use postrider::store::{Ask, RelayId, StoreErrorKind};
 use postrider::topology::ExchangeName;
 use postrider_ledger::Ledger;
+use postrider_ledger::account::Side;
 use postrider_ledger::books::Books;
-use postrider_ledger::pipeline::Answer;
+use postrider_ledger::entry::{Draft, DraftLine, EntryKind, Metadata};
+use postrider_ledger::money::Amount;
+use postrider_ledger::pipeline::{Answer, Arrival};
 
-use super::{BooksFixture, Desk, event, order};
+use super::{BooksFixture, Desk, code, currency, event, order};
 
 /// An event becomes lines, balances and totals, and a link of the chain.
 pub async fn an_event_becomes_a_balanced_entry<F: BooksFixture>(fixture: &F) {
@@ -196,4 +200,39 @@ pub async fn every_entry_is_told_of_once<F: BooksFixture>(fixture: &F) {
     let payload: serde_json::Value = rows[0].envelope.payload.parse().unwrap();
     assert_eq!((&payload["entry"], &payload["sourceEvent"]), (&"1".into(), &"o-1".into()));
     assert_eq!(payload["lines"][0]["amount"], "10.00");
+}
+
+/// A batch of very many lines is posted in several transactions, and answered as one.
+pub async fn a_batch_of_very_many_lines_is_posted_in_parts<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let pair = [Side::Debit, Side::Credit].map(|side| DraftLine {
+        account: code("bank"),
+        side,
+        amount: Amount::new(1).unwrap(),
+        currency: currency("EUR"),
+        base: None,
+    });
+    let draft = |_| Draft {
+        source: desk.ledger.by_hand(None, "by hand"),
+        kind: EntryKind::Posted,
+        effective_on: date(2026, 3, 1),
+        description: String::new(),
+        metadata: Metadata::new(),
+        refers_to: None,
+        lines: pair.iter().cycle().take(1_000).cloned().collect(),
+    };
+    let mut arrivals: Vec<_> = (0..12).map(|number| Arrival::Draft(Box::new(draft(number)))).collect();
+    arrivals.push(arrivals[0].clone());
+    let answers = desk.post(&arrivals).await;
+    let told = |answer: &Answer| match answer {
+        Answer::Posted(receipt) => (receipt.entry, "posted"),
+        Answer::Duplicate(receipt) => (receipt.entry, "duplicate"),
+        Answer::Refused(refusal) => panic!("{refusal}"),
+    };
+    let expected: Vec<_> = (1..=12).map(|number| (number, "posted")).chain([(1, "duplicate")]).collect();
+    assert_eq!(answers.iter().map(told).collect::<Vec<_>>(), expected);
+    let entries = desk.ledger.books().entries(&desk.tenant, 0, 20).await.unwrap();
+    let [first, tenth, eleventh] = [0, 9, 10].map(|at: usize| entries[at].posted_at);
+    assert!(first == tenth && tenth < eleventh, "10,000 lines, then the rest: {first} {tenth} {eleventh}");
+    desk.holds().await;
 }

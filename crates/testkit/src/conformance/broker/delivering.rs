@@ -65,15 +65,17 @@ pub async fn a_prefetch_can_be_changed(fixture: &impl BrokerFixture) {
     for (prefetch, wanted) in [(2, 2), (8, 8), (1, 20)] {
         subscription.allow(prefetch).await;
         while seen.len() < wanted {
+            if wanted == 20 {
+                // More are unsettled than there may be now: until they are not, a broker need not hand anything out.
+                settler.settle(std::mem::take(&mut taken)).await.unwrap();
+            }
             let deliveries = soon("a delivery", subscription.next(64)).await.unwrap();
             assert!(deliveries.iter().all(|delivery| !delivery.redelivered), "nothing went back");
             seen.extend(said(&deliveries));
             taken.extend(deliveries.into_iter().map(|delivery| (delivery.receipt, Verdict::Ack)));
-            if wanted == 20 {
-                settler.settle(std::mem::take(&mut taken)).await.unwrap();
-            }
         }
     }
+    settler.settle(taken).await.unwrap();
     assert_eq!(seen, names(20));
     expect_depth(&*broker, "orders", 0).await;
 }

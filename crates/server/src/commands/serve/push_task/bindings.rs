@@ -90,10 +90,14 @@ impl Bound {
                 self.tell(&gone.name);
                 continue;
             }
+            // Made anew since this look began, and perhaps answered already: its queue is bound, and stays so.
+            if is_back(store, &gone.name).await? {
+                continue;
+            }
             broker.unbind(&gone.service.bindings).await?;
             tracing::info!(consumer = %gone.name, "its subscription is gone: its queue is unbound, and keeps what is in it");
             // Made anew in this moment, it is begun at the next look, which binds its queue again.
-            if !store.subscriptions().await?.iter().any(|stored| stored.subscription.name == gone.name) {
+            if !is_back(store, &gone.name).await? {
                 store.register(vec![gone.unbound()]).await?;
             }
         }
@@ -103,7 +107,7 @@ impl Bound {
 
     /// Its queue was one of the configuration, and others take from it: no event is meant for this one any more.
     async fn forget<S: WholeStore>(&self, store: &S, name: &ConsumerName) -> anyhow::Result<()> {
-        let is_back = store.subscriptions().await?.iter().any(|stored| stored.subscription.name == *name);
+        let is_back = is_back(store, name).await?;
         if !is_back && store.unregister(name, "postrider", "its push subscription was removed").await? {
             tracing::info!(consumer = %name, "its subscription is gone: it is forgotten, and its queue is left as it is");
         }
@@ -119,6 +123,11 @@ impl Bound {
             );
         }
     }
+}
+
+/// Whether there is a subscription of this name again.
+async fn is_back<S: WholeStore>(store: &S, name: &ConsumerName) -> anyhow::Result<bool> {
+    Ok(store.subscriptions().await?.iter().any(|stored| stored.subscription.name == *name))
 }
 
 /// Unbinds what a subscription's own queue was bound by before, and is not any more, once what it is bound by now is.
