@@ -246,7 +246,7 @@ impl Store for Postgres {
     type Tx = PostgresTx;
 
     async fn begin(&self) -> Result<PostgresTx, StoreError> {
-        let transaction = self.limited("opening a transaction", self.inner.pool.begin()).await?;
+        let transaction = self.limited("opening a transaction", self.transaction("BEGIN")).await?;
         Ok(PostgresTx::new(transaction, self.inner.clone(), self.statements.append.clone()))
     }
 

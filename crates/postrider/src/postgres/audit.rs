@@ -65,7 +65,7 @@ const ONE_MOMENT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ 
 impl Audit for Postgres {
     async fn count(&self, scope: &AuditScope) -> Result<ConsumerCount, StoreError> {
         self.limited("counting for the audit", async {
-            let mut transaction = self.pool().begin().await?;
+            let mut transaction = self.transaction("BEGIN").await?;
             transaction.execute(ONE_MOMENT).await?;
             let count = self.count_in(&mut transaction, scope).await?;
             transaction.commit().await?;

@@ -78,7 +78,7 @@ impl DualPublishing for Postgres {
 
     async fn settle_course(&self) -> Result<bool, StoreError> {
         let fail = |cause| self.error("settling a phase", cause);
-        let mut transaction = self.pool().begin().await.map_err(fail)?;
+        let mut transaction = self.transaction("BEGIN").await.map_err(fail)?;
         let settled = self.settle_in(&mut transaction).await.map_err(fail)?;
         if settled {
             transaction.commit().await.map_err(fail)?;

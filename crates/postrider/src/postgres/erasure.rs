@@ -49,7 +49,7 @@ const LOG: &str = "INSERT INTO postrider.audit_log (actor, action, subject, reas
 impl Erasure for Postgres {
     async fn erase(&self, which: &Erase, by: &str, reason: &str) -> Result<Erased, StoreError> {
         let fail = |cause| failed("erasing payloads", &self.inner.place, cause);
-        let mut transaction = self.pool().begin().await.map_err(fail)?;
+        let mut transaction = self.transaction("BEGIN").await.map_err(fail)?;
         let erased = self.erase_in(&mut transaction, which, by, reason).await.map_err(fail)?;
         transaction.commit().await.map_err(fail)?;
         Ok(erased)
@@ -57,7 +57,7 @@ impl Erasure for Postgres {
 
     async fn would_erase(&self, which: &Erase) -> Result<Erased, StoreError> {
         let fail = |cause| failed("looking for payloads", &self.inner.place, cause);
-        let mut transaction = self.pool().begin().await.map_err(fail)?;
+        let mut transaction = self.transaction("BEGIN").await.map_err(fail)?;
         let erased = self.erase_in(&mut transaction, which, "", "").await.map_err(fail)?;
         transaction.rollback().await.map_err(fail)?;
         Ok(erased)

@@ -102,6 +102,8 @@ impl Housekeeping for Postgres {
     async fn keep_house(&self, worker: &RelayId, rules: &HouseRules) -> Result<Option<Kept>, StoreError> {
         let fail = |cause| failed("looking after the outbox", &self.inner.place, cause);
         let mut connection = self.pool().acquire().await.map_err(fail)?;
+        // A round that is broken off may have a transaction open.
+        connection.close_on_drop();
         let duty = sqlx::query_scalar(self.table.statement(DUTY).sql()).bind(worker.as_str());
         let Some(partitioned) = duty.fetch_optional(&mut *connection).await.map_err(fail)? else {
             return Ok(None);

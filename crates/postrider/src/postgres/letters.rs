@@ -234,7 +234,7 @@ impl Postgres {
         filter: &LetterFilter,
     ) -> Result<Transaction<'static, sqlx::Postgres>, StoreError> {
         let how = if filter::is_named(filter) { LOOK } else { WALK };
-        self.limited("listing dead letters", self.pool().begin_with(how)).await
+        self.limited("listing dead letters", self.transaction(how)).await
     }
 
     /// The last letter that one page may look at, where the filter asks for what no index knows.

@@ -192,7 +192,7 @@ impl Postgres {
     /// Brings the schema to the version this binary needs. Returns what was applied now; nothing if it was there already.
     pub async fn migrate(&self) -> Result<Vec<MigrationStatus>, StoreError> {
         let fail = |cause| failed("migrating", &self.inner.place, cause);
-        let mut transaction = self.pool().begin().await.map_err(fail)?;
+        let mut transaction = self.transaction("BEGIN").await.map_err(fail)?;
         transaction.execute("SET LOCAL statement_timeout = 0").await.map_err(fail)?;
         sqlx::query("SELECT pg_advisory_xact_lock($1)")
             .bind(LOCK)

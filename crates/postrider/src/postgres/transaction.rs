@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use sqlx::{Executor as _, PgConnection, Transaction};
 
-use super::Inner;
 use super::jobs::Tallies;
 use super::outbox::append;
 use super::table::Statement;
+use super::{Inner, Postgres};
 use crate::envelope::{Event, EventId};
 use crate::store::StoreError;
 
@@ -89,5 +89,19 @@ impl PostgresTx {
 impl std::fmt::Debug for PostgresTx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("PostgresTx")
+    }
+}
+
+impl Postgres {
+    /// Begins a transaction, in a task of its own. Whoever waits for it may be interrupted, by a stop or a time limit, and the driver does not
+    /// survive that: between BEGIN and its answer it knows of no transaction yet, so it puts the connection back with one open. What others
+    /// then write on that connection is never committed, and they are told that it is.
+    pub(super) async fn transaction(
+        &self,
+        how: &'static str,
+    ) -> Result<Transaction<'static, sqlx::Postgres>, sqlx::Error> {
+        let pool = self.pool().clone();
+        let begun = tokio::spawn(async move { pool.begin_with(how).await });
+        begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
     }
 }

@@ -188,3 +188,21 @@ async fn tls_is_verified_to_the_name() {
     let plain = refused(format!("{base}?sslmode=disable")).await;
     assert_eq!(plain.kind, StoreErrorKind::Denied, "{plain}");
 }
+
+/// The driver would put the connection back with the transaction open, and what others write on it would never be committed.
+#[tokio::test]
+async fn a_transaction_that_nobody_waits_for_any_more_is_rolled_back() {
+    let (postgres, database) = store().await;
+    let mut observer = PgConnection::connect(&database.url).await.unwrap();
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
+    for micros in 0..400 {
+        // Sooner or later between BEGIN and its answer.
+        let begun = tokio::time::timeout(Duration::from_micros(5 * micros), postgres.begin()).await;
+        drop(begun);
+        tokio::time::timeout(Duration::from_secs(20), async {
+            while sqlx::query_scalar::<_, i64>(open).fetch_one(&mut observer).await.unwrap() > 0 {}
+        })
+        .await
+        .expect("no transaction stays open");
+    }
+}
