@@ -155,7 +155,10 @@ async fn work(database: &TestDatabase, amqp: &str, url: &dyn Fn(&str) -> String)
         assert!(refused.is_none(), "{refused:?}");
     }
 
-    let books = run_as("ledger");
+    keep_books(database, &run_as("ledger"), &url("ledger"));
+}
+
+fn keep_books(database: &TestDatabase, books: &Folder, url: &str) {
     books.run(&["ledger", "--tenant", "acme", "accounts", "init", "--base", "EUR"]).assert(0, "");
     for (config, id) in [("", "usual"), (FURTHER, "further")] {
         books.write("postrider.toml", config);
@@ -165,7 +168,7 @@ async fn work(database: &TestDatabase, amqp: &str, url: &dyn Fn(&str) -> String)
     let (_, said) = psql(&database.url, &["-c", "SELECT count(*) FROM fis.fis_outbox"]);
     assert_eq!(said.trim(), "1", "the journal event went through the ledger's own outbox");
     books.run(&["ledger", "verify"]).assert(0, "");
-    let (stored, said) = psql(&url("ledger"), &["-c", LETTER]);
+    let (stored, said) = psql(url, &["-c", LETTER]);
     assert!(stored, "what it refuses and no broker can carry is stored: {said}");
 }
 
