@@ -171,8 +171,7 @@ async fn endpoints_that_wait_for_a_broker_hold_up_no_stop() {
     };
     folder.write("postrider.toml", &(0..8).map(endpoint).collect::<String>());
     folder.run(&["db", "migrate"]).assert(0, "");
-    let mut serving = folder.serve(&[]);
-    serving.wait_for("listening on");
+    let serving = folder.serve(&[]);
     let (clock, drain) = (Clock::system(), Duration::from_secs(10));
     let told = clock.monotonic();
     serving.signal(Signal::TERM);

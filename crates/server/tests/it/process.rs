@@ -6,6 +6,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use postrider::Clock;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -116,10 +117,14 @@ impl Serving {
         &self.said
     }
 
-    /// Waits for a line on stderr.
+    /// Waits for a line on stderr. What it has waited for before is not looked at again.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
+        let clock = Clock::system();
+        // Whoever warns of something every second would be listened to for ever.
+        let until = clock.monotonic() + 3 * PATIENCE;
         loop {
-            let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
+            let left = until.saturating_sub(clock.monotonic()).min(PATIENCE);
+            let Ok(line) = self.lines.recv_timeout(left) else {
                 panic!("{text:?} did not come; it said {:#?}", self.said)
             };
             self.said.push(line.clone());

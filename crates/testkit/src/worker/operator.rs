@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use futures_util::future::BoxFuture;
 use postrider::Clock;
 use postrider::operation::{Chunk, EditWork, Runner, RunnerConfig, Work};
-use postrider::store::{Backend, Operation, OperationKind, OperationState, StoreError};
+use postrider::store::{Backend, Operation, OperationState, StoreError};
 use tokio_util::sync::CancellationToken;
 
 /// Between which two steps of an operation the process dies.
@@ -81,13 +81,14 @@ impl<S: Backend> Work<S> for DyingWork {
     }
 }
 
-/// Carries out whatever edits wait in the store, until it dies at this step.
+/// Carries out the newest edit, until it dies at this step.
 pub async fn edit<S: Backend>(store: S, clock: Clock, step: ChunkStep) -> Result<()> {
     let (pace, hands) = Clock::manual(clock.now());
     let runner = Runner::new(store.clone(), pace, RunnerConfig::default());
     let work = DyingWork { work: EditWork::new(clock.clone()), step, chunks: AtomicUsize::new(0) };
-    let kinds: [(OperationKind, &dyn Work<S>); 1] = [(OperationKind::EditLetters, &work)];
     let never = CancellationToken::new();
+    // One operation, and nothing beside it that sleeps: whoever looks while it rests knows that it stands still.
+    let Some(edit) = store.operations(None, 1).await?.pop() else { bail!("there is nothing to edit") };
     let lets_time_pass = async {
         loop {
             if let Some(rest) = hands.next_wake() {
@@ -104,7 +105,7 @@ pub async fn edit<S: Backend>(store: S, clock: Clock, step: ChunkStep) -> Result
         }
     };
     tokio::select! {
-        () = runner.serve(&kinds, &never) => Ok(()),
+        ended = runner.run(edit.id, &work, &never) => bail!("the edit ended as {ended:?}, and nobody died"),
         failed = lets_time_pass => failed,
     }
 }
