@@ -111,9 +111,11 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
     let broker = &settings.broker;
     if let Some(text) = broker.url.get() {
         // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
-        let nodes = text.replace(",amqp", "\namqp");
-        let nodes = nodes.lines().map(|node| {
+        let nodes = several(text).into_iter().map(|node| {
             let mut url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            if url.path().contains("://") {
+                return Err(("broker.url", "several urls are separated by commas".to_owned()));
+            }
             if let Some(vhost) = vhost {
                 set_vhost(&mut url, vhost.as_str());
             }
@@ -131,6 +133,22 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
     let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
     set_vhost(&mut url, vhost.map_or(&broker.vhost, VhostName::as_str));
     with_credentials("broker.host", url, settings).map(Some)
+}
+
+/// The urls in a list. A comma begins another one where a scheme follows it; names of hosts and passwords may have commas around them,
+/// too.
+fn several(text: &str) -> Vec<&str> {
+    let begins_a_url = |rest: &str| {
+        let scheme = rest.split_once("://").map_or("", |(scheme, _)| scheme.trim_start());
+        ["amqp", "amqps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    };
+    let (mut urls, mut rest) = (Vec::new(), text);
+    while let Some((at, _)) = rest.match_indices(',').find(|(at, _)| begins_a_url(&rest[at + 1..])) {
+        urls.push(rest[..at].trim());
+        rest = &rest[at + 1..];
+    }
+    urls.push(rest.trim());
+    urls
 }
 
 /// The path of an AMQP url is the virtual host, in which `/` is written %2f.
