@@ -195,11 +195,21 @@ fn with_credentials(
     if !broker.user.is_empty() && url.username().is_empty() && url.set_username(&broker.user).is_err() {
         return Err(("broker.user", "this url cannot carry a user; name a host in it".to_owned()));
     }
+    let mechanism = url.query_pairs().find(|(name, _)| name == "auth_mechanism");
+    // The certificate of the connection says who we are.
+    if mechanism.is_some_and(|(_, named)| named.eq_ignore_ascii_case("external")) {
+        return Ok(server(url));
+    }
     if url.username().is_empty() {
         return Err((key, "no user; set RABBITMQ_USER (broker.user): there is no default user".to_owned()));
     }
     if let Some(password) = broker.password.get().filter(|_| url.password().is_none()) {
         set_password("broker.password", &mut url, password)?;
+    }
+    if let Some(between) = url.password().filter(|password| password.contains(',')) {
+        let encoded = between.replace(',', "%2C");
+        url.set_password(Some(&encoded))
+            .map_err(|()| (key, "this url cannot carry a password".to_owned()))?;
     }
     if url.password().is_none() {
         let problem =
@@ -241,8 +251,10 @@ fn parse(
     Ok(url)
 }
 
+/// Sets a password as it is. What else would mean something: a percent sign, which a url keeps for what is written with it, and a comma,
+/// which stands between addresses.
 fn set_password(key: &'static str, url: &mut Url, password: &str) -> Result<(), (&'static str, String)> {
-    url.set_password(Some(password))
+    url.set_password(Some(&password.replace('%', "%25").replace(',', "%2C")))
         .map_err(|()| (key, "this url cannot carry a password; name a host in it".to_owned()))
 }
 
