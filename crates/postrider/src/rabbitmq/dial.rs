@@ -49,8 +49,7 @@ async fn connect(node: &Node, tls: &RabbitMqTls, name: &str) -> Result<Connectio
     let server = ServerName::try_from(node.host.clone())
         .map_err(|why| trouble(format!("{:?} cannot be in a certificate: {why}", node.host)))?;
     let encrypted = connector(tls)?.connect(server, stream).await;
-    let encrypted = encrypted.map_err(|error| io::Error::other(TlsTrouble::in_handshake(&error)))?;
-    Connection::open(encrypted, &login).await
+    Connection::open(encrypted.map_err(TlsTrouble::if_it_is)?, &login).await
 }
 
 /// Trusts the CA file if there is one, else the system's authorities; shows our certificate if there is one.
