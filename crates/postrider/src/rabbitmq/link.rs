@@ -170,9 +170,9 @@ impl Keeper {
         let limit = fair_share.max(SHORTEST_DIAL).min(config.limits.connect);
         let (mut next, mut failed, mut told) = (0, 0_u32, false);
         loop {
-            let node = &nodes[next % nodes.len()];
+            let (turn, node) = (next / nodes.len(), &nodes[next % nodes.len()]);
             next += 1;
-            match dial::dial(node, &config.tls, &name, limit).await {
+            match dial::dial(node, &config.tls, &name, limit, turn).await {
                 Ok(connection) => {
                     let line = Arc::new(Line::new(connection, node.place.clone()));
                     self.tell_connected(&line);
