@@ -5,7 +5,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use super::Error;
 use super::content::Content;
 use super::method::{self, Method};
-use super::wire::{TooLong, sized};
+use super::wire::{Unsayable, sized};
 
 pub(super) const METHOD: u8 = 1;
 pub(super) const HEADER: u8 = 2;
@@ -69,7 +69,7 @@ pub(super) fn put<T>(out: &mut Vec<u8>, kind: u8, channel: u16, inside: impl FnO
 /// takes.
 ///
 /// An error says why no RabbitMQ would take it, and leaves what was written before as it was: a property or header name over
-/// 255 bytes, or more headers than one frame holds, which would close the connection and not the channel.
+/// 255 bytes, a header that is no number, or more headers than one frame holds, which would close the connection and not the channel.
 pub(super) fn put_publish(
     out: &mut Vec<u8>,
     channel: u16,
@@ -83,13 +83,13 @@ pub(super) fn put_publish(
         out.truncate(start);
         Err(why)
     };
-    let long = |long: TooLong| long.to_string();
+    let said = |unsayable: Unsayable| unsayable.to_string();
     let addressed = put(out, METHOD, channel, |out| method::put_publish(out, exchange, key));
-    if let Err(why) = addressed.map_err(long) {
+    if let Err(why) = addressed.map_err(said) {
         return refused(out, why);
     }
     let headers = out.len();
-    if let Err(why) = put(out, HEADER, channel, |out| content.put(out, body.len())).map_err(long) {
+    if let Err(why) = put(out, HEADER, channel, |out| content.put(out, body.len())).map_err(said) {
         return refused(out, why);
     }
     let size = out.len() - headers;
@@ -180,6 +180,12 @@ mod tests {
         };
         let why = put_message(&mut out, 1, &wide).unwrap_err();
         assert!(why.contains("one frame"), "{why}");
+        for float in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let inside = HeaderValue::List(vec![HeaderValue::Float(float)]);
+            let odd = Message { headers: Headers::from([("odd".into(), inside)]), ..Message::default() };
+            let why = put_message(&mut out, 1, &odd).unwrap_err();
+            assert!(why.contains("cannot read"), "{why}");
+        }
         assert_eq!(out, b"before");
     }
 
