@@ -37,6 +37,12 @@ pub(super) fn unfit(message: &Message) -> Option<String> {
     if longest > MAX_SHORT {
         return Some(format!("a header name has {longest} bytes, and AMQP carries at most {MAX_SHORT}"));
     }
+    if message.headers.values().any(is_no_number) {
+        return Some(
+            "a header is an infinite number or none (NaN), which RabbitMQ cannot read; send it as text"
+                .to_owned(),
+        );
+    }
     let size = table_size(&message.headers) + lengths().map(|(_, len)| len).sum::<usize>();
     (size > MAX_FRAME).then(|| {
         format!("its headers take {size} bytes, more than the {MAX_FRAME} of one frame; put what is large into the body")
@@ -53,6 +59,16 @@ fn longest_name(headers: &Headers) -> usize {
         }
     }
     headers.iter().map(|(name, value)| name.len().max(within(value))).max().unwrap_or(0)
+}
+
+/// At every depth.
+fn is_no_number(value: &HeaderValue) -> bool {
+    match value {
+        HeaderValue::Float(float) => !float.is_finite(),
+        HeaderValue::List(list) => list.iter().any(is_no_number),
+        HeaderValue::Table(table) => table.values().any(is_no_number),
+        _ => false,
+    }
 }
 
 fn table_size(headers: &Headers) -> usize {

@@ -29,12 +29,14 @@ impl Publisher {
             };
             let lane = round.lane.insert(lane);
             let mut sending = lane.begin();
+            round.sent.clear();
+            round.sent.push(index);
             if let Err(why) = sending.add(outgoing).await {
                 round.answers[index] = Some(Published::Unfit(why));
                 continue;
             }
             let (confirms, ended) = sending.finish().await;
-            let answer = confirms.judge(&round.batch, &[index]).pop().and_then(|(_, answer)| answer);
+            let answer = confirms.judge(&round.batch, &round.sent).pop().and_then(|(_, answer)| answer);
             match (answer, ended) {
                 (Some(answer), _) => {
                     if !confirms.channel_is_sound() {

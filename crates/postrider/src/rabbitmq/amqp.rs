@@ -78,8 +78,8 @@ impl From<wire::Malformed> for Error {
     }
 }
 
-impl From<wire::TooLong> for Error {
-    fn from(long: wire::TooLong) -> Self {
-        Self::Unfit(long.to_string())
+impl From<wire::Unsayable> for Error {
+    fn from(unsayable: wire::Unsayable) -> Self {
+        Self::Unfit(unsayable.to_string())
     }
 }

@@ -14,8 +14,8 @@ use crate::broker::{BrokerError, BrokerErrorKind, BrokerLimits};
 pub struct RabbitMqConfig {
     /// `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS. Several nodes of a cluster as
     /// `amqp://user:password@a,b,c:5673/vhost`, or as several whole URLs separated by commas. No vhost means `/`.
-    /// Behind a question mark: `heartbeat` (seconds), `frame_max` (bytes) and `auth_mechanism` (`plain`, or `external`
-    /// where the client certificate says who we are).
+    /// Behind a question mark: `heartbeat` (seconds; 0 for none), `frame_max` (bytes; 0 for no limit of ours) and `auth_mechanism`
+    /// (`plain`, or `external` where the client certificate says who we are).
     pub url: SecretString,
     /// The name the connections have in RabbitMQ's own pages.
     pub name: String,
@@ -23,7 +23,7 @@ pub struct RabbitMqConfig {
     pub limits: BrokerLimits,
     /// Which certificates to trust and to show; only read with `amqps://`.
     pub tls: RabbitMqTls,
-    /// How often both sides say that they are alive. A dead peer is noticed after twice this time.
+    /// How often both sides say that they are alive. A dead peer is noticed after twice this time; with zero it is not.
     pub heartbeat: Duration,
     /// Where to ask what AMQP has no word for: how many messages are with consumers. The account of a consumer counts them.
     pub management: Option<ManagementConfig>,
@@ -126,6 +126,9 @@ impl Node {
         };
         let port = url.port().unwrap_or(if tls { TLS_PORT } else { PORT });
         let path = url.path();
+        if path.contains("://") {
+            return Err(bad_url("several of them are separated by commas"));
+        }
         let vhost = match decoded(path.strip_prefix('/').unwrap_or(path))? {
             none if none.is_empty() => "/".to_owned(),
             vhost => vhost,
@@ -138,7 +141,7 @@ impl Node {
             user: decoded(url.username())?,
             password: decoded(url.password().unwrap_or_default())?.into(),
             vhost,
-            heartbeat: u16::try_from(heartbeat.as_secs().max(1)).unwrap_or(u16::MAX),
+            heartbeat: seconds(heartbeat),
             frame_max: None,
             by_certificate: false,
         };
@@ -171,6 +174,12 @@ impl Node {
     }
 }
 
+/// Whole seconds, and 0 for none alone: less than one is one.
+fn seconds(heartbeat: Duration) -> u16 {
+    let least = u64::from(!heartbeat.is_zero());
+    u16::try_from(heartbeat.as_secs().max(least)).unwrap_or(u16::MAX)
+}
+
 fn decoded(text: &str) -> Result<String, BrokerError> {
     let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
     decoded.map(String::from).map_err(|_| bad_url("what is written with % is not UTF-8"))
@@ -189,10 +198,7 @@ fn split(text: &str) -> Vec<String> {
     let mut urls = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let end = rest
-            .match_indices(',')
-            .map(|(at, _)| at)
-            .find(|at| rest[at + 1..].trim_start().starts_with("amqp"));
+        let end = rest.match_indices(',').map(|(at, _)| at).find(|at| begins_a_url(&rest[at + 1..]));
         let (one, more) = match end {
             Some(at) => (&rest[..at], rest[at + 1..].trim_start()),
             None => (rest, ""),
@@ -201,6 +207,12 @@ fn split(text: &str) -> Vec<String> {
         rest = more;
     }
     urls
+}
+
+/// Names of hosts may begin like a scheme.
+fn begins_a_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme.trim_start());
+    ["amqp", "amqps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
 }
 
 fn split_hosts(url: &str) -> Vec<String> {
@@ -230,6 +242,21 @@ mod tests {
         assert_eq!(nodes("amqp://u:p%2Cw@a,b:5673/v"), wanted);
         assert_eq!(nodes("amqp://u:p%2Cw@a/v, amqp://u:p%2Cw@b:5673/v"), wanted);
         assert_eq!(nodes("amqp://u:p,w@a,b:5673/v"), wanted);
+        assert_eq!(nodes("AMQP://u:p%2Cw@a/v,AMQP://u:p%2Cw@b:5673/v"), wanted);
+        let alike = nodes("amqp://u:p@amqp1,amqps2:5673/v");
+        assert_eq!(alike.iter().map(|node| &*node.0).collect::<Vec<_>>(), ["amqp1:5672", "amqps2:5673"]);
+    }
+
+    #[test]
+    fn no_heartbeat_is_zero_and_less_than_a_second_is_one() {
+        let of = |heartbeat| {
+            let config = RabbitMqConfig { heartbeat, ..RabbitMqConfig::new("amqp://localhost") };
+            config.nodes().unwrap()[0].heartbeat
+        };
+        assert_eq!(of(Duration::ZERO), 0);
+        assert_eq!(of(Duration::from_millis(200)), 1);
+        assert_eq!(of(Duration::from_secs(10)), 10);
+        assert_eq!(of(Duration::MAX), u16::MAX);
     }
 
     #[test]
@@ -261,6 +288,7 @@ mod tests {
             "amqp://u:secret@h/v?heartbeat=often",
             "amqp://u:secret@h/v?auth_mechanism=amqplain",
             "amqp://u:secret@h/%ff",
+            "amqp://u:p@a/v amqp://u:secret@b/v",
         ] {
             let error = RabbitMqConfig::new(url).nodes().map(|_| ()).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{url}: {error}");

@@ -1,6 +1,7 @@
 //! One attempt to connect to one node: TCP, TLS, AMQP handshake, all under one time limit.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use secrecy::ExposeSecret as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -18,21 +19,49 @@ use super::config::{Node, RabbitMqTls};
 use super::fault::{self, TlsTrouble};
 use crate::broker::BrokerError;
 
-/// Connects to a node, or says why not.
+/// Connects to a node, or says why not. Its name may stand for several addresses: `turn` says with which to begin, so that one that takes
+/// connections and no more is not all that is ever tried.
 pub(super) async fn dial(
     node: &Node,
     tls: &RabbitMqTls,
     name: &str,
     limit: Duration,
+    turn: usize,
 ) -> Result<Connection, BrokerError> {
     let explain = |error| fault::connecting(&node.place, &node.user, &node.vhost, node.tls, error);
-    match timeout(limit, connect(node, tls, name)).await {
+    let connecting = async {
+        let stream = reach(node, limit, turn).await?;
+        connect(stream, node, tls, name).await
+    };
+    match timeout(limit, connecting).await {
         Ok(connected) => connected.map_err(explain),
         Err(_) => Err(explain(io::Error::from(io::ErrorKind::TimedOut).into())),
     }
 }
 
-async fn connect(node: &Node, tls: &RabbitMqTls, name: &str) -> Result<Connection, Error> {
+/// The first of its addresses that takes a connection. One that swallows packets has its share of the time and no more.
+async fn reach(node: &Node, limit: Duration, turn: usize) -> io::Result<TcpStream> {
+    let addresses = in_turn(lookup_host((node.host.as_str(), node.port)).await?.collect(), turn);
+    let share = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let mut why = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for address in addresses {
+        why = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+    }
+    Err(why)
+}
+
+/// With every turn another one comes first.
+fn in_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
+    let first = turn.checked_rem(addresses.len()).unwrap_or(0);
+    addresses.rotate_left(first);
+    addresses
+}
+
+async fn connect(stream: TcpStream, node: &Node, tls: &RabbitMqTls, name: &str) -> Result<Connection, Error> {
     let identity = if node.by_certificate {
         Identity::External
     } else {
@@ -40,7 +69,6 @@ async fn connect(node: &Node, tls: &RabbitMqTls, name: &str) -> Result<Connectio
     };
     let (vhost, heartbeat, frame_max) = (node.vhost.as_str(), node.heartbeat, node.frame_max);
     let login = Login { identity, vhost, name, heartbeat, frame_max };
-    let stream = TcpStream::connect((node.host.as_str(), node.port)).await?;
     // Acks and single publishes go out at once.
     stream.set_nodelay(true)?;
     if !node.tls {
@@ -49,8 +77,7 @@ async fn connect(node: &Node, tls: &RabbitMqTls, name: &str) -> Result<Connectio
     let server = ServerName::try_from(node.host.clone())
         .map_err(|why| trouble(format!("{:?} cannot be in a certificate: {why}", node.host)))?;
     let encrypted = connector(tls)?.connect(server, stream).await;
-    let encrypted = encrypted.map_err(|error| io::Error::other(TlsTrouble::in_handshake(&error)))?;
-    Connection::open(encrypted, &login).await
+    Connection::open(encrypted.map_err(TlsTrouble::if_it_is)?, &login).await
 }
 
 /// Trusts the CA file if there is one, else the system's authorities; shows our certificate if there is one.
@@ -94,4 +121,19 @@ fn certificates(file: &Path, what: &str) -> io::Result<Vec<CertificateDer<'stati
 
 fn trouble(text: String) -> io::Error {
     io::Error::other(TlsTrouble(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_every_turn_another_address_comes_first() {
+        let addresses: Vec<SocketAddr> =
+            [1, 2, 3].map(|last| SocketAddr::from(([10, 0, 0, last], 5672))).into();
+        let first = |turn| in_turn(addresses.clone(), turn)[0];
+        assert_eq!([0, 1, 2, 3].map(first), [addresses[0], addresses[1], addresses[2], addresses[0]]);
+        assert_eq!(in_turn(addresses.clone(), 2).len(), 3);
+        assert!(in_turn(Vec::new(), 5).is_empty());
+    }
 }

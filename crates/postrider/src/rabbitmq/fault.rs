@@ -95,6 +95,14 @@ pub(super) fn connecting(place: &str, user: &str, vhost: &str, tls: bool, error:
                 "RabbitMQ at {place} has no vhost {vhost:?}; create it (rabbitmqctl add_vhost) or correct the URL"
             ),
         ),
+        // Users, virtual hosts and nodes may each have so many connections, and others end.
+        (Some((code::NOT_ALLOWED, text)), _) if text.contains("is reached") => (
+            BrokerErrorKind::Unavailable,
+            format!(
+                "RabbitMQ at {place} takes no more connections: {text}; raise the limit (rabbitmqctl set_vhost_limits, \
+                 set_user_limits) or end others; trying again"
+            ),
+        ),
         (Some((code::NOT_ALLOWED, text)), _) if text.contains("refused") => (
             BrokerErrorKind::Denied,
             format!(
@@ -139,6 +147,12 @@ fn io_trouble(place: &str, tls: bool, io: &std::io::Error) -> (BrokerErrorKind, 
         std::io::ErrorKind::ConnectionAborted | std::io::ErrorKind::ConnectionReset if !tls => {
             "it closed the connection during the handshake; if this is a TLS port, use amqps://".to_owned()
         }
+        std::io::ErrorKind::UnexpectedEof
+        | std::io::ErrorKind::ConnectionAborted
+        | std::io::ErrorKind::ConnectionReset => {
+            "it closed the connection during the handshake; it may be starting, or stand behind a proxy that reaches no RabbitMQ"
+                .to_owned()
+        }
         _ => format!("{io}; check the host name and the network"),
     };
     (BrokerErrorKind::Unavailable, format!("cannot reach RabbitMQ at {place}: {why}"))
@@ -157,8 +171,14 @@ impl std::fmt::Display for TlsTrouble {
 impl std::error::Error for TlsTrouble {}
 
 impl TlsTrouble {
+    /// What the handshake failed on, if that is TLS. A connection that broke meanwhile is no trouble of TLS: it is made again.
+    pub(super) fn if_it_is(io: std::io::Error) -> std::io::Error {
+        let of_tls = io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
+        if of_tls { std::io::Error::other(Self::in_handshake(&io)) } else { io }
+    }
+
     /// What the handshake failed on, with advice.
-    pub(super) fn in_handshake(io: &std::io::Error) -> Self {
+    fn in_handshake(io: &std::io::Error) -> Self {
         let inner = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         Self(match inner {
             Some(rustls::Error::InvalidCertificate(why)) => {
@@ -179,4 +199,34 @@ impl TlsTrouble {
 
 fn caused_by(error: &std::io::Error) -> String {
     error.source().map(|source| format!(" ({source})")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn kind(error: impl Into<Error>) -> BrokerErrorKind {
+        connecting("mq:5671", "u", "v", true, error.into()).kind
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_told_from_what_does_not() {
+        let closed = |text: &str| kind(Error::Connection { code: code::NOT_ALLOWED, text: text.to_owned() });
+        assert_eq!(closed("NOT_ALLOWED - vhost v not found"), BrokerErrorKind::NotFound);
+        let refused = "NOT_ALLOWED - access to vhost 'v' refused for user 'u'";
+        assert_eq!(closed(refused), BrokerErrorKind::Denied);
+        let full = format!("{refused}: connection limit (5) is reached");
+        assert_eq!(closed(&full), BrokerErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_connection_that_breaks_is_no_trouble_of_tls() {
+        for broken in [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset] {
+            assert_eq!(kind(TlsTrouble::if_it_is(broken.into())), BrokerErrorKind::Unavailable);
+        }
+        let of_tls = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
+        assert_eq!(kind(TlsTrouble::if_it_is(of_tls)), BrokerErrorKind::Denied);
+    }
 }

@@ -168,11 +168,11 @@ impl Keeper {
         // One node that swallows packets must not use up the time in which a call waits for any node.
         let fair_share = config.limits.connect / u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let limit = fair_share.max(SHORTEST_DIAL).min(config.limits.connect);
-        let (mut next, mut failed, mut told) = (0, 0_u32, false);
+        let (mut next, mut failed, mut told) = (0, 0_u32, Vec::new());
         loop {
-            let node = &nodes[next % nodes.len()];
+            let (turn, node) = (next / nodes.len(), &nodes[next % nodes.len()]);
             next += 1;
-            match dial::dial(node, &config.tls, &name, limit).await {
+            match dial::dial(node, &config.tls, &name, limit, turn).await {
                 Ok(connection) => {
                     let line = Arc::new(Line::new(connection, node.place.clone()));
                     self.tell_connected(&line);
@@ -182,17 +182,17 @@ impl Keeper {
                     self.state.send_replace(State::Down(None));
                     line.hang_up();
                     self.tell_lost(&line, &why.to_string());
-                    told = true;
+                    told = vec![BrokerErrorKind::Unavailable];
                     failed = if clock.monotonic().saturating_sub(since) < SETTLED { failed + 1 } else { 0 };
                 }
                 Err(error) => {
                     failed += 1;
-                    // Said once: the attempts that follow fail for the same reason.
-                    if told {
+                    // Said once: the attempts that follow fail for the same reason, until they fail for another.
+                    if told.contains(&error.kind) {
                         tracing::debug!(connection = self.purpose, host = node.place, %error, "RabbitMQ is not reachable yet");
                     } else {
                         tracing::warn!(connection = self.purpose, host = node.place, %error, "cannot connect to RabbitMQ, trying again");
-                        told = true;
+                        told.push(error.kind);
                     }
                     self.state.send_replace(State::Down(Some((error.kind, error.message))));
                 }

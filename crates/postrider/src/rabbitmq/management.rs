@@ -271,12 +271,8 @@ impl Node {
         }
         let Some(host) = url.host_str() else { return Err(bad("it names no host")) };
         let place = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
-        let decoded = |text: &str| {
-            url::form_urlencoded::parse(format!("x={}", text.replace('+', "%2B")).as_bytes())
-                .next()
-                .map(|(_, value)| value.into_owned())
-                .unwrap_or_default()
-        };
+        let decoded =
+            |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
         let (user, password) = (decoded(url.username()), decoded(url.password().unwrap_or_default()));
         if user.is_empty() {
             return Err(bad("it names no user"));
@@ -322,6 +318,8 @@ mod tests {
         let address = node.address(&["queues", "/", "a/b %"], None);
         assert_eq!(address.as_str(), "http://rabbit.example:15672/prefix/api/queues/%2F/a%2Fb%20%25");
         assert_eq!((node.user.as_str(), node.password.expose_secret()), ("u", "p@ss+w"));
+        let node = Node::parse("http://u:a&b=c%26+d%25@rabbit.example").unwrap();
+        assert_eq!(node.password.expose_secret(), "a&b=c&+d%");
     }
 
     #[test]

@@ -250,7 +250,7 @@ impl Operator {
         let mut why = None;
         for node in self.config.nodes()? {
             let name = format!("{} topology", self.config.name);
-            match dial::dial(&node, &self.config.tls, &name, self.config.limits.connect).await {
+            match dial::dial(&node, &self.config.tls, &name, self.config.limits.connect, 0).await {
                 Ok(connection) => return Ok(Line::new(connection, node.place)),
                 Err(error) => why = Some(error),
             }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::timeout;
 
+use super::confirms::Confirms;
 use super::fault;
 use super::lanes::{Lane, Lanes};
 use super::link::Link;
@@ -32,12 +33,24 @@ pub(super) struct Publisher {
 pub(super) struct Round<'a> {
     pub(super) batch: Vec<Outgoing>,
     pub(super) answers: Vec<Option<Published>>,
+    /// Those that went out on the lane in use, in their order.
+    pub(super) sent: Vec<usize>,
     /// The lane in use; still here at the end means that it was not heard to its end.
     pub(super) lane: Option<Lane>,
     lanes: &'a Lanes,
 }
 
 impl Round<'_> {
+    /// Takes what was heard on the lane in use before the time was up. What is confirmed need not go again: where the broker is slow, a
+    /// batch that counted only as a whole might never do so.
+    fn hear_so_far(&mut self) {
+        let Some(lane) = &self.lane else { return };
+        let (heard, returned) = lane.channel.told();
+        for (index, answer) in (Confirms { heard, returned }).judge(&self.batch, &self.sent) {
+            self.answers[index] = answer;
+        }
+    }
+
     /// Ends the lane in use, if there is one.
     pub(super) fn retire_lane(&mut self) {
         if let Some(lane) = self.lane.take() {
@@ -60,14 +73,17 @@ impl Publisher {
 
     pub(super) async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Published> {
         let answers = vec![None; batch.len()];
-        let mut round = Round { batch, answers, lane: None, lanes: &self.lanes };
+        let mut round = Round { batch, answers, sent: Vec::new(), lane: None, lanes: &self.lanes };
         let limit = self.link.settings().limits().confirm;
         let doubt = match timeout(limit, self.run(&mut round)).await {
             Ok(Ok(())) => {
                 "the connection to RabbitMQ was lost before the confirm; publish it again".to_owned()
             }
             Ok(Err(error)) => error.message,
-            Err(_) => self.why_late(),
+            Err(_) => {
+                round.hear_so_far();
+                self.why_late()
+            }
         };
         std::mem::take(&mut round.answers)
             .into_iter()
@@ -106,16 +122,17 @@ impl Publisher {
         indexes: &[usize],
     ) -> Result<Vec<usize>, BrokerError> {
         let lane = &*round.lane.insert(self.lanes.take().await?);
-        let (mut sent, mut sending) = (Vec::with_capacity(indexes.len()), lane.begin());
+        let mut sending = lane.begin();
         for index in indexes.iter().copied() {
-            match sending.add(&round.batch[index]).await {
-                Ok(()) => sent.push(index),
-                Err(why) => round.answers[index] = Some(Published::Unfit(why)),
+            round.sent.push(index);
+            if let Err(why) = sending.add(&round.batch[index]).await {
+                round.sent.pop();
+                round.answers[index] = Some(Published::Unfit(why));
             }
         }
         let (confirms, ended) = sending.finish().await;
         let closed_over_one = ended.is_some_and(|error| fault::is_of_channel(&error));
-        for (index, answer) in confirms.judge(&round.batch, &sent) {
+        for (index, answer) in confirms.judge(&round.batch, &round.sent) {
             round.answers[index] = answer;
         }
         if let Some(lane) = round.lane.take() {

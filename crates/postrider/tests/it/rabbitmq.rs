@@ -15,6 +15,7 @@ mod nesting;
 mod presets;
 mod publishing;
 mod routing;
+mod slow;
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -111,9 +111,11 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
     let broker = &settings.broker;
     if let Some(text) = broker.url.get() {
         // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
-        let nodes = text.replace(",amqp", "\namqp");
-        let nodes = nodes.lines().map(|node| {
+        let nodes = several(text).into_iter().map(|node| {
             let mut url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+            if url.path().contains("://") {
+                return Err(("broker.url", "several urls are separated by commas".to_owned()));
+            }
             if let Some(vhost) = vhost {
                 set_vhost(&mut url, vhost.as_str());
             }
@@ -131,6 +133,22 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
     let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
     set_vhost(&mut url, vhost.map_or(&broker.vhost, VhostName::as_str));
     with_credentials("broker.host", url, settings).map(Some)
+}
+
+/// The urls in a list. A comma begins another one where a scheme follows it; names of hosts and passwords may have commas around them,
+/// too.
+fn several(text: &str) -> Vec<&str> {
+    let begins_a_url = |rest: &str| {
+        let scheme = rest.split_once("://").map_or("", |(scheme, _)| scheme.trim_start());
+        ["amqp", "amqps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    };
+    let (mut urls, mut rest) = (Vec::new(), text);
+    while let Some((at, _)) = rest.match_indices(',').find(|(at, _)| begins_a_url(&rest[at + 1..])) {
+        urls.push(rest[..at].trim());
+        rest = &rest[at + 1..];
+    }
+    urls.push(rest.trim());
+    urls
 }
 
 /// The path of an AMQP url is the virtual host, in which `/` is written %2f.
@@ -177,11 +195,21 @@ fn with_credentials(
     if !broker.user.is_empty() && url.username().is_empty() && url.set_username(&broker.user).is_err() {
         return Err(("broker.user", "this url cannot carry a user; name a host in it".to_owned()));
     }
+    let mechanism = url.query_pairs().find(|(name, _)| name == "auth_mechanism");
+    // The certificate of the connection says who we are.
+    if mechanism.is_some_and(|(_, named)| named.eq_ignore_ascii_case("external")) {
+        return Ok(server(url));
+    }
     if url.username().is_empty() {
         return Err((key, "no user; set RABBITMQ_USER (broker.user): there is no default user".to_owned()));
     }
     if let Some(password) = broker.password.get().filter(|_| url.password().is_none()) {
         set_password("broker.password", &mut url, password)?;
+    }
+    if let Some(between) = url.password().filter(|password| password.contains(',')) {
+        let encoded = between.replace(',', "%2C");
+        url.set_password(Some(&encoded))
+            .map_err(|()| (key, "this url cannot carry a password".to_owned()))?;
     }
     if url.password().is_none() {
         let problem =
@@ -223,8 +251,10 @@ fn parse(
     Ok(url)
 }
 
+/// Sets a password as it is. What else would mean something: a percent sign, which a url keeps for what is written with it, and a comma,
+/// which stands between addresses.
 fn set_password(key: &'static str, url: &mut Url, password: &str) -> Result<(), (&'static str, String)> {
-    url.set_password(Some(password))
+    url.set_password(Some(&password.replace('%', "%25").replace(',', "%2C")))
         .map_err(|()| (key, "this url cannot carry a password; name a host in it".to_owned()))
 }
 

@@ -1,6 +1,7 @@
 //! The layers, and what is said about bad input.
 
 mod migrating;
+mod nodes;
 
 use std::fs;
 

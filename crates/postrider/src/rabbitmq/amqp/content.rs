@@ -1,7 +1,7 @@
 //! What stands before the body of a message: its size and its properties.
 
 use super::table;
-use super::wire::{Malformed, Reader, TooLong, put_long, put_short, text};
+use super::wire::{Malformed, Reader, Unsayable, put_long, put_short, text};
 use crate::broker::{Headers, Message, Properties};
 
 /// The class of everything that has content.
@@ -117,7 +117,7 @@ impl<'a> Content<'a> {
     }
 
     /// Writes the payload of a content header for a body of this size.
-    pub(in crate::rabbitmq) fn put(&self, out: &mut Vec<u8>, size: usize) -> Result<(), TooLong> {
+    pub(in crate::rabbitmq) fn put(&self, out: &mut Vec<u8>, size: usize) -> Result<(), Unsayable> {
         out.extend_from_slice(&BASIC.to_be_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&(size as u64).to_be_bytes());
@@ -187,7 +187,7 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
-    fn short(&mut self, bit: u16, what: &'static str, value: Option<&[u8]>) -> Result<(), TooLong> {
+    fn short(&mut self, bit: u16, what: &'static str, value: Option<&[u8]>) -> Result<(), Unsayable> {
         match value {
             Some(value) => {
                 self.flags |= bit;

@@ -5,7 +5,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use super::Error;
 use super::content::Content;
 use super::method::{self, Method};
-use super::wire::{TooLong, sized};
+use super::wire::{Unsayable, sized};
 
 pub(super) const METHOD: u8 = 1;
 pub(super) const HEADER: u8 = 2;
@@ -20,9 +20,10 @@ pub(super) const AROUND: usize = BEFORE + 1;
 /// Says that we are alive.
 pub(super) const I_AM_HERE: [u8; AROUND] = [HEARTBEAT, 0, 0, 0, 0, 0, 0, END];
 
-/// What RabbitMQ may add to the headers of a message that filled a frame when it was published: `x-death`, `x-delivery-count` and the
-/// like. It sends them in one frame all the same, larger than it agreed to.
-const ADDED: usize = 1 << 20;
+/// How much larger than agreed the headers of a message may be. RabbitMQ sends them in one frame whatever we agreed on: they filled a
+/// frame of somebody who agreed on larger ones, or one of ours, and it added `x-death`, `x-delivery-count` and the like. Who does not take
+/// them is delivered them again, and loses the connection for all its consumers each time.
+const LARGER: usize = 16 << 20;
 
 /// A frame that has arrived.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub(super) fn take(arrived: &mut BytesMut, frame_max: usize) -> Result<Option<Fr
         return Ok(None);
     };
     let size = u32::from_be_bytes([s1, s2, s3, s4]) as usize;
-    let most = if kind == HEADER { frame_max.saturating_add(ADDED) } else { frame_max };
+    let most = if kind == HEADER { frame_max.saturating_add(LARGER) } else { frame_max };
     if !matches!(kind, METHOD | HEADER | BODY | HEARTBEAT) || size + AROUND > most {
         return Err(Error::NotUnderstood(format!("a frame of type {kind} with {size} bytes")));
     }
@@ -69,7 +70,7 @@ pub(super) fn put<T>(out: &mut Vec<u8>, kind: u8, channel: u16, inside: impl FnO
 /// takes.
 ///
 /// An error says why no RabbitMQ would take it, and leaves what was written before as it was: a property or header name over
-/// 255 bytes, or more headers than one frame holds, which would close the connection and not the channel.
+/// 255 bytes, a header that is no number, or more headers than one frame holds, which would close the connection and not the channel.
 pub(super) fn put_publish(
     out: &mut Vec<u8>,
     channel: u16,
@@ -83,13 +84,13 @@ pub(super) fn put_publish(
         out.truncate(start);
         Err(why)
     };
-    let long = |long: TooLong| long.to_string();
+    let said = |unsayable: Unsayable| unsayable.to_string();
     let addressed = put(out, METHOD, channel, |out| method::put_publish(out, exchange, key));
-    if let Err(why) = addressed.map_err(long) {
+    if let Err(why) = addressed.map_err(said) {
         return refused(out, why);
     }
     let headers = out.len();
-    if let Err(why) = put(out, HEADER, channel, |out| content.put(out, body.len())).map_err(long) {
+    if let Err(why) = put(out, HEADER, channel, |out| content.put(out, body.len())).map_err(said) {
         return refused(out, why);
     }
     let size = out.len() - headers;
@@ -125,13 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_the_broker_added_to_are_taken_beyond_the_agreed_size() {
-        let mut out = Vec::new();
-        put(&mut out, HEADER, 1, |out| out.resize(out.len() + FRAME_MAX + 500, 0));
-        let mut arrived = BytesMut::from(&out[..]);
-        assert_eq!(take(&mut arrived, FRAME_MAX).unwrap().unwrap().payload.len(), FRAME_MAX + 500);
-        out[0] = BODY;
-        assert!(take(&mut BytesMut::from(&out[..]), FRAME_MAX).is_err());
+    fn headers_are_taken_beyond_the_agreed_size() {
+        for beyond in [500, 4 << 20] {
+            let mut out = Vec::new();
+            put(&mut out, HEADER, 1, |out| out.resize(out.len() + FRAME_MAX + beyond, 0));
+            let mut arrived = BytesMut::from(&out[..]);
+            assert_eq!(take(&mut arrived, FRAME_MAX).unwrap().unwrap().payload.len(), FRAME_MAX + beyond);
+            out[0] = BODY;
+            assert!(take(&mut BytesMut::from(&out[..]), FRAME_MAX).is_err());
+        }
     }
 
     #[test]
@@ -180,6 +183,12 @@ mod tests {
         };
         let why = put_message(&mut out, 1, &wide).unwrap_err();
         assert!(why.contains("one frame"), "{why}");
+        for float in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let inside = HeaderValue::List(vec![HeaderValue::Float(float)]);
+            let odd = Message { headers: Headers::from([("odd".into(), inside)]), ..Message::default() };
+            let why = put_message(&mut out, 1, &odd).unwrap_err();
+            assert!(why.contains("cannot read"), "{why}");
+        }
         assert_eq!(out, b"before");
     }
 

@@ -26,7 +26,7 @@ pub(in crate::rabbitmq) struct Login<'a> {
     pub(in crate::rabbitmq) name: &'a str,
     /// Seconds; none at all with 0.
     pub(in crate::rabbitmq) heartbeat: u16,
-    /// The largest frame that we want, in bytes.
+    /// The largest frame that we want, in bytes; no limit of ours with 0.
     pub(in crate::rabbitmq) frame_max: Option<u32>,
 }
 
@@ -75,8 +75,9 @@ where
     let tune = hands.next(method::TUNE).await?;
     let mut tune = Reader(&tune);
     let (channels, frame, heartbeat) = (tune.u16()?, tune.u32()?, tune.u16()?);
-    let wanted = login.frame_max.unwrap_or(LARGEST_FRAME).clamp(SMALLEST_FRAME, LARGEST_FRAME);
     // To both sides 0 means no limit.
+    let wanted = login.frame_max.filter(|most| *most > 0).unwrap_or(LARGEST_FRAME);
+    let wanted = wanted.clamp(SMALLEST_FRAME, LARGEST_FRAME);
     let frame_max = if frame == 0 { wanted } else { frame.min(wanted).max(SMALLEST_FRAME) };
     let channel_max = if channels == 0 { MOST_CHANNELS } else { channels.min(MOST_CHANNELS) };
     let heartbeat = match (heartbeat, login.heartbeat) {

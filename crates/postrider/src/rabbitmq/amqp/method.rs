@@ -1,6 +1,6 @@
 //! Methods: what is asked and answered, as a class, a number and what belongs to it.
 
-use super::wire::{TooLong, put_long, put_short};
+use super::wire::{Unsayable, put_long, put_short};
 use super::{content, table};
 use crate::broker::Headers;
 
@@ -91,7 +91,7 @@ impl Method {
         self
     }
 
-    pub(super) fn short(mut self, what: &'static str, text: &str) -> Result<Self, TooLong> {
+    pub(super) fn short(mut self, what: &'static str, text: &str) -> Result<Self, Unsayable> {
         put_short(&mut self.0, what, text.as_bytes())?;
         Ok(self)
     }
@@ -101,14 +101,14 @@ impl Method {
         self
     }
 
-    pub(super) fn table(mut self, headers: &Headers) -> Result<Self, TooLong> {
+    pub(super) fn table(mut self, headers: &Headers) -> Result<Self, Unsayable> {
         table::put(&mut self.0, headers)?;
         Ok(self)
     }
 }
 
 /// Writes the method that publishes, mandatory.
-pub(super) fn put_publish(out: &mut Vec<u8>, exchange: &[u8], key: &[u8]) -> Result<(), TooLong> {
+pub(super) fn put_publish(out: &mut Vec<u8>, exchange: &[u8], key: &[u8]) -> Result<(), Unsayable> {
     const MANDATORY: u8 = 1;
     put_id(out, PUBLISH);
     out.extend_from_slice(&[0; 2]);

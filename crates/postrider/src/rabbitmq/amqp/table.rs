@@ -4,14 +4,14 @@
 //! from bytes by whether they are UTF-8. Lists and tables are read by recursion, so there is a deepest level: below it they are
 //! bytes. Whoever may publish could otherwise overflow the stack of every consumer.
 
-use super::wire::{Malformed, Reader, TooLong, put_long, put_short, sized, text};
+use super::wire::{Malformed, Reader, Unsayable, put_long, put_short, sized, text};
 use crate::broker::{HeaderValue, Headers};
 
 /// Levels that are read as they are. RabbitMQ's own history of a message has three.
 pub(in crate::rabbitmq) const DEEPEST: usize = 32;
 
 /// Writes a table, its length first.
-pub(in crate::rabbitmq) fn put(out: &mut Vec<u8>, headers: &Headers) -> Result<(), TooLong> {
+pub(in crate::rabbitmq) fn put(out: &mut Vec<u8>, headers: &Headers) -> Result<(), Unsayable> {
     sized(out, |out| headers.iter().try_for_each(|(name, value)| put_entry(out, name, value)))
 }
 
@@ -20,17 +20,18 @@ pub(in crate::rabbitmq) fn put_entry(
     out: &mut Vec<u8>,
     name: &str,
     value: &HeaderValue,
-) -> Result<(), TooLong> {
+) -> Result<(), Unsayable> {
     put_short(out, "a header name", name.as_bytes())?;
     put_value(out, value)
 }
 
-fn put_value(out: &mut Vec<u8>, value: &HeaderValue) -> Result<(), TooLong> {
+fn put_value(out: &mut Vec<u8>, value: &HeaderValue) -> Result<(), Unsayable> {
     match value {
         HeaderValue::Null => out.push(b'V'),
         HeaderValue::Bool(value) => out.extend_from_slice(&[b't', u8::from(*value)]),
         HeaderValue::Int(value) => put_number(out, b'l', value.to_be_bytes()),
-        HeaderValue::Float(value) => put_number(out, b'd', value.to_be_bytes()),
+        HeaderValue::Float(value) if value.is_finite() => put_number(out, b'd', value.to_be_bytes()),
+        HeaderValue::Float(_) => return Err(Unsayable::NoNumber),
         HeaderValue::Decimal { scale, value } => {
             out.extend_from_slice(&[b'D', *scale]);
             out.extend_from_slice(&value.to_be_bytes());

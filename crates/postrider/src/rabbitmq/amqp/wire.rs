@@ -5,12 +5,20 @@
 #[error("a frame that ends too early or holds an unknown type")]
 pub(in crate::rabbitmq) struct Malformed;
 
-/// A text that is longer than a short one may be.
+/// What AMQP has no words for, or RabbitMQ no ears.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} has {length} bytes, and AMQP carries at most 255")]
-pub(in crate::rabbitmq) struct TooLong {
-    what: &'static str,
-    length: usize,
+pub(in crate::rabbitmq) enum Unsayable {
+    /// A text that is longer than a short one may be.
+    #[error("{what} has {length} bytes, and AMQP carries at most 255")]
+    TooLong {
+        /// What the text is.
+        what: &'static str,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// RabbitMQ falls over it, and ends the whole connection.
+    #[error("a header is an infinite number or none (NaN), which RabbitMQ cannot read; send it as text")]
+    NoNumber,
 }
 
 /// Reads from the front.
@@ -72,8 +80,8 @@ pub(in crate::rabbitmq) fn put_short(
     out: &mut Vec<u8>,
     what: &'static str,
     text: &[u8],
-) -> Result<(), TooLong> {
-    let length = u8::try_from(text.len()).map_err(|_| TooLong { what, length: text.len() })?;
+) -> Result<(), Unsayable> {
+    let length = u8::try_from(text.len()).map_err(|_| Unsayable::TooLong { what, length: text.len() })?;
     out.push(length);
     out.extend_from_slice(text);
     Ok(())
