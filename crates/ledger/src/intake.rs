@@ -78,6 +78,7 @@ impl<B: Books + Inbox + DeadLetters> Intake<B> {
     /// each with a subscription of its own; what they take is posted together. While it is paused, or its store is away, it has none.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let standing = self.status.standing().clone();
+        self.status.begin(&self.name);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),

@@ -229,6 +229,8 @@ impl<S: ConsumerStore> Consumer<S> {
     /// back to the queue.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), BrokerError> {
         let ended = stop.child_token();
+        // From now on there are counters to look at, whatever comes first.
+        self.meters();
         self.note_time();
         self.learn_lineage().await;
         // For itself, and before the first delivery: one that was paused a moment ago takes nothing.
@@ -241,6 +243,7 @@ impl<S: ConsumerStore> Consumer<S> {
         if let Some(releasing) = releasing {
             let _ended = releasing.await;
         }
+        Meters::end(&self.name);
         result
     }
 

@@ -9,7 +9,7 @@ use postrider::consumer::{ConsumerState, ConsumerStatus};
 use postrider::settlement::DeadReason;
 use postrider::topology::ConsumerName;
 
-use crate::refusal::Refusal;
+use crate::refusal::{CODES, Refusal};
 
 /// What an intake has done since it was started, and how it stands.
 #[derive(Debug, Default)]
@@ -49,6 +49,13 @@ impl std::fmt::Debug for Meters {
 impl Meters {
     fn of(name: &ConsumerName) -> Self {
         let name = || name.to_string();
+        // Alerts watch these grow. What comes up with its first value has not grown, so they are there from the start.
+        for code in CODES {
+            metrics::counter!("postrider_ledger_refused_total", "code" => code).increment(0);
+        }
+        let conflict = DeadReason::Conflict.as_str();
+        metrics::counter!("postrider_consumer_dead_total", "consumer" => name(), "reason" => conflict)
+            .increment(0);
         Self {
             applied: metrics::counter!("postrider_consumer_applied_total", "consumer" => name()),
             duplicates: metrics::counter!("postrider_consumer_duplicates_total", "consumer" => name()),
@@ -85,6 +92,11 @@ impl IntakeStatus {
             ConsumerState::Running if !self.standing.is_subscribed() => IntakeState::Disconnected,
             ConsumerState::Running => IntakeState::Running,
         }
+    }
+
+    /// Its counters are there from now on, whatever comes first.
+    pub(super) fn begin(&self, name: &ConsumerName) {
+        self.meters(name);
     }
 
     pub(super) fn count_posted(&self, name: &ConsumerName) -> Verdict {

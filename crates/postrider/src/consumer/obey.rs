@@ -71,7 +71,17 @@ fn follow(name: &ConsumerName, status: &ConsumerStatus, pause: Option<Pause>) {
     } else {
         0.0
     });
+    // Told anew, too: a consumer of the same name may have ended since, which takes it down.
+    show_breaker(name, status.breaker() != BreakerState::Closed);
     status.set_pause(pause);
+}
+
+fn show_breaker(name: &ConsumerName, is_open: bool) {
+    metrics::gauge!("postrider_consumer_breaker_open", "consumer" => name.to_string()).set(if is_open {
+        1.0
+    } else {
+        0.0
+    });
 }
 
 /// Shows that a consumer's store is away, or there again: for who notices it by other means than a breaker. It leaves its queue alone
@@ -86,11 +96,7 @@ pub fn note_store(name: &ConsumerName, status: &ConsumerStatus, is_away: bool) {
     } else {
         tracing::info!(consumer = %name, "it works again; the queue is taken up");
     }
-    metrics::gauge!("postrider_consumer_breaker_open", "consumer" => name.to_string()).set(if is_away {
-        1.0
-    } else {
-        0.0
-    });
+    show_breaker(name, is_away);
     status.set_breaker(now);
 }
 

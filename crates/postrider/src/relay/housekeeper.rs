@@ -30,6 +30,8 @@ impl<S: Outbox + Housekeeping> Housekeeper<S> {
 
     /// Works until told to stop. An error is told and waited out: the next round does what this one did not.
     pub(crate) async fn run(self, stop: CancellationToken) {
+        // An alert watches it grow: it is there before the first time.
+        metrics::counter!("postrider_outbox_housekeeping_failed_total").increment(0);
         let mut next_round = Duration::ZERO;
         while !stop.is_cancelled() {
             if self.clock.monotonic() >= next_round {

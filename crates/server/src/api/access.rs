@@ -1,6 +1,7 @@
 //! Who may do what: bearer tokens with roles, and the owner of the machine while there are no tokens.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, header};
@@ -26,6 +27,9 @@ pub(crate) struct Caller {
     /// The token they came with; none for the owner of the machine.
     pub(crate) token: Option<uuid::Uuid>,
 }
+
+/// A scrape waits so long for the store; it has to come back while Prometheus waits for it.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The owner of the machine.
 const OWNER: Caller = Caller { role: TokenRole::Admin, tenant: None, token: None };
@@ -135,9 +139,25 @@ pub(super) async fn require_metrics(
             return Err(Problem::new(Code::Unauthenticated, detail));
         }
     }
-    // Every role may read metrics, but not on behalf of one tenant: they are of all.
-    caller(&api, peer, headers).await?.may("GET", TokenRole::Metrics, Tenants::All)?;
+    may_scrape(&api, peer, headers).await?;
     Ok(next.run(request).await)
+}
+
+/// Every role may read metrics, but not on behalf of one tenant: they are of all. That the store is away is told by metrics, too. So who
+/// could read them when it last answered reads them until it does again.
+async fn may_scrape(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<(), Problem> {
+    let token = bearer(headers).map(TokenHash::of);
+    let away = |problem: &Problem| problem.is(Code::StoreUnavailable);
+    let found = match tokio::time::timeout(SCRAPE_PATIENCE, caller(api, peer, headers)).await {
+        Ok(found) => found.and_then(|caller| caller.may("GET", TokenRole::Metrics, Tenants::All)),
+        Err(_late) => Err(Problem::store_away()),
+    };
+    if found.as_ref().is_err_and(away) {
+        let known = token.is_some() || is_local(api, peer, headers);
+        return if known && api.known.could_read(token.as_ref()) { Ok(()) } else { found };
+    }
+    api.known.note_reader(token.as_ref(), found.is_ok());
+    found
 }
 
 /// Who is calling. Where there is no token, or all were revoked, callers on this machine may do everything.

@@ -1,6 +1,6 @@
 //! Callers that the store vouched for a moment ago: a busy client costs it a look now and then, not one a request.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ pub(super) struct Known {
     tokens: Mutex<HashMap<[u8; 32], (Duration, Caller)>>,
     /// When there was no valid token at all.
     none: Mutex<Option<Duration>>,
+    /// Who could read metrics when the store was last asked: by a token, or as the owner of the machine.
+    readers: Mutex<HashSet<Option<[u8; 32]>>>,
 }
 
 impl Known {
@@ -42,6 +44,22 @@ impl Known {
     pub(super) fn forget(&self) {
         lock(&self.tokens).clear();
         *lock(&self.none) = None;
+        lock(&self.readers).clear();
+    }
+
+    /// Remembers whether somebody could read metrics, for as long as the store cannot be asked again.
+    pub(super) fn note_reader(&self, token: Option<&TokenHash>, may: bool) {
+        let (mut readers, who) = (lock(&self.readers), token.map(|hash| *hash.as_bytes()));
+        if !may {
+            readers.remove(&who);
+        } else if readers.len() < MANY {
+            readers.insert(who);
+        }
+    }
+
+    /// Whether somebody could read metrics when the store was last asked.
+    pub(super) fn could_read(&self, token: Option<&TokenHash>) -> bool {
+        lock(&self.readers).contains(&token.map(|hash| *hash.as_bytes()))
     }
 
     /// Whether there was no valid token a moment ago.

@@ -100,6 +100,14 @@ fn operation(route: &Route) -> Value {
         operation["responses"]["207"]["description"] =
             "Some were refused, or all of them; the others are committed".into();
     }
+    if done_before(route) {
+        operation["responses"]["200"] = answer(route);
+        operation["responses"]["200"]["description"] = "It was so before; nothing was changed".into();
+    }
+    if route.path == "/health" || route.path == "/health/ready" {
+        operation["responses"]["503"] = answer(route);
+        operation["responses"]["503"]["description"] = "Something essential does not work".into();
+    }
     if (route.method, route.path) == ("POST", "/events") {
         let told = "Of a batch of CloudEvents some were refused, or all of them; the others are committed";
         let content = json!({ "application/json": { "schema": reference("BatchAnswer") } });
@@ -173,10 +181,26 @@ fn status(route: &Route) -> &'static str {
     }
 }
 
+/// What is asked for may be there already, which is another answer than that it was made.
+fn done_before(route: &Route) -> bool {
+    const THESE: [&str; 4] = [
+        "/ledger/{tenant}/open",
+        "/ledger/{tenant}/entries",
+        "/ledger/{tenant}/rules",
+        "/ledger/{tenant}/checkpoints",
+    ];
+    route.method == "POST" && THESE.contains(&route.path)
+}
+
 fn answer(route: &Route) -> Value {
+    if route.path == "/ledger/{tenant}/export" {
+        let text = json!({ "schema": { "type": "string" } });
+        let content = json!({ "application/jsonl": text, "text/csv": text, "text/plain": text });
+        return json!({ "description": route.summary, "content": content });
+    }
     let kind = match route.path {
         "/stream" => "text/event-stream",
-        "/metrics" | "/ledger/{tenant}/export" => "text/plain",
+        "/metrics" => "text/plain",
         "/topology/diagram.svg" => "image/svg+xml",
         _ => "application/json",
     };

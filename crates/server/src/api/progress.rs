@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Api;
 use super::access::Caller;
-use super::front::Query;
+use super::front::{self, Query};
 use super::problem::{Code, Problem};
 use super::subscriptions::read;
 use crate::wiring::JobView;
@@ -67,9 +67,13 @@ async fn init<S: Jobs>(
     let New { id, tenant, announces } = read(&body)?;
     let event = announces.as_ref().unwrap_or(&desk.completed);
     let mut job = NewJob::new(&id).and_then(|job| job.announces(event)).map_err(|error| invalid(&error))?;
-    job.tenant = caller.tenant.clone().or(tenant);
+    job.tenant = front::tenant(&caller, tenant)?;
     let made = desk.progress.init(&job).await?;
-    own(&caller, &made)?;
+    if own(&caller, &made).is_err() {
+        let told =
+            format!("the job {id} is another tenant's; nothing was changed. Give this one an id of its own");
+        return Err(Problem::new(Code::Conflict, told));
+    }
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -195,7 +199,7 @@ async fn list<S: Jobs>(
 ) -> Result<Json<Listed>, Problem> {
     let status = which.status.as_deref().map(status).transpose()?;
     let limit = which.limit.unwrap_or(MOST).clamp(1, MOST);
-    let tenant = caller.tenant.or(which.tenant);
+    let tenant = front::tenant(&caller, which.tenant)?;
     let after = which.cursor.as_deref().map(place).transpose()?;
     let jobs = desk.store.jobs(&JobFilter { status, tenant, after, limit }).await?;
     let full = jobs.len() == usize::try_from(limit).unwrap_or(usize::MAX);

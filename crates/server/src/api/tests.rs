@@ -254,6 +254,22 @@ async fn the_metrics_token_guards_the_metrics() {
 }
 
 #[tokio::test]
+async fn who_could_read_metrics_reads_there_that_the_store_is_away() {
+    let tokens = ["one", "other"].map(|secret| token(secret, TokenRole::Metrics, None)).to_vec();
+    let memory = Memory { tokens, ..Memory::default() };
+    let (away, (clock, hands)) = (memory.away.clone(), Clock::manual(jiff::Timestamp::UNIX_EPOCH));
+    let router = router_of(memory, Arc::new(Nobody), clock, Router::new(), |_| {});
+    let scrape = async |secret: &str| {
+        let asked = Request::get("/v1/metrics").header("authorization", format!("Bearer {secret}"));
+        send(&router, asked, "").await.status().as_u16()
+    };
+    assert_eq!((scrape("one").await, scrape("neither").await), (200, 401));
+    away.store(true, Ordering::SeqCst);
+    hands.advance(std::time::Duration::from_mins(1));
+    assert_eq!((scrape("one").await, scrape("other").await), (200, 503), "nobody vouched for the other");
+}
+
+#[tokio::test]
 async fn health_tells_what_is_missing_and_nothing_more() {
     let works = router(Memory::default(), "");
     assert_eq!(send(&works, Request::get("/v1/health/live"), "").await.status(), StatusCode::OK);

@@ -233,10 +233,10 @@ pub(super) async fn enter(
         Ok(Some(caller)) if caller.role.allows(postrider::store::TokenRole::Viewer) => {
             let secure = if dashboard.api.http().tls == Tls::Off { "" } else { "; Secure" };
             let id = dashboard.sessions.begin(hash);
+            // Lax, so that a link in an alert leads to the page and not to the way in. Looking changes nothing, and forms have their proof.
             let seconds = LASTS.as_secs();
-            let cookie = format!(
-                "{COOKIE}={id}; Path=/dashboard; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
-            );
+            let cookie =
+                format!("{COOKIE}={id}; Path=/dashboard; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
             return (AppendCookie(cookie), Redirect::to(own_path(to))).into_response();
         }
         Ok(Some(_)) => "this token may read metrics and nothing else",
@@ -252,7 +252,7 @@ pub(super) async fn leave(State(dashboard): State<Dashboard>, headers: HeaderMap
         return trouble::page(&dashboard, None, &problem);
     }
     dashboard.sessions.end(&headers);
-    let cookie = format!("{COOKIE}=; Path=/dashboard; HttpOnly; SameSite=Strict; Max-Age=0");
+    let cookie = format!("{COOKIE}=; Path=/dashboard; HttpOnly; SameSite=Lax; Max-Age=0");
     (AppendCookie(cookie), Redirect::to("/dashboard/login")).into_response()
 }
 

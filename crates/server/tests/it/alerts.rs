@@ -39,6 +39,9 @@ async fn what_a_running_server_measures_is_on_the_page() {
     serving.wait_for_metric("postrider_relay_published_total 1");
     serving.wait_for_metric(r#"postrider_up{part="broker"} 1"#);
     serving.wait_for_metric(r#"postrider_consumer_lag_messages{consumer="billing"} 1"#);
+    // What alerts watch grow is there before it grows.
+    serving.wait_for_metric(r#"postrider_dead_letters_open{queue="billing"} 0"#);
+    serving.wait_for_metric("postrider_outbox_housekeeping_failed_total 0");
 
     let page = folder.run(&["generate", "metrics"]).assert(0, "").out;
     let listed: BTreeSet<_> = page.lines().filter_map(|line| line.split('`').nth(1)).collect();
@@ -51,6 +54,24 @@ async fn what_a_running_server_measures_is_on_the_page() {
         assert!(text.contains(&format!("# HELP {name} ")), "{name} says nothing of itself");
     }
     promtool_reads(&folder, &text);
+}
+
+/// An alert about a consumer begins with its first conflict, and ends with the consumer.
+#[test]
+fn a_consumer_is_there_before_anything_happens_and_is_not_paused_once_it_is_gone() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[egress]\nallow = ['127.0.0.1', 'http']\n");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let push = |args: &[&str]| {
+        folder.run(&[&["push"], args, &["--reason", "a test"]].concat()).assert(0, "");
+    };
+    push(&["add", "erp", "--url", "http://127.0.0.1:1/", "--keys", "shop.*"]);
+    serving.wait_for_metric(r#"postrider_consumer_dead_total{consumer="erp",reason="conflict"} 0"#);
+    push(&["pause", "erp"]);
+    serving.wait_for_metric(r#"postrider_consumer_paused{consumer="erp"} 1"#);
+    push(&["rm", "erp", "--yes"]);
+    serving.wait_for_metric(r#"postrider_consumer_paused{consumer="erp"} 0"#);
 }
 
 /// Prometheus reads the text as we mean it.

@@ -52,6 +52,9 @@ fn account(folder: &Folder, code: i32) -> (Value, [u64; 4]) {
 /// What holds on both backends; leaves the ledger running.
 fn plays(folder: &Folder, serving: &mut Serving) {
     serving.wait_for("serving");
+    // Alerts watch these grow, so they are there before anything is refused.
+    serving.wait_for_metric(r#"postrider_ledger_refused_total{code="missing_rate"} 0"#);
+    serving.wait_for_metric(r#"postrider_consumer_dead_total{consumer="ledger",reason="conflict"} 0"#);
     publish(folder, "s-1", GOOD);
     publish(folder, "s-2", BAD);
     wait_for(serving, "postrider_ledger_posted_total", 1);

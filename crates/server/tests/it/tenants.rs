@@ -32,6 +32,12 @@ fn settle(folder: &Folder, tenant: &str, word: &str) {
         let letter = letter(tenant, word, which).to_string();
         folder.run_with(&["dlq", "import", "-"], &letter).assert(0, "1 dead letter");
     }
+    // One that died of the same as the other tenant's: what differs is no part of the reason.
+    let mut shared = letter(tenant, word, "shared");
+    shared["event_type"] = json!("shop.order.placed");
+    shared["error_class"] = Value::Null;
+    shared["error"] = json!(format!("no mail to {word}@{tenant}.example"));
+    folder.run_with(&["dlq", "import", "-"], &shared.to_string()).assert(0, "1 dead letter");
     let books = |args: &[&str]| folder.run(&[&["ledger", "--tenant", tenant], args].concat());
     books(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
     books(&["rates", "add", "USD", "0.92", "--on", "2026-01-01"]).assert(0, "0.92");

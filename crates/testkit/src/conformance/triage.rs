@@ -225,12 +225,25 @@ pub async fn groups_come_in_pages<F: StoreFixture>(fixture: &F) {
 /// A tenant, a text.
 pub async fn groups_of_what_they_do_not_know_are_counted_among_the_newest<F: StoreFixture>(fixture: &F) {
     let store = fixture.store().await;
-    let acme = |n| DeadLetter { tenant: Some(TenantId::new("acme").unwrap()), ..of_class(n, "smtp") };
-    let letters = (0..5).map(acme).chain((5..9).map(|n| of_class(n, "smtp")));
+    let of =
+        |tenant: &str, n| DeadLetter { tenant: Some(TenantId::new(tenant).unwrap()), ..of_class(n, "smtp") };
+    let letters = (0..5).map(|n| of("acme", n)).chain((5..9).map(|n| of("shadow", n)));
     store.collect(letters.collect()).await.unwrap();
-    let filter = LetterFilter { tenant: Some(TenantId::new("acme").unwrap()), ..LetterFilter::open() };
-    let page = store.groups(&GroupQuery { filter, ..groups(10) }).await.unwrap();
+    let ids = all_ids(&store).await;
+    resolve(&store, &ids[8..], LetterStatus::Discarded).await;
+    let asked = |tenant: &str, status| {
+        let tenant = Some(TenantId::new(tenant).unwrap());
+        GroupQuery { filter: LetterFilter { tenant, status, ..LetterFilter::default() }, ..groups(10) }
+    };
+    let page = store.groups(&asked("acme", Some(LetterStatus::Open))).await.unwrap();
     assert_eq!((page.groups.len(), page.groups[0].open, page.next), (1, 5, None));
+    // They died of the same, and what is told of it is a tenant's own.
+    let own = &page.groups[0];
+    assert_eq!((own.error.as_str(), own.hours.iter().sum::<u64>()), ("order 4 failed", 5));
+    assert_eq!(own.samples, [ids[4], ids[3], ids[2]]);
+    let other = store.groups(&asked("shadow", None)).await.unwrap().groups.remove(0);
+    assert_eq!((other.open, other.total, other.error.as_str()), (3, 4, "order 8 failed"));
+    assert_eq!(other.samples, [ids[8], ids[7], ids[6]]);
 }
 
 /// What the inbox knows, what has no id, what died before.

@@ -10,7 +10,7 @@ use sqlx::{QueryBuilder, Row as _};
 use super::filter::Where;
 use super::{Postgres, unreadable};
 use crate::store::{
-    GroupPage, GroupQuery, LetterFilter, LetterGroup, LetterId, LetterStatus, StoreError, Turn,
+    Cursor, GroupPage, GroupQuery, LetterFilter, LetterGroup, LetterId, LetterStatus, StoreError, Turn,
 };
 
 const HOURS: &str = "SELECT fingerprint, hour, letters FROM postrider.dead_letter_hour WHERE fingerprint = ANY($1) AND hour >= $2";
@@ -22,19 +22,17 @@ const SAMPLES: &str = "SELECT f.fingerprint, d.id FROM UNNEST($1::text[]) AS f (
 
 macro_rules! columns {
     () => {
-        "g.fingerprint, g.consumer_name, g.queue, g.event_type, g.reason, g.error_class, g.error"
+        "g.fingerprint, g.consumer_name, g.queue, g.event_type, g.reason, g.error_class"
     };
 }
 
 impl Postgres {
     pub(super) async fn group_page(&self, query: &GroupQuery) -> Result<GroupPage, StoreError> {
-        let (mut groups, stopped_at) = if query.filter.is_about_groups() {
+        let (groups, stopped_at) = if query.filter.is_about_groups() {
             (self.counted_groups(query).await?, None)
         } else {
             self.scanned_groups(query).await?
         };
-        self.add_hours(&mut groups, query).await?;
-        self.add_samples(&mut groups).await?;
         let full = query.filter.is_about_groups() && groups.len() >= query.limit;
         let next = groups.last().filter(|_| full).map(|last| (last.last_at, last.fingerprint.clone()));
         Ok(GroupPage { groups, next, stopped_at })
@@ -44,7 +42,7 @@ impl Postgres {
         let mut select = QueryBuilder::new(concat!(
             "SELECT ",
             columns!(),
-            ", g.open, g.total, g.first_at, g.last_at FROM postrider.dead_letter_group g WHERE "
+            ", g.error, g.open, g.total, g.first_at, g.last_at FROM postrider.dead_letter_group g WHERE "
         ));
         select.push(if query.filter.status == Some(LetterStatus::Open) { "open > 0" } else { "true" });
         for (column, value) in named(&query.filter) {
@@ -58,10 +56,17 @@ impl Postgres {
         select.push_bind(i64::try_from(query.limit).unwrap_or(i64::MAX));
         let rows =
             self.limited("listing groups of dead letters", select.build().fetch_all(self.pool())).await?;
-        rows.iter().map(read).collect::<Result<_, _>>().map_err(|cause| unreadable(cause.into()))
+        let groups = rows.iter().map(read).collect::<Result<Vec<_>, _>>();
+        let mut groups = groups.map_err(|cause| unreadable(cause.into()))?;
+        let hours = sqlx::query(HOURS).bind(fingerprints(&groups)).bind(begin(query).to_sqlx());
+        let hours = self.limited("counting dead letters by hour", hours.fetch_all(self.pool())).await?;
+        add_hours(&mut groups, &hours, query);
+        self.add_samples(&mut groups).await?;
+        Ok(groups)
     }
 
-    /// What groups do not know is counted among the newest letters.
+    /// What groups do not know is counted among the newest letters. All that is told of a group is of those that the filter matches: the
+    /// others in it may be of another tenant, and so may the error that the group itself has.
     async fn scanned_groups(
         &self,
         query: &GroupQuery,
@@ -73,9 +78,9 @@ impl Postgres {
         let mut select = QueryBuilder::new(concat!(
             "SELECT ",
             columns!(),
-            ", m.letters AS open, m.letters AS total, m.first_at, m.last_at FROM ( \
-             SELECT fingerprint, count(*) AS letters, min(dead_at) AS first_at, max(dead_at) AS last_at \
-             FROM postrider.dead_letter WHERE "
+            ", '' AS error, m.open, m.letters AS total, m.first_at, m.last_at FROM ( \
+             SELECT fingerprint, count(*) FILTER (WHERE status = 'open') AS open, count(*) AS letters, \
+             min(dead_at) AS first_at, max(dead_at) AS last_at FROM postrider.dead_letter WHERE "
         ));
         Where::new(&mut select).filter(&query.filter).not_beyond(Turn::Newest, bound);
         select.push(
@@ -84,46 +89,85 @@ impl Postgres {
         );
         select.push_bind(i64::try_from(query.limit).unwrap_or(i64::MAX));
         let rows = self.limited("grouping dead letters", select.build().fetch_all(self.pool())).await?;
-        let groups = rows.iter().map(read).collect::<Result<_, _>>();
-        Ok((groups.map_err(|cause| unreadable(cause.into()))?, bound.map(|bound| bound.dead_at)))
+        let groups = rows.iter().map(read).collect::<Result<Vec<_>, _>>();
+        let mut groups = groups.map_err(|cause| unreadable(cause.into()))?;
+        let mut select = QueryBuilder::new(
+            "SELECT fingerprint, date_trunc('hour', dead_at, 'UTC'), count(*) FROM postrider.dead_letter WHERE ",
+        );
+        Where::new(&mut select).filter(&query.filter).not_beyond(Turn::Newest, bound);
+        select.push(" AND dead_at >= ").push_bind(begin(query).to_sqlx()).push(" GROUP BY 1, 2");
+        let hours = select.build().fetch_all(self.pool());
+        let hours = self.limited("counting dead letters by hour", hours).await?;
+        add_hours(&mut groups, &hours, query);
+        self.add_matching(&mut groups, query, bound).await?;
+        Ok((groups, bound.map(|bound| bound.dead_at)))
     }
 
-    async fn add_hours(&self, groups: &mut [LetterGroup], query: &GroupQuery) -> Result<(), StoreError> {
-        let hour = |at: Timestamp| at.as_second().div_euclid(3600);
-        let from = hour(query.now) - i64::from(query.hours) + 1;
-        let since = query.now.saturating_sub(SignedDuration::from_hours(i64::from(query.hours)));
-        let fingerprints: Vec<String> = groups.iter().map(|group| group.fingerprint.clone()).collect();
-        let select = sqlx::query(HOURS)
-            .bind(fingerprints)
-            .bind(since.unwrap_or(Timestamp::MIN).to_sqlx())
-            .fetch_all(self.pool());
-        let rows = self.limited("counting dead letters by hour", select).await?;
-        let mut counts: HashMap<String, Vec<u64>> = HashMap::new();
-        for row in &rows {
-            let at = row.try_get::<jiff_sqlx::Timestamp, _>(1).map(|at| hour(at.to_jiff()) - from);
-            let Some(slot) = at.ok().and_then(|slot| usize::try_from(slot).ok()) else { continue };
-            let fingerprint = row.try_get(0).unwrap_or_default();
-            let hours = counts.entry(fingerprint).or_insert_with(|| vec![0; usize::from(query.hours)]);
-            if let Some(count) = hours.get_mut(slot) {
-                *count = row.try_get::<i64, _>(2).map_or(0, i64::unsigned_abs);
-            }
-        }
+    /// Samples of those that the filter matches, and the error of the newest of them.
+    async fn add_matching(
+        &self,
+        groups: &mut [LetterGroup],
+        query: &GroupQuery,
+        bound: Option<Cursor>,
+    ) -> Result<(), StoreError> {
+        let mut select = QueryBuilder::new("SELECT f.fingerprint, d.id, d.error FROM UNNEST(");
+        select.push_bind(fingerprints(groups));
+        select.push(
+            "::text[]) AS f (fingerprint) CROSS JOIN LATERAL ( \
+             SELECT id, left(error, 500) AS error FROM postrider.dead_letter WHERE ",
+        );
+        Where::new(&mut select).filter(&query.filter).not_beyond(Turn::Newest, bound);
+        select.push(" AND fingerprint = f.fingerprint ORDER BY dead_at DESC, id DESC LIMIT 3) d");
+        let rows = select.build_query_as().fetch_all(self.pool());
+        let rows: Vec<(String, i64, String)> = self.limited("reading samples of dead letters", rows).await?;
         for group in groups {
-            let none = || vec![0; usize::from(query.hours)];
-            group.hours = counts.remove(&group.fingerprint).unwrap_or_else(none);
+            let own = rows.iter().filter(|(fingerprint, _, _)| *fingerprint == group.fingerprint);
+            let (ids, errors): (Vec<LetterId>, Vec<&String>) =
+                own.map(|(_, id, error)| (LetterId(*id), error)).unzip();
+            group.samples = ids;
+            group.error = errors.first().copied().cloned().unwrap_or_default();
         }
         Ok(())
     }
 
     async fn add_samples(&self, groups: &mut [LetterGroup]) -> Result<(), StoreError> {
-        let fingerprints: Vec<String> = groups.iter().map(|group| group.fingerprint.clone()).collect();
-        let select = sqlx::query_as(SAMPLES).bind(fingerprints).fetch_all(self.pool());
+        let select = sqlx::query_as(SAMPLES).bind(fingerprints(groups)).fetch_all(self.pool());
         let rows: Vec<(String, i64)> = self.limited("reading samples of dead letters", select).await?;
         for group in groups {
             let own = rows.iter().filter(|(fingerprint, _)| *fingerprint == group.fingerprint);
             group.samples = own.map(|(_, id)| LetterId(*id)).collect();
         }
         Ok(())
+    }
+}
+
+fn fingerprints(groups: &[LetterGroup]) -> Vec<String> {
+    groups.iter().map(|group| group.fingerprint.clone()).collect()
+}
+
+/// Where the hours that are shown begin.
+fn begin(query: &GroupQuery) -> Timestamp {
+    let since = query.now.saturating_sub(SignedDuration::from_hours(i64::from(query.hours)));
+    since.unwrap_or(Timestamp::MIN)
+}
+
+/// Rows of a fingerprint, an hour, and how many died in it.
+fn add_hours(groups: &mut [LetterGroup], rows: &[PgRow], query: &GroupQuery) {
+    let hour = |at: Timestamp| at.as_second().div_euclid(3600);
+    let from = hour(query.now) - i64::from(query.hours) + 1;
+    let mut counts: HashMap<String, Vec<u64>> = HashMap::new();
+    for row in rows {
+        let at = row.try_get::<jiff_sqlx::Timestamp, _>(1).map(|at| hour(at.to_jiff()) - from);
+        let Some(slot) = at.ok().and_then(|slot| usize::try_from(slot).ok()) else { continue };
+        let fingerprint = row.try_get(0).unwrap_or_default();
+        let hours = counts.entry(fingerprint).or_insert_with(|| vec![0; usize::from(query.hours)]);
+        if let Some(count) = hours.get_mut(slot) {
+            *count = row.try_get::<i64, _>(2).map_or(0, i64::unsigned_abs);
+        }
+    }
+    for group in groups {
+        let none = || vec![0; usize::from(query.hours)];
+        group.hours = counts.remove(&group.fingerprint).unwrap_or_else(none);
     }
 }
 

@@ -130,7 +130,8 @@ const HEAD: &str = "\
 # Metrics
 At `GET /v1/metrics`, for Prometheus; with `METRICS_TOKEN` set it asks for that, as `x-metrics-token` or as a bearer token. Seconds and
 bytes, counters end in `_total`. No label has an event, a tenant or an error in it: their values are names of the configuration or words
-of a closed set. Counters and histograms appear with their first value. Gauges of outbox, queues and dead letters are read every 15
+of a closed set. Counters and histograms appear with their first value, but for the rare ones that
+alerts watch, which are there from the start. Gauges of outbox, queues and dead letters are read every 15
 seconds, in every process that serves the API: of several, take the `max`. A process without the roles api and dashboard is scraped where `--listen` or `http.health_listen` says. `postrider generate grafana` and `postrider generate alerts`
 print a dashboard and rules on these. This page is printed by `postrider generate metrics`.
 

@@ -17,6 +17,8 @@ pub(super) struct Memory {
     pub(super) events: Arc<Mutex<Vec<Event>>>,
     pub(super) tokens: Vec<Token>,
     pub(super) store_is_down: bool,
+    /// Nobody can be asked for tokens any more.
+    pub(super) away: Arc<AtomicBool>,
     /// The first event that comes alone waits to be told to go on.
     pub(super) hangs: AtomicBool,
     pub(super) go_on: Arc<Notify>,
@@ -83,6 +85,9 @@ impl ApiBackend for Memory {
         Ok(found.filter(|(id, _)| ids.contains(id)).collect())
     }
     async fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StoreError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "away"));
+        }
         Ok(self.tokens.iter().find(|token| token.hash == *hash).cloned())
     }
     async fn record(&self, _: postrider::store::LogEntry) -> Result<(), StoreError> {

@@ -1,14 +1,14 @@
 //! The gauges that nobody else has at hand, read now and then while somebody can scrape them: what waits for each consumer, dead
 //! letters, clocks, and whether the servers answer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::Clock;
-use postrider::broker::Broker;
+use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::store::{Registration, StoreFigures, StreamState};
-use postrider::topology::ServiceQueue;
+use postrider::topology::{ConsumerName, QueueName, ServiceQueue};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::Context;
@@ -35,6 +35,7 @@ pub(super) fn start<S: WholeStore>(
         configured: context.config.own.consumers.clone(),
         outboxes,
         with_letters: BTreeSet::new(),
+        with_lag: BTreeMap::new(),
     };
     tokio::spawn(stop.clone().run_until_cancelled_owned(gauges.run()));
 }
@@ -51,8 +52,11 @@ struct Gauges<S> {
     clock: Clock,
     configured: Vec<Registration>,
     outboxes: Vec<OpenOutbox<S>>,
-    /// Queues that had open dead letters: they are shown as 0 when they have none any more.
+    /// Queues that may have dead letters: they are shown as 0 before they have some, so that an alert sees the first ones come, and when
+    /// they have none any more.
     with_letters: BTreeSet<String>,
+    /// Consumers that are shown, and their queues: those that are gone have nothing before them.
+    with_lag: BTreeMap<ConsumerName, QueueName>,
 }
 
 impl<S: WholeStore> Gauges<S> {
@@ -103,28 +107,44 @@ impl<S: WholeStore> Gauges<S> {
         metrics::gauge!("postrider_schema_version").set(f64::from(figures.schema));
     }
 
-    /// What waits for each consumer. A queue that is not there yet has nothing to show.
-    async fn read_queues(&self) {
+    /// What waits for each consumer, and for none that is gone.
+    async fn read_queues(&mut self) {
         let Ok(mut consumers) = self.store.registrations().await else { return };
         let known: BTreeSet<_> = consumers.iter().map(|consumer| consumer.name.clone()).collect();
         consumers.extend(self.configured.iter().filter(|other| !known.contains(&other.name)).cloned());
+        let shown = std::mem::take(&mut self.with_lag);
+        let here = consumers.iter().map(|one| (one.name.clone(), one.service.name().clone()));
+        self.with_lag = here.collect();
+        // First, because others may take from the same queue.
+        for (consumer, queue) in shown.iter().filter(|(name, _)| !self.with_lag.contains_key(*name)) {
+            show_queue(consumer, queue, 0, 0);
+        }
         for consumer in consumers {
-            self.read_queue(consumer.name.to_string(), &consumer.service).await;
+            self.with_letters.insert(consumer.service.name().to_string());
+            self.read_queue(&consumer.name, &consumer.service).await;
         }
     }
 
-    async fn read_queue(&self, consumer: String, service: &ServiceQueue) {
-        let Ok(ready) = self.broker.depth(service.name()).await else { return };
+    async fn read_queue(&self, consumer: &ConsumerName, service: &ServiceQueue) {
+        let ready = match self.broker.depth(service.name()).await {
+            Ok(ready) => ready,
+            // In a queue that is not there nothing waits.
+            Err(error) if error.kind == BrokerErrorKind::NotFound => 0,
+            Err(_) => return,
+        };
         let mut waiting = 0;
         for wait in &service.wait_queues {
             waiting += self.broker.depth(&wait.name).await.unwrap_or(0);
         }
-        let queue = service.name().to_string();
-        metrics::gauge!("postrider_queue_ready_messages", "queue" => queue.clone()).set(float(ready));
-        metrics::gauge!("postrider_queue_waiting_messages", "queue" => queue).set(float(waiting));
-        metrics::gauge!("postrider_consumer_lag_messages", "consumer" => consumer)
-            .set(float(ready + waiting));
+        show_queue(consumer, service.name(), ready, waiting);
     }
+}
+
+fn show_queue(consumer: &ConsumerName, queue: &QueueName, ready: u64, waiting: u64) {
+    let (consumer, queue) = (consumer.to_string(), queue.to_string());
+    metrics::gauge!("postrider_queue_ready_messages", "queue" => queue.clone()).set(float(ready));
+    metrics::gauge!("postrider_queue_waiting_messages", "queue" => queue).set(float(waiting));
+    metrics::gauge!("postrider_consumer_lag_messages", "consumer" => consumer).set(float(ready + waiting));
 }
 
 fn up(part: &'static str, is_up: bool) {

@@ -2,12 +2,13 @@
 
 use axum::extract::{Extension, Path, State};
 use axum::response::Redirect;
+use jiff::Timestamp;
 use maud::{Markup, html};
 use postrider::store::HeldKey;
 use postrider::topology::ConsumerName;
 
 use super::super::actions::{Action, button, form, short_reason};
-use super::super::parts::{ago, number, rate, segment, short, state, table};
+use super::super::parts::{ago, number, rate, segment, short, span, state, table};
 use super::super::visit::Visit;
 use super::super::{Done, Page, chart, frame};
 use super::{Here, Who};
@@ -92,12 +93,20 @@ fn keys(held: &[HeldKey], visit: &Visit) -> Markup {
                     (short_reason())
                     (button(visit, Action::Control, "small", "Go on without it"))
                 }))
-            } @else { span class="quiet" { "tried again " (ago(key.due_at, visit.now)) } } }
+            } @else { span class="quiet" { (due(key, visit.now)) } } }
         } }
     };
     let rows: Vec<Markup> = held.iter().map(row).collect();
     let header = ["Consumer", "Ordering key", "State", "#Events", "Head", "Why", ""];
     table(&header, &rows, ("None", "no event waits for an earlier one of its key"))
+}
+
+/// When the head of a key is tried again. Of one that is late nobody has taken care yet: nothing that runs its consumer is there, or free.
+fn due(key: &HeldKey, now: Timestamp) -> String {
+    match key.due_at.duration_since(now).as_secs() {
+        left @ 1.. => format!("tried again in {}", span(left)),
+        late => format!("to be tried again since {}", span(-late)),
+    }
 }
 
 pub(in crate::dashboard) async fn pause(
