@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::observed::{self, Observed, Policy};
+use super::plan::applied;
 use super::{
-    Argument, Binding, BindingKey, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind, ExchangeName,
-    ExchangePolicy, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, Topology,
+    AppliesTo, Argument, Binding, BindingKey, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind,
+    ExchangeName, ExchangePolicy, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, Topology,
 };
 
 /// What was found, as a topology.
@@ -49,6 +50,24 @@ pub fn export(observed: &Observed) -> Export {
         if let Some(why) = foreign(policy, &export.topology) {
             export.left_out.push(format!("policy {} ({}): {why}", policy.name, policy.pattern));
         }
+    }
+    export
+}
+
+/// The same as it works: where messages go by the policy that RabbitMQ applies, whoever set it.
+pub fn in_effect(observed: &Observed) -> Export {
+    let mut export = export(observed);
+    for exchange in &mut export.topology.exchanges {
+        let policy = applied(observed, exchange.name.as_str(), AppliesTo::Exchanges, "");
+        let alternate = policy.and_then(|policy| policy.definition.get("alternate-exchange"));
+        exchange.policy.alternate = alternate.and_then(|to| exchange_name(to.clone()).ok());
+    }
+    for queue in &mut export.topology.queues {
+        let kind = observed.queue(queue.name.as_str()).map_or("", observed::Queue::kind);
+        let policy = applied(observed, queue.name.as_str(), AppliesTo::Queues, kind);
+        let says = |name: &str| policy.and_then(|policy| policy.definition.get(name));
+        let to = target(says("dead-letter-exchange").cloned(), says("dead-letter-routing-key"));
+        queue.policy.dead_letter = to.unwrap_or_default();
     }
     export
 }

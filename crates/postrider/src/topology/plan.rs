@@ -13,6 +13,7 @@ mod tests;
 pub use equivalence::{
     Difference, exchange_differences, ignored_differences, queue_differences, refused_arguments,
 };
+pub(crate) use policies::applied;
 pub use step::{Sign, Step};
 
 use serde::{Deserialize, Serialize};

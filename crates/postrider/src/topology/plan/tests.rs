@@ -182,6 +182,23 @@ fn another_policy_is_carried_along_and_stays_below_ours() {
 }
 
 #[test]
+fn messages_go_where_the_policy_says_that_is_applied_whoever_set_it() {
+    let mut there = after(&diff(&wanted(), &broker(), false), broker());
+    there.exchanges.push(observed::Exchange { name: "rest".into(), ..there.exchanges[0].clone() });
+    let says = json!({"alternate-exchange": "rest", "dead-letter-exchange": "rest"});
+    for (priority, of_queue) in [(5, Some("rest")), (-1, None)] {
+        let theirs =
+            observed::Policy { apply_to: "all".into(), ..policy("theirs", "", priority, says.clone()) };
+        let there = Observed { policies: [&there.policies[..], &[theirs]].concat(), ..there.clone() };
+        let topology = crate::topology::export::in_effect(&there).topology;
+        let events = topology.find_exchange(&ExchangeName::new("events").unwrap()).unwrap();
+        assert_eq!(events.effective_alternate().map(ExchangeName::as_str), Some("rest"), "{priority}");
+        let dead = topology.queues[0].effective_dead_letter();
+        assert_eq!(dead.map(|target| target.exchange.as_str()), of_queue, "{priority}");
+    }
+}
+
+#[test]
 fn without_the_right_to_set_policies_the_unprotected_are_named() {
     let plan = diff(&wanted(), &Observed { may_set_policies: false, ..broker() }, false);
     assert!(!shown(&plan).iter().any(|line| line.contains("policy")));
