@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use postrider::broker::{Broker as _, HeaderValue, Outgoing, Published};
+use postrider::broker::{Broker as _, HeaderValue, Outgoing, Published, Verdict};
+use postrider::topology::observed::Policy;
 use postrider::topology::plan::{Sign, Step};
 use postrider::topology::{Argument, DeadLetterTarget, RoutingKey};
 
@@ -16,6 +17,7 @@ postrider_testkit::on_each_rabbitmq!(
     under_traffic_nothing_is_lost,
     a_single_active_consumer_stays_single_and_nothing_is_lost,
     a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
+    what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter,
     interrupted_anywhere_it_is_finished_by_the_next_apply,
     retries_that_come_back_meanwhile_are_kept,
     two_processes_do_not_replace_the_same_queue,
@@ -129,6 +131,40 @@ async fn a_consumer_that_never_settles_stops_it_and_everything_is_put_back(versi
     apply(&operator, &orders(QueueKind::Quorum)).await;
     let seen = drained(&broker, "orders").await;
     assert_eq!(seen, ids("m", 100));
+}
+
+/// The policy that closes the queue stands above the one that says where its dead letters go.
+async fn what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let with_dead = |kind| {
+        let mut topology = orders(kind).queue(Queue::quorum(queue("orders.dead")));
+        topology.queues[0].policy.dead_letter = Some(DeadLetterTarget {
+            exchange: ExchangeName::default_exchange(),
+            routing_key: Some(RoutingKey::new("orders.dead").unwrap()),
+        });
+        topology
+    };
+    apply(&operator, &with_dead(QueueKind::Classic)).await;
+    publish(&broker, ids("m", 5)).await;
+    let mut slow = broker.subscribe(&queue("orders"), 10).await.unwrap();
+    let settler = slow.settler();
+    let mut held = Vec::new();
+    while held.len() < 5 {
+        held.extend(slow.next(10).await.unwrap());
+    }
+    let rejecting = async {
+        let is_closing = |policy: &Policy| policy.name == "postrider.closing.orders";
+        while !operator.observe().await.unwrap().policies.iter().any(is_closing) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let rejects = held.into_iter().map(|delivery| (delivery.receipt, Verdict::Reject)).collect();
+        settler.settle(rejects).await.unwrap();
+    };
+    let wanted = with_dead(QueueKind::Quorum);
+    tokio::join!(apply(&operator, &wanted), rejecting);
+    assert_settled(&operator, &wanted).await;
+    assert_eq!(drained(&broker, "orders.dead").await, ids("m", 5));
 }
 
 async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVersion) {
