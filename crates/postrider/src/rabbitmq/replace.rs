@@ -3,7 +3,8 @@
 //! RabbitMQ cannot change a queue's arguments, and a name is there once. So the messages wait in a queue beside it
 //! (`NAME.postrider-replacing`) while the old one goes and the new one comes:
 //!
-//! 1. carry what is in the old queue aside, while it is still bound and consumed;
+//! 1. see that RabbitMQ takes the new queue, under another name; carry what is in the old one aside, while it is still bound
+//!    and consumed;
 //! 2. bind the queue beside it like the old one, then unbind the old one: for a moment both get everything;
 //! 3. close the old queue, hold back the wait queues that lead to it, carry the rest, and wait until its consumers have
 //!    settled what they have;
@@ -119,6 +120,7 @@ impl Replacement<'_> {
 
     /// Empties the old queue and exchanges it for the new one.
     async fn retire(&self, desk: &mut Desk<'_>, exists: &observed::Queue) -> Result<(), BrokerError> {
+        self.try_out(desk).await?;
         self.prepare_aside(desk).await?;
         let mut carrier = self.carrier(self.name(), ASIDE, Way::Aside).await?;
         self.carry_most(desk, &mut carrier, self.name(), "aside").await?;

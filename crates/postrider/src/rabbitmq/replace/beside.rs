@@ -11,7 +11,19 @@ use crate::rabbitmq::desk::{self, Desk};
 use crate::topology::observed::{self, Policy};
 use crate::topology::{AppliesTo, Argument, Exchange, ExchangeKind, ExchangeName, plan};
 
+/// What is behind the name of a queue that is made for a moment.
+const TRIAL: &str = ".postrider-trial";
+
 impl Replacement<'_> {
+    /// Declares the new queue under another name first: what RabbitMQ will not have, it refuses while the old one is untouched.
+    pub(super) async fn try_out(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
+        let trial = format!("{}{TRIAL}", self.name());
+        // One may be left of an attempt that was interrupted. Deleting what is not there is fine to RabbitMQ.
+        desk.delete_queue(&trial).await?;
+        desk.raw_queue(&trial, desk::table(self.wanted.declared_arguments())).await?;
+        desk.delete_queue(&trial).await.map(|_| ())
+    }
+
     /// Makes the queue beside, and shields it from other people's policies, which could expire or drop what it holds.
     pub(super) async fn prepare_aside(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
         let aside = self.aside();

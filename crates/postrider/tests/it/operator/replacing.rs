@@ -18,6 +18,7 @@ postrider_testkit::on_each_rabbitmq!(
     a_single_active_consumer_stays_single_and_nothing_is_lost,
     a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
     what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter,
+    what_rabbitmq_will_not_have_is_refused_before_anything_is_moved,
     interrupted_anywhere_it_is_finished_by_the_next_apply,
     retries_that_come_back_meanwhile_are_kept,
     two_processes_do_not_replace_the_same_queue,
@@ -165,6 +166,21 @@ async fn what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter(version: Ra
     tokio::join!(apply(&operator, &wanted), rejecting);
     assert_settled(&operator, &wanted).await;
     assert_eq!(drained(&broker, "orders.dead").await, ids("m", 5));
+}
+
+async fn what_rabbitmq_will_not_have_is_refused_before_anything_is_moved(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let classic = orders(QueueKind::Classic);
+    apply(&operator, &classic).await;
+    publish(&broker, ids("m", 10)).await;
+    let mut wanted = orders(QueueKind::Quorum);
+    wanted.queues[0].arguments.insert("x-max-length".into(), Argument::Int(-5));
+    let plan = operator.plan(&wanted, false).await.unwrap();
+    let error = operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await.unwrap_err();
+    assert!(error.to_string().contains("will not declare"), "{error}");
+    assert_settled(&operator, &classic).await;
+    assert_eq!(depth(&broker, "orders").await, 10);
 }
 
 async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVersion) {
