@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use postrider::broker::{Broker as _, HeaderValue, Outgoing, Published, Verdict};
-use postrider::topology::observed::Policy;
+use postrider::topology::observed::{self, Policy};
 use postrider::topology::plan::{Sign, Step};
 use postrider::topology::{Argument, DeadLetterTarget, RoutingKey};
 
@@ -19,6 +19,8 @@ postrider_testkit::on_each_rabbitmq!(
     a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
     what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter,
     what_rabbitmq_will_not_have_is_refused_before_anything_is_moved,
+    who_goes_on_publishing_by_its_name_stops_it_and_everything_is_put_back,
+    what_cannot_be_held_back_stops_it_and_everything_is_put_back,
     interrupted_anywhere_it_is_finished_by_the_next_apply,
     retries_that_come_back_meanwhile_are_kept,
     two_processes_do_not_replace_the_same_queue,
@@ -183,6 +185,60 @@ async fn what_rabbitmq_will_not_have_is_refused_before_anything_is_moved(version
     assert_eq!(depth(&broker, "orders").await, 10);
 }
 
+/// A quorum queue cannot be closed.
+async fn who_goes_on_publishing_by_its_name_stops_it_and_everything_is_put_back(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    let quorum = orders(QueueKind::Quorum);
+    apply(&operator, &quorum).await;
+    publish(&broker, ids("before", 100)).await;
+    let publishing = {
+        let broker = Arc::clone(&broker);
+        tokio::spawn(async move {
+            for i in 0.. {
+                let message = outgoing(&format!("direct-{i}")).message;
+                let published = broker.publish(vec![Outgoing::to_queue(&queue("orders"), message)]).await;
+                assert_eq!(published, [Published::Confirmed]);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+    };
+    let mut wanted = quorum.clone();
+    wanted.queues[0].message_ttl = Some(Duration::from_hours(1));
+    let plan = operator.plan(&wanted, false).await.unwrap();
+    let error = operator.apply(&plan, Duration::from_secs(1), &|text| eprintln!("{text}")).await.unwrap_err();
+    publishing.abort();
+    assert!(error.to_string().contains("publishes to it by its name"), "{error}");
+    assert_settled(&operator, &quorum).await;
+    let seen = drained(&broker, "orders").await;
+    assert!(seen.is_superset(&ids("before", 100)) && seen.len() > 200, "{}", seen.len());
+}
+
+async fn what_cannot_be_held_back_stops_it_and_everything_is_put_back(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let with_retry = |kind| with_retry(kind, Duration::from_hours(1));
+    let classic = with_retry(QueueKind::Classic);
+    apply(&operator, &classic).await;
+    publish(&broker, ids("m", 100)).await;
+    for thousand in 0..51 {
+        let names = (0..1000).map(|i| format!("retry-{thousand}-{i}"));
+        let batch =
+            names.map(|id| Outgoing::to_queue(&queue("orders.retry"), outgoing(&id).message)).collect();
+        assert!(broker.publish(batch).await.iter().all(|published| *published == Published::Confirmed));
+    }
+    // How many there are is a statistic.
+    let is_known = |seen: &observed::Queue| seen.name == "orders.retry" && seen.messages > Some(50_000);
+    while !operator.observe().await.unwrap().queues.iter().any(is_known) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let plan = operator.plan(&with_retry(QueueKind::Quorum), false).await.unwrap();
+    let error = operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await.unwrap_err();
+    assert!(error.to_string().contains("too many to hold back"), "{error}");
+    assert_settled(&operator, &classic).await;
+    assert_eq!(depth(&broker, "orders").await, 100);
+}
+
 async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVersion) {
     let (vhost, operator) = operator(version).await;
     let operator = Arc::new(operator);
@@ -214,21 +270,23 @@ async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVe
 }
 
 /// As in the event-bus design: expired messages go back to the queue by its name, and nobody would confirm them.
+fn with_retry(kind: QueueKind, delay: Duration) -> Topology {
+    let back = DeadLetterTarget {
+        exchange: ExchangeName::default_exchange(),
+        routing_key: Some(RoutingKey::new("orders").unwrap()),
+    };
+    orders(kind).queue(Queue {
+        kind: QueueKind::Classic,
+        message_ttl: Some(delay),
+        dead_letter: Some(back),
+        ..Queue::quorum(queue("orders.retry"))
+    })
+}
+
 async fn retries_that_come_back_meanwhile_are_kept(version: RabbitVersion) {
     let (vhost, operator) = operator(version).await;
     let broker = Arc::new(connect(&vhost.amqp_url).await);
-    let with_retry = |kind| {
-        let back = DeadLetterTarget {
-            exchange: ExchangeName::default_exchange(),
-            routing_key: Some(RoutingKey::new("orders").unwrap()),
-        };
-        orders(kind).queue(Queue {
-            kind: QueueKind::Classic,
-            message_ttl: Some(Duration::from_millis(300)),
-            dead_letter: Some(back),
-            ..Queue::quorum(queue("orders.retry"))
-        })
-    };
+    let with_retry = |kind| with_retry(kind, Duration::from_millis(300));
     apply(&operator, &with_retry(QueueKind::Classic)).await;
     publish(&broker, ids("before", 500)).await;
     let retrying = {
