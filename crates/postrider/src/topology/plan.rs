@@ -36,6 +36,9 @@ pub struct Plan {
     /// Removals that were left out because nobody asked to prune: bindings on our queues that nobody wants, wait queues of
     /// an earlier ladder, policies of ours whose object is gone.
     pub extra: Vec<Step>,
+    /// Policies that the broker lacks, and that this user may not set. An apply by this user leaves them as they are.
+    #[serde(default)]
+    pub unset: Vec<Step>,
     /// Declarations that RabbitMQ would refuse, and that no step can mend. With any of these nothing is applied.
     pub blocked: Vec<String>,
     /// What is good to know.
@@ -50,6 +53,11 @@ impl Plan {
         self.steps.is_empty() && self.blocked.is_empty()
     }
 
+    /// How many things differ on the broker from what is wanted, whoever may do something about it.
+    pub fn drift(&self) -> usize {
+        self.steps.len() + self.blocked.len() + self.extra.len() + self.unset.len()
+    }
+
     /// How many steps have this sign.
     pub fn count(&self, sign: Sign) -> usize {
         self.steps.iter().filter(|step| step.sign() == sign).count()
@@ -58,7 +66,14 @@ impl Plan {
 
 /// Compares what is wanted with what exists.
 pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
-    let mut draft = Draft { wanted, observed, steps: Vec::new(), blocked: Vec::new(), notes: Vec::new() };
+    let mut draft = Draft {
+        wanted,
+        observed,
+        steps: Vec::new(),
+        unset: Vec::new(),
+        blocked: Vec::new(),
+        notes: Vec::new(),
+    };
     if !observed.vhost_exists {
         draft.steps.push(Step::CreateVhost { name: observed.vhost.clone() });
     }
@@ -67,7 +82,7 @@ pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
     draft.policies();
     draft.bindings();
     let extra = draft.extra();
-    let Draft { mut steps, blocked, notes, .. } = draft;
+    let Draft { mut steps, unset, blocked, notes, .. } = draft;
     let extra = if prune {
         steps.extend(extra);
         Vec::new()
@@ -75,7 +90,7 @@ pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
         extra
     };
     let fingerprint = observed.fingerprint(wanted);
-    Plan { vhost: observed.vhost.clone(), steps, extra, blocked, notes, fingerprint }
+    Plan { vhost: observed.vhost.clone(), steps, extra, unset, blocked, notes, fingerprint }
 }
 
 /// A plan in the making.
@@ -83,6 +98,7 @@ struct Draft<'a> {
     wanted: &'a Topology,
     observed: &'a Observed,
     steps: Vec<Step>,
+    unset: Vec<Step>,
     blocked: Vec<String>,
     notes: Vec<String>,
 }
@@ -188,6 +204,7 @@ impl Draft<'_> {
                 "no right to set policies (the tag `policymaker`), so these are not set: {}",
                 unprotected.join(", ")
             ));
+            self.unset = steps;
         }
     }
 

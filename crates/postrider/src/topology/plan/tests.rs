@@ -203,6 +203,12 @@ fn without_the_right_to_set_policies_the_unprotected_are_named() {
     let plan = diff(&wanted(), &Observed { may_set_policies: false, ..broker() }, false);
     assert!(!shown(&plan).iter().any(|line| line.contains("policy")));
     assert!(plan.notes[0].contains("postrider.queue.orders"), "{:?}", plan.notes);
+    // Carried out there is nothing left that this user could do, and the broker is still not what it should be.
+    let there = Observed { may_set_policies: false, ..after(&plan, broker()) };
+    let left = diff(&wanted(), &there, false);
+    assert_eq!((left.is_empty(), left.unset.len(), left.drift()), (true, 1, 1), "{left:?}");
+    let set = diff(&wanted(), &Observed { may_set_policies: true, ..there }, false);
+    assert_eq!((set.steps, set.unset), (left.unset, Vec::new()));
 }
 
 #[test]
