@@ -19,7 +19,7 @@ pub use step::{Sign, Step};
 use serde::{Deserialize, Serialize};
 
 use super::observed::{self, Observed};
-use super::{Binding, Queue, QueueName, Topology};
+use super::{Binding, Overflow, Queue, QueueName, Topology};
 
 /// What is behind the name of a queue that holds its messages while it is replaced.
 pub const ASIDE: &str = ".postrider-replacing";
@@ -165,6 +165,7 @@ impl Draft<'_> {
             messages: exists.messages.unwrap_or(0),
             consumers: exists.consumers.unwrap_or(0),
         });
+        self.note_too_many(queue, exists.messages.unwrap_or(0));
         if queue.single_active_consumer {
             self.notes.push(format!(
                 "queue {}: messages published in the moment when the bindings move may change places; pause publishers \
@@ -179,6 +180,24 @@ impl Draft<'_> {
                 queue.name
             ));
         }
+    }
+
+    /// More messages than the new queue may have.
+    fn note_too_many(&mut self, queue: &Queue, messages: u64) {
+        let Some(most) = queue.max_length().filter(|most| *most < messages) else { return };
+        self.notes.push(match queue.overflow() {
+            Overflow::DropHead => format!(
+                "queue {}: of its {messages} messages the oldest {} do not fit; RabbitMQ takes them out, to its dead letters or \
+                 for good",
+                queue.name,
+                messages - most
+            ),
+            Overflow::RejectPublish => format!(
+                "queue {}: {most} of its {messages} messages fit; the others wait beside it, and the apply waits for consumers to \
+                 make room: let them work off the rest first",
+                queue.name
+            ),
+        });
     }
 
     fn note_ignored(&mut self, queue: &Queue, exists: &observed::Queue) {

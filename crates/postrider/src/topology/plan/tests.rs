@@ -122,6 +122,24 @@ fn another_type_is_a_replacement_and_says_what_is_concerned() {
 }
 
 #[test]
+fn what_does_not_fit_into_the_new_queue_is_foretold() {
+    let mut there = after(&diff(&wanted(), &broker(), false), broker());
+    there.queues = vec![queue("orders", "classic", json!({}))];
+    let noted = |arguments: &[(&str, crate::topology::Argument)]| {
+        let mut topology = wanted();
+        topology.queues[0].arguments =
+            arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        diff(&topology, &there, false).notes
+    };
+    let most = |most| ("x-max-length", crate::topology::Argument::Int(most));
+    assert_eq!(noted(&[most(7)]), Vec::<String>::new());
+    assert!(
+        noted(&[most(5), ("x-overflow", "reject-publish".into())])[0].contains("5 of its 7 messages fit")
+    );
+    assert!(noted(&[most(5)])[0].contains("the oldest 2 do not fit"), "RabbitMQ drops the oldest by itself");
+}
+
+#[test]
 fn no_type_is_the_default_type() {
     let mut topology = wanted();
     for (kind, there, default, same) in [

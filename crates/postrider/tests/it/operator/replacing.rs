@@ -14,6 +14,7 @@ use super::*;
 postrider_testkit::on_each_rabbitmq!(
     a_loaded_classic_queue_becomes_a_quorum_queue,
     changed_limits_replace_a_quorum_queue,
+    what_does_not_fit_waits_until_there_is_room,
     under_traffic_nothing_is_lost,
     a_single_active_consumer_stays_single_and_nothing_is_lost,
     a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
@@ -75,6 +76,29 @@ async fn changed_limits_replace_a_quorum_queue(version: RabbitVersion) {
     apply(&operator, &classic).await;
     assert_settled(&operator, &classic).await;
     assert_eq!(depth(&broker, "orders").await, 500);
+}
+
+async fn what_does_not_fit_waits_until_there_is_room(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    apply(&operator, &orders(QueueKind::Quorum)).await;
+    publish(&broker, ids("m", 3000)).await;
+    let mut wanted = orders(QueueKind::Quorum);
+    wanted.queues[0].arguments.insert("x-max-length".into(), Argument::Int(100));
+    wanted.queues[0].arguments.insert("x-overflow".into(), "reject-publish".into());
+    let plan = operator.plan(&wanted, false).await.unwrap();
+    assert!(plan.notes.iter().any(|note| note.contains("100 of its 3000 messages fit")), "{:?}", plan.notes);
+    // RabbitMQ lets some more than that in before it refuses, and less than all of them.
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let tell = move |text: String| _ = told.send(text);
+    let replacing = async { operator.apply(&plan, PATIENCE, &tell).await.unwrap() };
+    let consuming = async {
+        while !heard.recv().await.unwrap().contains("a full queue") {}
+        Consuming::start(Arc::clone(&broker))
+    };
+    let ((), consuming) = tokio::join!(replacing, consuming);
+    all_seen(&ids("m", 3000), &[&consuming.seen]).await;
+    assert_settled(&operator, &wanted).await;
 }
 
 async fn under_traffic_nothing_is_lost(version: RabbitVersion) {
