@@ -52,6 +52,9 @@ pub(super) fn asking(doing: &str, what: &str, error: Error) -> BrokerError {
             BrokerErrorKind::Denied,
             format!("not allowed to {doing} {what}: {text}; grant the right to this user, or use another"),
         ),
+        Some((code::PRECONDITION_FAILED, text)) if !text.contains("inequivalent") => {
+            (BrokerErrorKind::Mismatch, format!("RabbitMQ will not {doing} {what}: {text}"))
+        }
         Some((code::PRECONDITION_FAILED, text)) => (
             BrokerErrorKind::Mismatch,
             format!(

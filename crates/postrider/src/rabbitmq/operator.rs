@@ -129,20 +129,25 @@ impl Operator {
         patience: Duration,
         tell: &(dyn Fn(String) + Send + Sync),
     ) -> Result<(), ApplyError> {
+        // For every step that asks over AMQP; a replacement has its own, which its lock goes with.
+        let mut line = None;
+        let mut applied = Ok(());
         for (done, step) in plan.steps.iter().enumerate() {
-            self.carry_out(step, patience, tell).await.map_err(|source| ApplyError {
-                done,
-                of: plan.steps.len(),
-                subject: step.subject(),
-                source,
-            })?;
+            if let Err(source) = self.carry_out(step, &mut line, patience, tell).await {
+                applied = Err(ApplyError { done, of: plan.steps.len(), subject: step.subject(), source });
+                break;
+            }
         }
-        Ok(())
+        if let Some(line) = line {
+            line.say_goodbye(Duration::from_secs(2)).await;
+        }
+        applied
     }
 
     async fn carry_out(
         &self,
         step: &Step,
+        line: &mut Option<Line>,
         patience: Duration,
         tell: &(dyn Fn(String) + Send + Sync),
     ) -> Result<(), BrokerError> {
@@ -162,8 +167,12 @@ impl Operator {
             | Step::AddQueue { .. }
             | Step::AddBinding { .. }
             | Step::RemoveQueue { .. } => {
-                let line = self.line().await?;
-                let mut desk = Desk::new(&line, self.config.limits.call);
+                let usable = line.take().filter(Line::is_up);
+                let line = line.insert(match usable {
+                    Some(line) => line,
+                    None => self.line().await?,
+                });
+                let mut desk = Desk::new(line, self.config.limits.call);
                 let done = match step {
                     Step::AddExchange { exchange } => desk.exchange(exchange).await,
                     Step::AddQueue { queue } => desk.queue(queue).await,
@@ -172,7 +181,6 @@ impl Operator {
                     _ => Ok(()),
                 };
                 desk.close().await;
-                line.say_goodbye(Duration::from_secs(2)).await;
                 done
             }
         }

@@ -3,7 +3,8 @@
 //! RabbitMQ cannot change a queue's arguments, and a name is there once. So the messages wait in a queue beside it
 //! (`NAME.postrider-replacing`) while the old one goes and the new one comes:
 //!
-//! 1. carry what is in the old queue aside, while it is still bound and consumed;
+//! 1. see that RabbitMQ takes the new queue, under another name; carry what is in the old one aside, while it is still bound
+//!    and consumed;
 //! 2. bind the queue beside it like the old one, then unbind the old one: for a moment both get everything;
 //! 3. close the old queue, hold back the wait queues that lead to it, carry the rest, and wait until its consumers have
 //!    settled what they have;
@@ -119,21 +120,16 @@ impl Replacement<'_> {
 
     /// Empties the old queue and exchanges it for the new one.
     async fn retire(&self, desk: &mut Desk<'_>, exists: &observed::Queue) -> Result<(), BrokerError> {
+        self.try_out(desk).await?;
         self.prepare_aside(desk).await?;
         let mut carrier = self.carrier(self.name(), ASIDE, Way::Aside).await?;
         self.carry_most(desk, &mut carrier, self.name(), "aside").await?;
-        self.move_bindings(self.name(), &self.aside()).await?;
-        // Held back before it is closed: a message that expires towards a closed queue is lost.
-        let queues = self.management.queues(self.vhost()).await?;
-        let held = Held::take(self.line, &queues, self.name(), self.limit).await?;
-        self.carry_for(&mut carrier, ROUTED).await?;
-        let closed = self.close(exists).await?;
-        let emptied = self.empty(desk, &mut carrier).await;
+        let shut = self.shut(desk, &mut carrier, exists).await;
         carrier.close().await;
-        if let Err(error) = emptied {
-            held.release().await;
-            return Err(self.undo(desk, error).await);
-        }
+        let (held, closed) = match shut {
+            Ok(shut) => shut,
+            Err(error) => return Err(self.undo(desk, error).await),
+        };
         let left = desk.swap(self.wanted, exists.kind() == "classic").await?;
         if left > 0 {
             (self.tell)(format!(
@@ -148,6 +144,32 @@ impl Replacement<'_> {
         (self.tell)(format!("queue {}: exchanged for the new one", self.name()));
         self.clock.sleep(REGISTERED).await;
         Ok(())
+    }
+
+    /// Lets nothing more into the old queue and takes out what is there. What is held back for that, and whether the queue is closed.
+    async fn shut(
+        &self,
+        desk: &mut Desk<'_>,
+        carrier: &mut Carrier,
+        exists: &observed::Queue,
+    ) -> Result<(Held, bool), BrokerError> {
+        self.move_bindings(self.name(), &self.aside()).await?;
+        // Held back before it is closed: a message that expires towards a closed queue is lost.
+        let queues = self.management.queues(self.vhost()).await?;
+        let held = Held::take(self.line, &queues, self.name(), self.limit).await?;
+        let emptied = async {
+            self.carry_for(carrier, ROUTED).await?;
+            let closed = self.close(exists).await?;
+            self.empty(desk, carrier).await?;
+            Ok(closed)
+        };
+        match emptied.await {
+            Ok(closed) => Ok((held, closed)),
+            Err(error) => {
+                held.release().await;
+                Err(error)
+            }
+        }
     }
 
     /// Carries everything back into the queue that has the name now, and removes what was only for this.
@@ -238,14 +260,27 @@ impl Replacement<'_> {
     /// Waits until nothing is in the old queue: nothing ready, and nothing with a consumer.
     ///
     /// The first is asked exactly, the second is a statistic: believed once it is younger than the last thing that happened.
+    /// Who publishes to it by its name can keep it from ever being empty, so that has its time, too.
     async fn empty(&self, desk: &mut Desk<'_>, carrier: &mut Carrier) -> Result<(), BrokerError> {
+        let enough = desk.look(self.name()).await?.ready.saturating_mul(2) + 50_000;
         let mut last_change = self.clock.monotonic();
+        // What was there is gone since then, and something has come again and again.
+        let (mut coming_since, mut came) = (last_change, 0_u64);
         let mut unsettled = None;
         let mut told = false;
         loop {
-            let some = carrier.carry(SILENCE).await?;
-            if some > 0 || desk.look(self.name()).await?.ready > 0 {
+            let some = carrier.carry(SILENCE).await? as u64;
+            came += some;
+            let left = desk.look(self.name()).await?.ready;
+            if some > 0 || left > 0 {
+                if left > FEW || self.clock.since(last_change) >= STALE {
+                    coming_since = self.clock.monotonic();
+                }
                 last_change = self.clock.monotonic();
+                let long = self.clock.since(coming_since) >= self.patience.max(STALE);
+                if some > 0 && (long || came > enough) {
+                    return Err(self.never_empty(came));
+                }
                 continue;
             }
             let quiet = self.clock.since(last_change);
@@ -282,6 +317,15 @@ impl Replacement<'_> {
                 ));
             }
         }
+    }
+
+    fn never_empty(&self, came: u64) -> BrokerError {
+        let told = format!(
+            "{came} messages came into queue {} since its bindings were moved, and more are coming: somebody publishes to it by its \
+             name (the default exchange); the queue is left as it was and nothing is lost: pause who does so and apply again",
+            self.name()
+        );
+        BrokerError::new(BrokerErrorKind::Mismatch, told)
     }
 
     /// Puts everything back into the old queue. If that fails too, the messages wait beside it until this is run again.

@@ -1,15 +1,19 @@
 //! A broker's topology as our own data, and what of it our data cannot hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::observed::{self, Observed, Policy};
+use super::plan::applied;
 use super::{
-    Argument, Binding, BindingKey, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind, ExchangeName,
-    ExchangePolicy, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, Topology,
+    AppliesTo, Argument, Binding, BindingKey, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeKind,
+    ExchangeName, ExchangePolicy, Queue, QueueKind, QueueName, QueuePolicy, RoutingKey, Topology,
 };
+
+/// Arguments that are settings of their own, as far as they were not read into them: no configuration has them as arguments.
+const SETTINGS: [&str; 2] = ["x-dead-letter-strategy", "x-single-active-consumer"];
 
 /// What was found, as a topology.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,8 +24,16 @@ pub struct Export {
     pub left_out: Vec<String>,
 }
 
-/// Writes down what a virtual host has. The broker's own exchanges and what belongs to a connection are no topology.
+/// Writes down what a virtual host has. The broker's own exchanges and what belongs to a connection are no topology; nor is what
+/// leads to an exchange that is not in it or has a value that goes with no other setting: no configuration can say that.
 pub fn export(observed: &Observed) -> Export {
+    let mut export = found(observed);
+    while leave_out_what_cannot_be_said(&mut export) {}
+    export
+}
+
+/// Everything of a virtual host that our data can hold, wherever it leads.
+fn found(observed: &Observed) -> Export {
     let mut export = Export { topology: Topology::default(), left_out: Vec::new() };
     let own = |name: &str| name.is_empty() || name.starts_with("amq.");
     for seen in observed.exchanges.iter().filter(|seen| !own(&seen.name)) {
@@ -49,6 +61,65 @@ pub fn export(observed: &Observed) -> Export {
         if let Some(why) = foreign(policy, &export.topology) {
             export.left_out.push(format!("policy {} ({}): {why}", policy.name, policy.pattern));
         }
+    }
+    export
+}
+
+/// One round of it: what is left out now may be where something else leads to. Whether there was anything.
+fn leave_out_what_cannot_be_said(export: &mut Export) -> bool {
+    let Export { topology, left_out } = export;
+    let before = left_out.len();
+    let known: BTreeSet<_> = topology.exchanges.iter().map(|exchange| exchange.name.clone()).collect();
+    let nowhere = |to: Option<&ExchangeName>| {
+        let to = to.filter(|to| !to.is_default() && !known.contains(*to));
+        to.map(|to| format!("it leads to exchange {to}, which is not here"))
+    };
+    let mut keep = |what: &str, name: &str, problem: Option<String>| {
+        left_out.extend(problem.iter().map(|problem| format!("{what} {name}: {problem}")));
+        problem.is_none()
+    };
+    topology
+        .exchanges
+        .retain(|exchange| keep("exchange", exchange.name.as_str(), nowhere(exchange.effective_alternate())));
+    topology.queues.retain(|queue| {
+        let setting = queue.arguments.keys().find(|name| SETTINGS.contains(&name.as_str()));
+        let setting = setting.map(|name| format!("its {name} does not go with its other settings"));
+        let to = queue.effective_dead_letter().map(|target| &target.exchange);
+        keep("queue", queue.name.as_str(), setting.or_else(|| nowhere(to)))
+    });
+    if left_out.len() == before {
+        return false;
+    }
+    let (exchanges, queues) = (&topology.exchanges, &topology.queues);
+    topology.bindings.retain(|binding| {
+        let holds = exchanges.iter().any(|exchange| exchange.name == binding.exchange)
+            && queues.iter().any(|queue| queue.name == binding.queue);
+        if !holds {
+            let Binding { exchange, queue, key } = binding;
+            left_out.push(format!(
+                "binding {exchange} → {queue} for {:?}: one of them was left out",
+                key.as_str()
+            ));
+        }
+        holds
+    });
+    true
+}
+
+/// The same as it works: where messages go by the policy that RabbitMQ applies, whoever set it.
+pub fn in_effect(observed: &Observed) -> Export {
+    let mut export = found(observed);
+    for exchange in &mut export.topology.exchanges {
+        let policy = applied(observed, exchange.name.as_str(), AppliesTo::Exchanges, "");
+        let alternate = policy.and_then(|policy| policy.definition.get("alternate-exchange"));
+        exchange.policy.alternate = alternate.and_then(|to| exchange_name(to.clone()).ok());
+    }
+    for queue in &mut export.topology.queues {
+        let kind = observed.queue(queue.name.as_str()).map_or("", observed::Queue::kind);
+        let policy = applied(observed, queue.name.as_str(), AppliesTo::Queues, kind);
+        let says = |name: &str| policy.and_then(|policy| policy.definition.get(name));
+        let to = target(says("dead-letter-exchange").cloned(), says("dead-letter-routing-key"));
+        queue.policy.dead_letter = to.unwrap_or_default();
     }
     export
 }
@@ -183,4 +254,56 @@ fn exchange_name(value: Value) -> Result<ExchangeName, String> {
 
 fn check(holds: bool, otherwise: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn queue(name: &str, arguments: &Value) -> observed::Queue {
+        let queue = json!({"name": name, "type": "quorum", "durable": true, "auto_delete": false, "arguments": arguments});
+        serde_json::from_value(queue).unwrap()
+    }
+
+    fn exchange(name: &str, arguments: &Value) -> observed::Exchange {
+        let exchange = json!({"name": name, "type": "topic", "durable": true, "auto_delete": false, "internal": false,
+            "arguments": arguments});
+        serde_json::from_value(exchange).unwrap()
+    }
+
+    fn binding(from: &str, to: &str) -> observed::Binding {
+        let binding = json!({"source": from, "destination": to, "destination_type": "queue", "routing_key": "#",
+            "arguments": {}});
+        serde_json::from_value(binding).unwrap()
+    }
+
+    #[test]
+    fn what_no_configuration_can_say_is_left_out_and_named() {
+        let observed = Observed {
+            exchanges: vec![
+                exchange("events", &json!({})),
+                exchange("first", &json!({"alternate-exchange": "second"})),
+                exchange("second", &json!({"alternate-exchange": "gone"})),
+            ],
+            queues: vec![
+                queue("kept", &json!({})),
+                queue("dies", &json!({"x-dead-letter-exchange": "amq.direct"})),
+                queue("odd", &json!({"x-single-active-consumer": false})),
+            ],
+            bindings: vec![binding("events", "kept"), binding("events", "dies"), binding("first", "kept")],
+            ..Observed::default()
+        };
+        let Export { topology, left_out } = export(&observed);
+        let Topology { exchanges, queues, bindings } = topology;
+        let names = (exchanges[0].name.as_str(), queues[0].name.as_str());
+        assert_eq!((exchanges.len(), queues.len(), bindings.len(), names), (1, 1, 1, ("events", "kept")));
+        assert_eq!(left_out.len(), 6, "{left_out:?}");
+        assert_eq!(
+            in_effect(&observed).topology.queues.len(),
+            3,
+            "a message goes wherever the broker sends it"
+        );
+    }
 }

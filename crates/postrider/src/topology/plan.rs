@@ -13,12 +13,13 @@ mod tests;
 pub use equivalence::{
     Difference, exchange_differences, ignored_differences, queue_differences, refused_arguments,
 };
+pub(crate) use policies::applied;
 pub use step::{Sign, Step};
 
 use serde::{Deserialize, Serialize};
 
 use super::observed::{self, Observed};
-use super::{Binding, Queue, QueueName, Topology};
+use super::{Binding, Overflow, Queue, QueueName, Topology};
 
 /// What is behind the name of a queue that holds its messages while it is replaced.
 pub const ASIDE: &str = ".postrider-replacing";
@@ -35,6 +36,9 @@ pub struct Plan {
     /// Removals that were left out because nobody asked to prune: bindings on our queues that nobody wants, wait queues of
     /// an earlier ladder, policies of ours whose object is gone.
     pub extra: Vec<Step>,
+    /// Policies that the broker lacks, and that this user may not set. An apply by this user leaves them as they are.
+    #[serde(default)]
+    pub unset: Vec<Step>,
     /// Declarations that RabbitMQ would refuse, and that no step can mend. With any of these nothing is applied.
     pub blocked: Vec<String>,
     /// What is good to know.
@@ -49,6 +53,11 @@ impl Plan {
         self.steps.is_empty() && self.blocked.is_empty()
     }
 
+    /// How many things differ on the broker from what is wanted, whoever may do something about it.
+    pub fn drift(&self) -> usize {
+        self.steps.len() + self.blocked.len() + self.extra.len() + self.unset.len()
+    }
+
     /// How many steps have this sign.
     pub fn count(&self, sign: Sign) -> usize {
         self.steps.iter().filter(|step| step.sign() == sign).count()
@@ -57,7 +66,14 @@ impl Plan {
 
 /// Compares what is wanted with what exists.
 pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
-    let mut draft = Draft { wanted, observed, steps: Vec::new(), blocked: Vec::new(), notes: Vec::new() };
+    let mut draft = Draft {
+        wanted,
+        observed,
+        steps: Vec::new(),
+        unset: Vec::new(),
+        blocked: Vec::new(),
+        notes: Vec::new(),
+    };
     if !observed.vhost_exists {
         draft.steps.push(Step::CreateVhost { name: observed.vhost.clone() });
     }
@@ -66,7 +82,7 @@ pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
     draft.policies();
     draft.bindings();
     let extra = draft.extra();
-    let Draft { mut steps, blocked, notes, .. } = draft;
+    let Draft { mut steps, unset, blocked, notes, .. } = draft;
     let extra = if prune {
         steps.extend(extra);
         Vec::new()
@@ -74,7 +90,7 @@ pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
         extra
     };
     let fingerprint = observed.fingerprint(wanted);
-    Plan { vhost: observed.vhost.clone(), steps, extra, blocked, notes, fingerprint }
+    Plan { vhost: observed.vhost.clone(), steps, extra, unset, blocked, notes, fingerprint }
 }
 
 /// A plan in the making.
@@ -82,6 +98,7 @@ struct Draft<'a> {
     wanted: &'a Topology,
     observed: &'a Observed,
     steps: Vec<Step>,
+    unset: Vec<Step>,
     blocked: Vec<String>,
     notes: Vec<String>,
 }
@@ -148,6 +165,7 @@ impl Draft<'_> {
             messages: exists.messages.unwrap_or(0),
             consumers: exists.consumers.unwrap_or(0),
         });
+        self.note_too_many(queue, exists.messages.unwrap_or(0));
         if queue.single_active_consumer {
             self.notes.push(format!(
                 "queue {}: messages published in the moment when the bindings move may change places; pause publishers \
@@ -162,6 +180,24 @@ impl Draft<'_> {
                 queue.name
             ));
         }
+    }
+
+    /// More messages than the new queue may have.
+    fn note_too_many(&mut self, queue: &Queue, messages: u64) {
+        let Some(most) = queue.max_length().filter(|most| *most < messages) else { return };
+        self.notes.push(match queue.overflow() {
+            Overflow::DropHead => format!(
+                "queue {}: of its {messages} messages the oldest {} do not fit; RabbitMQ takes them out, to its dead letters or \
+                 for good",
+                queue.name,
+                messages - most
+            ),
+            Overflow::RejectPublish => format!(
+                "queue {}: {most} of its {messages} messages fit; the others wait beside it, and the apply waits for consumers to \
+                 make room: let them work off the rest first",
+                queue.name
+            ),
+        });
     }
 
     fn note_ignored(&mut self, queue: &Queue, exists: &observed::Queue) {
@@ -187,6 +223,7 @@ impl Draft<'_> {
                 "no right to set policies (the tag `policymaker`), so these are not set: {}",
                 unprotected.join(", ")
             ));
+            self.unset = steps;
         }
     }
 

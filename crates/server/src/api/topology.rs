@@ -42,7 +42,7 @@ struct Drift {
 
 async fn drift(State(front): State<Front>) -> Result<Json<Drift>, Problem> {
     let plan = front.desk.drift().await?;
-    let drifted = plan.as_ref().is_some_and(|plan| !plan.is_empty() || !plan.extra.is_empty());
+    let drifted = plan.as_ref().is_some_and(|plan| plan.drift() > 0);
     Ok(Json(Drift { drifted, plan }))
 }
 

@@ -97,7 +97,9 @@ impl OnStore for Examine<'_> {
         examine_store(&wired.store, self.context, self.report).await;
         examine_outboxes(&wired.store, self.context, self.report).await;
         let standings = wired.store.migrations_of_buses().await.unwrap_or_default();
-        let wanted = old_buses::without_removed(&self.context.config.own.layout.topology, &standings);
+        let subscriptions = wired.store.subscriptions().await.unwrap_or_default();
+        let layout = self.context.config.layout_with(&subscriptions);
+        let wanted = old_buses::without_removed(&layout.topology, &standings);
         examine_broker(&wired.broker, &wanted, self.context, self.report).await;
         Ok(Exit::Ok)
     }
@@ -234,13 +236,13 @@ async fn examine_management(wanted: &Topology, context: &Context, report: &mut R
                 format!("RabbitMQ {} at {} answers to {}", overview.rabbitmq_version, api.places(), me.name);
             if me.may_set_policies() {
                 report.ok("management", format!("{detail}, who may set policies"));
-                examine_drift(&operator, wanted, report).await;
             } else {
                 report.warn(
                     "management",
                     format!("{detail}, who may not set policies; give it the tag `policymaker`, or have somebody else apply"),
                 );
             }
+            examine_drift(&operator, wanted, report).await;
         }
         Err(error) => report
             .warn("management", format!("{error}; without it policies are not set, and drift is not seen")),
@@ -269,7 +271,9 @@ async fn examine_handling(operator: &Operator, context: &Context, report: &mut R
 /// Whether the broker has the topology as it is configured, policies included.
 async fn examine_drift(operator: &Operator, wanted: &Topology, report: &mut Report) {
     match operator.plan(wanted, false).await {
-        Ok(plan) if plan.is_empty() => report.ok("drift", "the broker has the topology as it is configured"),
+        Ok(plan) if plan.is_empty() && plan.unset.is_empty() => {
+            report.ok("drift", "the broker has the topology as it is configured");
+        }
         Ok(plan) => {
             let left = super::topology::counts(&plan);
             report.warn("drift", format!("{left}; `postrider topology plan` shows it, `apply` does it"));

@@ -221,7 +221,7 @@ impl Look {
         if due(self.before.drift_at, DRIFT) {
             let drift = self.desk.drift().await;
             moment.drift = match drift {
-                Ok(plan) => plan.map(|plan| Ok(plan.steps.len() + plan.blocked.len() + plan.extra.len())),
+                Ok(plan) => plan.map(|plan| Ok(plan.drift())),
                 Err(problem) => Some(Err(problem.detail().to_owned())),
             };
             self.before.drift_at = Some(now);

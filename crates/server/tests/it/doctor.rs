@@ -188,6 +188,17 @@ async fn doctor_finds_a_policy_that_is_missing() {
     let told = folder.run(&["doctor", "--json"]).assert(0, "");
     assert_eq!(line(&told, "drift", "`postrider topology plan` shows it")["status"], "warn");
     folder.run(&["topology", "plan"]).assert(3, "policy");
+
+    // Whoever may not set it is told as well.
+    let user = format!("reader_{}", vhost.name);
+    management.create_user(&user, "secret", "management").await.unwrap();
+    management.grant(&vhost.name, &user).await.unwrap();
+    let theirs = vhost.management_url.replace("guest:guest@", &format!("{user}:secret@"));
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &theirs);
+    let told = folder.run(&["doctor", "--json"]).assert(0, "");
+    assert_eq!(line(&told, "drift", "policies that are missing: 1")["status"], "warn");
+    folder.run(&["topology", "plan"]).assert(0, "nothing to do");
+    folder.run(&["topology", "drift"]).assert(3, "policies that are missing: 1");
 }
 
 /// Servers of its own: what is found here would be told of everybody's.

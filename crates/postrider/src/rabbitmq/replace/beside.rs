@@ -9,9 +9,21 @@ use super::{ASIDE, REGISTERED, Replacement};
 use crate::broker::{BrokerError, BrokerErrorKind, Headers};
 use crate::rabbitmq::desk::{self, Desk};
 use crate::topology::observed::{self, Policy};
-use crate::topology::{Argument, Exchange, ExchangeKind, ExchangeName};
+use crate::topology::{AppliesTo, Argument, Exchange, ExchangeKind, ExchangeName, plan};
+
+/// What is behind the name of a queue that is made for a moment.
+const TRIAL: &str = ".postrider-trial";
 
 impl Replacement<'_> {
+    /// Declares the new queue under another name first: what RabbitMQ will not have, it refuses while the old one is untouched.
+    pub(super) async fn try_out(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
+        let trial = format!("{}{TRIAL}", self.name());
+        // One may be left of an attempt that was interrupted. Deleting what is not there is fine to RabbitMQ.
+        desk.delete_queue(&trial).await?;
+        desk.raw_queue(&trial, desk::table(self.wanted.declared_arguments())).await?;
+        desk.delete_queue(&trial).await.map(|_| ())
+    }
+
     /// Makes the queue beside, and shields it from other people's policies, which could expire or drop what it holds.
     pub(super) async fn prepare_aside(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
         let aside = self.aside();
@@ -87,13 +99,18 @@ impl Replacement<'_> {
 
     /// Lets nothing more into the old queue, where that is possible: who publishes by its name is told no, and tries again.
     /// A queue that drops its oldest when it is full would lose them instead, so that one stays open.
+    ///
+    /// RabbitMQ applies one policy only, so what the queue's own says is carried along: its consumers may still reject what they
+    /// have, and without a dead-letter target that is gone.
     pub(super) async fn close(&self, exists: &observed::Queue) -> Result<bool, BrokerError> {
         let overflow = exists.arguments.get("x-overflow").and_then(Value::as_str);
         if !self.broker.may_set_policies || !matches!(overflow, None | Some("reject-publish")) {
             return Ok(false);
         }
-        let full = json!({"max-length": 0, "overflow": "reject-publish"});
-        let policy = self.policy(&self.closing(), self.name(), full);
+        let own = plan::applied(self.broker, self.name(), AppliesTo::Queues, exists.kind());
+        let mut full = own.map(|policy| policy.definition.clone()).unwrap_or_default();
+        full.extend([("max-length".to_owned(), json!(0)), ("overflow".to_owned(), json!("reject-publish"))]);
+        let policy = self.policy(&self.closing(), self.name(), json!(full));
         self.management.set_policy(self.vhost(), &policy).await?;
         Ok(true)
     }

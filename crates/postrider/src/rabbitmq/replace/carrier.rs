@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::broker::{BrokerError, BrokerErrorKind, HeaderValue, Headers};
+use crate::rabbitmq::amqp::confirms::Heard;
 use crate::rabbitmq::amqp::content::{Content, Table};
 use crate::rabbitmq::amqp::wire::Malformed;
 use crate::rabbitmq::amqp::{Arrived, Channel, Consumer, Error, Settlement, table};
@@ -92,18 +93,30 @@ impl Carrier {
             }
             wait = Duration::ZERO;
         }
-        let Some(last) = batch.last() else { return Ok(0) };
-        self.publish(&batch).await?;
-        self.consuming.settle(std::iter::once(Settlement::AckUpTo(last.tag)));
-        match timeout(self.limit, self.consuming.until_written()).await {
-            Ok(()) if self.consuming.is_open() => Ok(batch.len()),
-            Ok(()) => Err(fault::asking("move messages of", "the queue", self.consuming.why_ended())),
-            Err(_) => Err(late("take our acks")),
+        if batch.is_empty() {
+            return Ok(0);
         }
+        let taken = self.publish(&batch).await?;
+        if let Some(last) = batch[..taken].last() {
+            self.consuming.settle(std::iter::once(Settlement::AckUpTo(last.tag)));
+            match timeout(self.limit, self.consuming.until_written()).await {
+                Ok(()) if self.consuming.is_open() => {}
+                Ok(()) => {
+                    return Err(fault::asking("move messages of", "the queue", self.consuming.why_ended()));
+                }
+                Err(_) => return Err(late("take our acks")),
+            }
+        }
+        if taken < batch.len() {
+            return Err(lost(
+                "RabbitMQ did not take a message that was moved (a full queue takes none); it is still where it was",
+            ));
+        }
+        Ok(taken)
     }
 
-    /// Every one confirmed, or an error: then none is acked, and all of them come again.
-    async fn publish(&self, batch: &[Arrived]) -> Result<(), BrokerError> {
+    /// How many were confirmed, from the first on. The others are not acked and come again: all of them after an error.
+    async fn publish(&self, batch: &[Arrived]) -> Result<usize, BrokerError> {
         let what = format!("exchange {}", self.exchange);
         let refused = |error| fault::asking("publish to", &what, error);
         let publishing = async {
@@ -125,10 +138,10 @@ impl Carrier {
         if let Some(error) = ended {
             return Err(refused(error));
         }
-        if !confirms.returned.is_empty() || !confirms.channel_is_sound() {
-            return Err(lost("RabbitMQ did not take a message that was moved; it is still where it was"));
+        if !confirms.returned.is_empty() {
+            return Err(lost("RabbitMQ returned a message that was moved; it is still where it was"));
         }
-        Ok(())
+        Ok(confirms.heard.iter().take_while(|heard| **heard == Heard::Ack).count())
     }
 
     /// Stops. What was not carried goes back to the queue it came from.

@@ -64,11 +64,7 @@ fn merge<'a>(
     wanted: &Topology,
     observed: &'a Observed,
 ) -> (Policy, Option<&'a Policy>) {
-    let prefix = match policy.applies_to {
-        AppliesTo::Queues => "postrider.queue.",
-        AppliesTo::Exchanges => "postrider.exchange.",
-    };
-    let object = policy.name.strip_prefix(prefix).unwrap_or(&policy.name);
+    let object = policy.name.strip_prefix(prefix(policy.applies_to)).unwrap_or(&policy.name);
     let kind = wanted.queues.iter().find(|queue| queue.name.as_str() == object);
     let kind = kind.map_or("", |queue| queue_type(queue, observed));
     let other = strongest(observed, object, policy.applies_to, kind);
@@ -83,6 +79,26 @@ fn merge<'a>(
         definition,
     };
     (merged, other)
+}
+
+/// What RabbitMQ applies to an object: ours, or another one that is above it.
+pub(crate) fn applied<'a>(
+    observed: &'a Observed,
+    object: &str,
+    applies: AppliesTo,
+    kind: &str,
+) -> Option<&'a Policy> {
+    let name = format!("{}{object}", prefix(applies));
+    let ours = observed.policies.iter().find(|policy| policy.name == name);
+    strongest(observed, object, applies, kind).into_iter().chain(ours).max_by_key(|policy| policy.priority)
+}
+
+/// What stands before an object's name in the name of our policy for it.
+fn prefix(applies: AppliesTo) -> &'static str {
+    match applies {
+        AppliesTo::Queues => "postrider.queue.",
+        AppliesTo::Exchanges => "postrider.exchange.",
+    }
 }
 
 /// Of other people's policies, the one that would apply to an object if ours did not.

@@ -122,6 +122,24 @@ fn another_type_is_a_replacement_and_says_what_is_concerned() {
 }
 
 #[test]
+fn what_does_not_fit_into_the_new_queue_is_foretold() {
+    let mut there = after(&diff(&wanted(), &broker(), false), broker());
+    there.queues = vec![queue("orders", "classic", json!({}))];
+    let noted = |arguments: &[(&str, crate::topology::Argument)]| {
+        let mut topology = wanted();
+        topology.queues[0].arguments =
+            arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        diff(&topology, &there, false).notes
+    };
+    let most = |most| ("x-max-length", crate::topology::Argument::Int(most));
+    assert_eq!(noted(&[most(7)]), Vec::<String>::new());
+    assert!(
+        noted(&[most(5), ("x-overflow", "reject-publish".into())])[0].contains("5 of its 7 messages fit")
+    );
+    assert!(noted(&[most(5)])[0].contains("the oldest 2 do not fit"), "RabbitMQ drops the oldest by itself");
+}
+
+#[test]
 fn no_type_is_the_default_type() {
     let mut topology = wanted();
     for (kind, there, default, same) in [
@@ -182,10 +200,33 @@ fn another_policy_is_carried_along_and_stays_below_ours() {
 }
 
 #[test]
+fn messages_go_where_the_policy_says_that_is_applied_whoever_set_it() {
+    let mut there = after(&diff(&wanted(), &broker(), false), broker());
+    there.exchanges.push(observed::Exchange { name: "rest".into(), ..there.exchanges[0].clone() });
+    let says = json!({"alternate-exchange": "rest", "dead-letter-exchange": "rest"});
+    for (priority, of_queue) in [(5, Some("rest")), (-1, None)] {
+        let theirs =
+            observed::Policy { apply_to: "all".into(), ..policy("theirs", "", priority, says.clone()) };
+        let there = Observed { policies: [&there.policies[..], &[theirs]].concat(), ..there.clone() };
+        let topology = crate::topology::export::in_effect(&there).topology;
+        let events = topology.find_exchange(&ExchangeName::new("events").unwrap()).unwrap();
+        assert_eq!(events.effective_alternate().map(ExchangeName::as_str), Some("rest"), "{priority}");
+        let dead = topology.queues[0].effective_dead_letter();
+        assert_eq!(dead.map(|target| target.exchange.as_str()), of_queue, "{priority}");
+    }
+}
+
+#[test]
 fn without_the_right_to_set_policies_the_unprotected_are_named() {
     let plan = diff(&wanted(), &Observed { may_set_policies: false, ..broker() }, false);
     assert!(!shown(&plan).iter().any(|line| line.contains("policy")));
     assert!(plan.notes[0].contains("postrider.queue.orders"), "{:?}", plan.notes);
+    // Carried out there is nothing left that this user could do, and the broker is still not what it should be.
+    let there = Observed { may_set_policies: false, ..after(&plan, broker()) };
+    let left = diff(&wanted(), &there, false);
+    assert_eq!((left.is_empty(), left.unset.len(), left.drift()), (true, 1, 1), "{left:?}");
+    let set = diff(&wanted(), &Observed { may_set_policies: true, ..there }, false);
+    assert_eq!((set.steps, set.unset), (left.unset, Vec::new()));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use postrider::broker::{Broker as _, HeaderValue, Outgoing, Published};
+use postrider::broker::{Broker as _, HeaderValue, Outgoing, Published, Verdict};
+use postrider::topology::observed::{self, Policy};
 use postrider::topology::plan::{Sign, Step};
 use postrider::topology::{Argument, DeadLetterTarget, RoutingKey};
 
@@ -13,9 +14,14 @@ use super::*;
 postrider_testkit::on_each_rabbitmq!(
     a_loaded_classic_queue_becomes_a_quorum_queue,
     changed_limits_replace_a_quorum_queue,
+    what_does_not_fit_waits_until_there_is_room,
     under_traffic_nothing_is_lost,
     a_single_active_consumer_stays_single_and_nothing_is_lost,
     a_consumer_that_never_settles_stops_it_and_everything_is_put_back,
+    what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter,
+    what_rabbitmq_will_not_have_is_refused_before_anything_is_moved,
+    who_goes_on_publishing_by_its_name_stops_it_and_everything_is_put_back,
+    what_cannot_be_held_back_stops_it_and_everything_is_put_back,
     interrupted_anywhere_it_is_finished_by_the_next_apply,
     retries_that_come_back_meanwhile_are_kept,
     two_processes_do_not_replace_the_same_queue,
@@ -70,6 +76,29 @@ async fn changed_limits_replace_a_quorum_queue(version: RabbitVersion) {
     apply(&operator, &classic).await;
     assert_settled(&operator, &classic).await;
     assert_eq!(depth(&broker, "orders").await, 500);
+}
+
+async fn what_does_not_fit_waits_until_there_is_room(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    apply(&operator, &orders(QueueKind::Quorum)).await;
+    publish(&broker, ids("m", 3000)).await;
+    let mut wanted = orders(QueueKind::Quorum);
+    wanted.queues[0].arguments.insert("x-max-length".into(), Argument::Int(100));
+    wanted.queues[0].arguments.insert("x-overflow".into(), "reject-publish".into());
+    let plan = operator.plan(&wanted, false).await.unwrap();
+    assert!(plan.notes.iter().any(|note| note.contains("100 of its 3000 messages fit")), "{:?}", plan.notes);
+    // RabbitMQ lets some more than that in before it refuses, and less than all of them.
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let tell = move |text: String| _ = told.send(text);
+    let replacing = async { operator.apply(&plan, PATIENCE, &tell).await.unwrap() };
+    let consuming = async {
+        while !heard.recv().await.unwrap().contains("a full queue") {}
+        Consuming::start(Arc::clone(&broker))
+    };
+    let ((), consuming) = tokio::join!(replacing, consuming);
+    all_seen(&ids("m", 3000), &[&consuming.seen]).await;
+    assert_settled(&operator, &wanted).await;
 }
 
 async fn under_traffic_nothing_is_lost(version: RabbitVersion) {
@@ -131,6 +160,109 @@ async fn a_consumer_that_never_settles_stops_it_and_everything_is_put_back(versi
     assert_eq!(seen, ids("m", 100));
 }
 
+/// The policy that closes the queue stands above the one that says where its dead letters go.
+async fn what_a_consumer_rejects_while_it_is_closed_is_a_dead_letter(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let with_dead = |kind| {
+        let mut topology = orders(kind).queue(Queue::quorum(queue("orders.dead")));
+        topology.queues[0].policy.dead_letter = Some(DeadLetterTarget {
+            exchange: ExchangeName::default_exchange(),
+            routing_key: Some(RoutingKey::new("orders.dead").unwrap()),
+        });
+        topology
+    };
+    apply(&operator, &with_dead(QueueKind::Classic)).await;
+    publish(&broker, ids("m", 5)).await;
+    let mut slow = broker.subscribe(&queue("orders"), 10).await.unwrap();
+    let settler = slow.settler();
+    let mut held = Vec::new();
+    while held.len() < 5 {
+        held.extend(slow.next(10).await.unwrap());
+    }
+    let rejecting = async {
+        let is_closing = |policy: &Policy| policy.name == "postrider.closing.orders";
+        while !operator.observe().await.unwrap().policies.iter().any(is_closing) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let rejects = held.into_iter().map(|delivery| (delivery.receipt, Verdict::Reject)).collect();
+        settler.settle(rejects).await.unwrap();
+    };
+    let wanted = with_dead(QueueKind::Quorum);
+    tokio::join!(apply(&operator, &wanted), rejecting);
+    assert_settled(&operator, &wanted).await;
+    assert_eq!(drained(&broker, "orders.dead").await, ids("m", 5));
+}
+
+async fn what_rabbitmq_will_not_have_is_refused_before_anything_is_moved(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let classic = orders(QueueKind::Classic);
+    apply(&operator, &classic).await;
+    publish(&broker, ids("m", 10)).await;
+    let mut wanted = orders(QueueKind::Quorum);
+    wanted.queues[0].arguments.insert("x-max-length".into(), Argument::Int(-5));
+    let plan = operator.plan(&wanted, false).await.unwrap();
+    let error = operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await.unwrap_err();
+    assert!(error.to_string().contains("will not declare"), "{error}");
+    assert_settled(&operator, &classic).await;
+    assert_eq!(depth(&broker, "orders").await, 10);
+}
+
+/// A quorum queue cannot be closed.
+async fn who_goes_on_publishing_by_its_name_stops_it_and_everything_is_put_back(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = Arc::new(connect(&vhost.amqp_url).await);
+    let quorum = orders(QueueKind::Quorum);
+    apply(&operator, &quorum).await;
+    publish(&broker, ids("before", 100)).await;
+    let publishing = {
+        let broker = Arc::clone(&broker);
+        tokio::spawn(async move {
+            for i in 0.. {
+                let message = outgoing(&format!("direct-{i}")).message;
+                let published = broker.publish(vec![Outgoing::to_queue(&queue("orders"), message)]).await;
+                assert_eq!(published, [Published::Confirmed]);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+    };
+    let mut wanted = quorum.clone();
+    wanted.queues[0].message_ttl = Some(Duration::from_hours(1));
+    let plan = operator.plan(&wanted, false).await.unwrap();
+    let error = operator.apply(&plan, Duration::from_secs(1), &|text| eprintln!("{text}")).await.unwrap_err();
+    publishing.abort();
+    assert!(error.to_string().contains("publishes to it by its name"), "{error}");
+    assert_settled(&operator, &quorum).await;
+    let seen = drained(&broker, "orders").await;
+    assert!(seen.is_superset(&ids("before", 100)) && seen.len() > 200, "{}", seen.len());
+}
+
+async fn what_cannot_be_held_back_stops_it_and_everything_is_put_back(version: RabbitVersion) {
+    let (vhost, operator) = operator(version).await;
+    let broker = connect(&vhost.amqp_url).await;
+    let with_retry = |kind| with_retry(kind, Duration::from_hours(1));
+    let classic = with_retry(QueueKind::Classic);
+    apply(&operator, &classic).await;
+    publish(&broker, ids("m", 100)).await;
+    for thousand in 0..51 {
+        let names = (0..1000).map(|i| format!("retry-{thousand}-{i}"));
+        let batch =
+            names.map(|id| Outgoing::to_queue(&queue("orders.retry"), outgoing(&id).message)).collect();
+        assert!(broker.publish(batch).await.iter().all(|published| *published == Published::Confirmed));
+    }
+    // How many there are is a statistic.
+    let is_known = |seen: &observed::Queue| seen.name == "orders.retry" && seen.messages > Some(50_000);
+    while !operator.observe().await.unwrap().queues.iter().any(is_known) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let plan = operator.plan(&with_retry(QueueKind::Quorum), false).await.unwrap();
+    let error = operator.apply(&plan, PATIENCE, &|text| eprintln!("{text}")).await.unwrap_err();
+    assert!(error.to_string().contains("too many to hold back"), "{error}");
+    assert_settled(&operator, &classic).await;
+    assert_eq!(depth(&broker, "orders").await, 100);
+}
+
 async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVersion) {
     let (vhost, operator) = operator(version).await;
     let operator = Arc::new(operator);
@@ -162,21 +294,23 @@ async fn interrupted_anywhere_it_is_finished_by_the_next_apply(version: RabbitVe
 }
 
 /// As in the event-bus design: expired messages go back to the queue by its name, and nobody would confirm them.
+fn with_retry(kind: QueueKind, delay: Duration) -> Topology {
+    let back = DeadLetterTarget {
+        exchange: ExchangeName::default_exchange(),
+        routing_key: Some(RoutingKey::new("orders").unwrap()),
+    };
+    orders(kind).queue(Queue {
+        kind: QueueKind::Classic,
+        message_ttl: Some(delay),
+        dead_letter: Some(back),
+        ..Queue::quorum(queue("orders.retry"))
+    })
+}
+
 async fn retries_that_come_back_meanwhile_are_kept(version: RabbitVersion) {
     let (vhost, operator) = operator(version).await;
     let broker = Arc::new(connect(&vhost.amqp_url).await);
-    let with_retry = |kind| {
-        let back = DeadLetterTarget {
-            exchange: ExchangeName::default_exchange(),
-            routing_key: Some(RoutingKey::new("orders").unwrap()),
-        };
-        orders(kind).queue(Queue {
-            kind: QueueKind::Classic,
-            message_ttl: Some(Duration::from_millis(300)),
-            dead_letter: Some(back),
-            ..Queue::quorum(queue("orders.retry"))
-        })
-    };
+    let with_retry = |kind| with_retry(kind, Duration::from_millis(300));
     apply(&operator, &with_retry(QueueKind::Classic)).await;
     publish(&broker, ids("before", 500)).await;
     let retrying = {

@@ -9,8 +9,8 @@ use crate::exit::Exit;
 /// Which topology.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Changes nothing. Exit code 3 if something differs: what is missing, what has other settings, and what \
-    is there beyond it on these queues (bindings, wait queues of an earlier ladder)."
+    after_help = "Changes nothing. Exit code 3 if something differs: what is missing (policies that you may not set, \
+    too), what has other settings, and what is there beyond it on these queues (bindings, wait queues of an earlier ladder)."
 )]
 pub(super) struct DriftArgs {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(super) async fn run(args: &DriftArgs, context: &Context) -> anyhow::Result<E
     let layout = live::layout(&args.which, context).await?;
     let operator = live::operator(context, layout.vhost.as_ref())?;
     let plan = operator.plan(&layout.topology, false).await?;
-    let drifted = !plan.is_empty() || !plan.extra.is_empty();
+    let drifted = plan.drift() > 0;
     let text = if drifted {
         show::plan(&plan, context)
     } else {

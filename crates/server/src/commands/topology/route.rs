@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use postrider::topology::export::{Export, export};
+use postrider::topology::export::{Export, in_effect};
 use postrider::topology::{DeathStep, ExchangeName, ExchangeStep, Explanation, ReachedQueue, RoutingKey};
 
 use super::super::Context;
@@ -30,7 +30,7 @@ pub(super) async fn run(args: &RouteArgs, context: &Context) -> anyhow::Result<E
     let mut layout = live::layout(&args.which, context).await?;
     if args.live {
         let operator = live::operator(context, layout.vhost.as_ref())?;
-        let Export { topology, left_out } = export(&operator.observe().await?);
+        let Export { topology, left_out } = in_effect(&operator.observe().await?);
         for line in left_out.iter().filter(|line| !line.starts_with("policy")) {
             context.output.note(&format!("not looked at: {line}"));
         }

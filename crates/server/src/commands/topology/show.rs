@@ -28,7 +28,11 @@ pub(super) fn plan(plan: &Plan, context: &Context) -> String {
 /// What is to be done, in numbers.
 pub(crate) fn counts(plan: &Plan) -> String {
     if plan.is_empty() {
-        return format!("nothing to do in virtual host {}", plan.vhost);
+        let mut text = format!("nothing to do in virtual host {}", plan.vhost);
+        if !plan.unset.is_empty() {
+            let _ = write!(text, " for this user; policies that are missing: {}", plan.unset.len());
+        }
+        return text;
     }
     let [add, change, replace, remove] =
         [Sign::Add, Sign::Change, Sign::Replace, Sign::Remove].map(|sign| plan.count(sign));

@@ -36,7 +36,7 @@ pub(in crate::dashboard) async fn show(State(dashboard): Here, Extension(visit):
 
 fn differences(plan: &Plan) -> Markup {
     html! {
-        @if plan.is_empty() && plan.extra.is_empty() {
+        @if plan.drift() == 0 {
             p { (pill("good", "no drift")) " Virtual host " code { (plan.vhost) } " has what it should have." }
         }
         @for blocked in &plan.blocked { p class="note bad" { (blocked) } }
