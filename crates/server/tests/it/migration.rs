@@ -222,6 +222,29 @@ async fn a_migration_goes_through_its_phases_over_http_on_servers() {
     migrates_over_http(&folder);
 }
 
+/// Who waits for it is told so, and the next one need not wait until its time is over.
+#[test]
+fn a_comparison_that_is_cancelled_ends() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    let comparing = folder.start(&["migration", "compare", "--for", "3600"]);
+    let running = || {
+        let newest = folder.run(&["ops", "ls", "--json"]).json()[0].clone();
+        (newest["state"] == "running").then(|| newest["id"].as_str().unwrap().to_owned())
+    };
+    let mut operation = running();
+    while operation.is_none() {
+        std::thread::park_timeout(Duration::from_millis(100));
+        operation = running();
+    }
+    folder.run(&["ops", "cancel", &operation.unwrap(), "--yes"]).assert(0, "cancelled");
+    assert_eq!(comparing.ended().0, 1);
+    folder.run(&["migration", "compare", "--for", "1"]).assert(3, "nothing is proven");
+}
+
 /// Every publish is too slow here: copies are turned off, the new bus goes on, and a rollback makes up for them.
 #[test]
 fn copies_that_take_too_long_are_turned_off_and_made_up_for() {
