@@ -19,8 +19,8 @@ use crate::store::{
 
 /// How often an idle process looks for one.
 const LOOK: Duration = Duration::from_secs(1);
-/// How much longer than it should take an errand belongs to who took it.
-const GRACE: Duration = Duration::from_mins(2);
+/// How long an errand belongs to who took it, after he was heard of last: whoever waits for it waits so long after a crash.
+const GRACE: Duration = Duration::from_secs(30);
 /// How often it is said that somebody is at it, and looked whether it is still wanted.
 const RENEWED: Duration = Duration::from_secs(5);
 
