@@ -49,7 +49,8 @@ pub trait Broker: Send + Sync + 'static {
     }
 
     /// Removes queues, then exchanges; what is not there is fine. With `only_unused` a queue that has messages or consumers is
-    /// [`BrokerErrorKind::InUse`], and nothing is removed. Messages of other queues are not touched.
+    /// [`BrokerErrorKind::InUse`], and nothing is removed; so is an exchange that leads to others, but where a broker can only tell when
+    /// the exchange is to go, the queues are gone by then. Messages of other queues are not touched.
     async fn remove(&self, _removal: &Removal) -> Result<(), BrokerError> {
         Err(BrokerError::new(BrokerErrorKind::Denied, "this broker removes nothing"))
     }
@@ -179,7 +180,7 @@ pub struct Removal {
     pub queues: Vec<QueueName>,
     /// These exchanges, with their bindings.
     pub exchanges: Vec<ExchangeName>,
-    /// Not while a queue has messages or consumers.
+    /// Not while a queue has messages or consumers, or an exchange leads to other queues than these.
     pub only_unused: bool,
 }
 
@@ -244,6 +245,15 @@ impl BrokerError {
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// That an exchange stays, because others are fed by it; whoever it is, if that is known.
+    pub(crate) fn still_feeds(exchange: &str, other: Option<&str>) -> Self {
+        let other = other.map_or_else(|| "another queue or exchange".to_owned(), |name| format!("{name:?}"));
+        let text = format!(
+            "exchange {exchange:?} still leads to {other}, which would get nothing any more; the exchange stays: have that unbound first"
+        );
+        Self::new(BrokerErrorKind::InUse, text)
     }
 
     /// Whether trying again can help.

@@ -70,6 +70,28 @@ impl RabbitMq {
     }
 }
 
+impl RabbitMq {
+    /// Whether an exchange that is to go feeds others. Only the management API tells before anything is removed; where it cannot be asked,
+    /// RabbitMQ keeps such an exchange when it is its turn.
+    async fn look_who_is_fed(&self, removal: &Removal) -> Result<(), BrokerError> {
+        let config = &self.consuming.settings().config;
+        let Some(place) = &config.management else { return Ok(()) };
+        if !removal.only_unused || removal.exchanges.is_empty() {
+            return Ok(());
+        }
+        let management = self.management.get_or_try_init(async || Management::new(place)).await?;
+        let Ok(bindings) = management.bindings(&config.vhost()?).await else { return Ok(()) };
+        for exchange in &removal.exchanges {
+            let own = |name: &str| removal.queues.iter().any(|queue| queue.as_str() == name);
+            let mut of_it = bindings.iter().filter(|binding| binding.source == exchange.as_str());
+            if let Some(other) = of_it.find(|binding| !own(&binding.destination)) {
+                return Err(BrokerError::still_feeds(exchange.as_str(), Some(&other.destination)));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl std::fmt::Debug for RabbitMq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RabbitMq").field("config", &self.consuming.settings().config).finish_non_exhaustive()
@@ -119,6 +141,7 @@ impl Broker for RabbitMq {
     }
 
     async fn remove(&self, removal: &Removal) -> Result<(), BrokerError> {
+        self.look_who_is_fed(removal).await?;
         let line = self.consuming.line().await?;
         declare::remove(&line, removal, self.consuming.settings().limits().call).await
     }

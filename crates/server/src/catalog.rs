@@ -117,6 +117,12 @@ impl Catalog {
                 }
                 continue;
             }
+            if entry.schema_version < before.schema_version {
+                fault(format!(
+                    "schema_version was {} and is {}; it only grows",
+                    before.schema_version, entry.schema_version
+                ));
+            }
             additive::breaks(&before.schema, &entry.schema).into_iter().for_each(&mut fault);
         }
         for name in self.released.keys().filter(|name| !self.entries.contains_key(*name)) {

@@ -58,7 +58,8 @@ macro_rules! broker_conformance {
             // declaring
             declaring_again_is_fine, a_queue_with_other_settings_is_a_mismatch,
             an_exchange_with_other_settings_is_a_mismatch, a_mismatch_leaves_what_is_there,
-            declaring_adds_to_what_is_there, unbinding_ends_a_key_and_leaves_the_rest, depth_counts_what_waits, a_missing_queue_is_not_found,
+            declaring_adds_to_what_is_there, unbinding_ends_a_key_and_leaves_the_rest,
+            an_exchange_that_feeds_others_is_not_unused, depth_counts_what_waits, a_missing_queue_is_not_found,
             a_closed_broker_says_so_and_returns_what_was_unsettled,
             // routing
             topic_patterns_match_words, fanout_reaches_every_queue, direct_wants_the_equal_key,

@@ -60,6 +60,12 @@ impl Catalog {
         Some(reached)
     }
 
+    /// A queue that an exchange leads to and that is none of these.
+    pub(super) fn fed_beside(&self, exchange: &ExchangeName, queues: &[QueueName]) -> Option<&QueueName> {
+        let bindings = self.topology.bindings.iter().filter(|binding| binding.exchange == *exchange);
+        bindings.map(|binding| &binding.queue).find(|queue| !queues.contains(queue))
+    }
+
     /// The number of a queue.
     pub(super) fn id(&self, queue: &QueueName) -> Option<QueueId> {
         self.ids.get(queue).copied()

@@ -16,6 +16,11 @@ pub(super) async fn remove(shared: Arc<Shared>, removal: Removal) -> Result<(), 
     let _one_at_a_time = shared.declaring.lock().await;
     let found: Vec<(QueueName, QueueId)> = {
         let state = shared.open()?;
+        for exchange in removal.exchanges.iter().filter(|_| removal.only_unused) {
+            if let Some(other) = state.catalog.fed_beside(exchange, &removal.queues) {
+                return Err(BrokerError::still_feeds(exchange.as_str(), Some(other.as_str())));
+            }
+        }
         removal.queues.iter().filter_map(|name| Some((name.clone(), state.catalog.id(name)?))).collect()
     };
     let place = shared.clone();

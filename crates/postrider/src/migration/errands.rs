@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Comparing, Databases, MigrationError, Source, Taken, compare, finish};
+use super::{Comparing, Databases, MigrationError, Source, Taken, compare, finish, remove_taps};
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::store::{
@@ -19,8 +19,10 @@ use crate::store::{
 
 /// How often an idle process looks for one.
 const LOOK: Duration = Duration::from_secs(1);
-/// How much longer than it should take an errand belongs to who took it.
-const GRACE: Duration = Duration::from_mins(2);
+/// How long an errand belongs to who took it, after he was heard of last: whoever waits for it waits so long after a crash.
+const GRACE: Duration = Duration::from_secs(30);
+/// How often it is said that somebody is at it, and looked whether it is still wanted.
+const RENEWED: Duration = Duration::from_secs(5);
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +152,10 @@ impl<S: Operations + Outbox + OutboxDesk> Errands<S> {
             self.store.release_operation(operation.id, &self.runner).await?;
             return Ok(false);
         };
+        let Some(done) = done else {
+            self.clear_up().await;
+            return Ok(true);
+        };
         let end = match done {
             Ok(()) => OperationEnd::Done,
             Err(error) => OperationEnd::Failed(error.to_string()),
@@ -158,20 +164,38 @@ impl<S: Operations + Outbox + OutboxDesk> Errands<S> {
         Ok(true)
     }
 
-    /// Renews the lease while it works.
-    async fn keeping<T>(&self, operation: &Operation, work: impl Future<Output = T>) -> T {
-        let renewing = async {
+    /// Renews the lease while it works. Nothing if somebody cancelled it meanwhile: the work is dropped then, as by a crash.
+    async fn keeping<T>(&self, operation: &Operation, work: impl Future<Output = T>) -> Option<T> {
+        let cancelled = async {
             loop {
-                self.clock.sleep(GRACE / 4).await;
+                self.clock.sleep(RENEWED).await;
                 // If it cannot be renewed now, there is time for another try.
-                let _renewed =
+                let renewed =
                     self.store.claim_operation(&Claim::This(operation.id), &self.runner, GRACE).await;
+                if matches!(renewed, Ok(None)) && self.is_over(operation.id).await {
+                    return;
+                }
             }
         };
-        let (work, renewing) = (std::pin::pin!(work), std::pin::pin!(renewing));
-        match select(work, renewing).await {
-            Either::Left((done, _)) => done,
-            Either::Right((never, _)) => never,
+        let (work, cancelled) = (std::pin::pin!(work), std::pin::pin!(cancelled));
+        match select(work, cancelled).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(((), _)) => None,
+        }
+    }
+
+    async fn is_over(&self, id: Uuid) -> bool {
+        let found = self.store.operation(id).await;
+        found.is_ok_and(|found| found.is_none_or(|operation| operation.state.is_over()))
+    }
+
+    /// A comparison that was cancelled leaves its taps behind. If they cannot be removed now, the next comparison does it.
+    async fn clear_up(&self) {
+        if let Ok(Some(course)) = self.store.course().await {
+            let removed = remove_taps(self.broker.as_ref(), &course.definition.name).await;
+            if let Err(error) = removed {
+                tracing::debug!(%error, "the taps of a comparison that was cancelled are still there");
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Databases, Definition, MigrationName, Phase, Standing};
+use super::{Databases, Definition, MigrationName, Phase, Standing, remove_taps};
 use crate::broker::{Broker, BrokerError, Removal};
 use crate::store::{DualPublishing, PhaseTurn, StoreError};
 
@@ -193,6 +193,8 @@ pub async fn finish<S: DualPublishing>(
         exchanges: vec![legacy.exchange.clone()],
         only_unused: true,
     };
+    // What a comparison that died has left behind is bound to the old exchange, too.
+    remove_taps(broker, &standing.definition.name).await?;
     broker.remove(&removal).await?;
     turn(databases.main(), &standing, Phase::Finished, step, obstacles).await?;
     Ok(standing.definition)

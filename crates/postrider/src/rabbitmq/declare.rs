@@ -104,7 +104,7 @@ async fn remove_at(desk: &mut Desk<'_>, removal: &Removal) -> Result<(), BrokerE
     }
     for exchange in &removal.exchanges {
         // Deleting what is not there is fine to RabbitMQ.
-        desk.delete_exchange(exchange.as_str()).await?;
+        desk.delete_exchange(exchange.as_str(), removal.only_unused).await?;
     }
     Ok(())
 }

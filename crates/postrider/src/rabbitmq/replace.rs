@@ -193,8 +193,8 @@ impl Replacement<'_> {
         }
         carrier.close().await;
         // The queue beside goes last: as long as it is there, somebody knows that there is something to finish.
-        desk.delete_exchange(&self.exchange(ASIDE)).await?;
-        desk.delete_exchange(&self.exchange(BACK)).await?;
+        desk.delete_exchange(&self.exchange(ASIDE), false).await?;
+        desk.delete_exchange(&self.exchange(BACK), false).await?;
         if self.broker.may_set_policies {
             self.management.delete_policy(self.vhost(), &format!("postrider.queue.{aside}")).await?;
         }

@@ -1,9 +1,12 @@
 //! Publishing rows to one bus or, while a migration runs, to two: both at the same time, each half at most once where it is known
-//! to have arrived.
+//! to have arrived. An old bus that does not answer is not waited for: its copies are made later, by the copier.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::{Either, select};
 
 use super::RelayConfig;
 use super::outgoing::{self, Untold};
@@ -12,10 +15,15 @@ use crate::clock::Clock;
 use crate::migration::{Definition, Delivered, DeliveryResult, Halves};
 use crate::store::{DualPublishing, OutboxRow, PublishResult};
 
+/// So much later than the new bus the old one may answer; then its copies are made later, also those that may have arrived.
+const LATER: Duration = Duration::from_secs(1);
+
 /// That rows are copied, and which halves of them need not go out again.
 pub(super) struct Plan {
     pub(super) definition: Arc<Definition>,
     pub(super) confirmed: HashMap<i64, Halves>,
+    /// Their copies are made later, because the old bus did not answer of late.
+    pub(super) copied_later: bool,
 }
 
 /// What the broker said of a row; of its copy too, where it has one.
@@ -36,6 +44,8 @@ pub(super) struct Sent {
     pub(super) rows: Vec<(OutboxRow, Answer)>,
     pub(super) took: Duration,
     pub(super) copies_took: Option<Duration>,
+    /// The old bus did not answer in time.
+    pub(super) late: bool,
 }
 
 /// Sends rows. Without a plan nothing is done but that.
@@ -56,6 +66,7 @@ pub(super) async fn publish<S: DualPublishing>(
             rows: rows.into_iter().zip(answers.into_iter().map(alone)).collect(),
             took,
             copies_took: None,
+            late: false,
         };
     };
     plan.look_up(store, &rows).await;
@@ -64,10 +75,18 @@ pub(super) async fn publish<S: DualPublishing>(
         rows.iter().map(|row| config.copy_of(row, &plan.definition)).collect();
     let to_new =
         rows.iter().filter(|row| !halves(row).new).map(|row| outgoing::outgoing(row, config)).collect();
-    let wanted = rows.iter().zip(&copies).filter(|(row, _)| !halves(row).legacy);
+    let wanted = rows.iter().zip(&copies).filter(|(row, _)| !plan.copied_later && !halves(row).legacy);
     let to_legacy = wanted.filter_map(|(_, copy)| copy.clone()).collect();
-    let ((new, took), (legacy, copies_took)) =
-        tokio::join!(timed(broker, clock, to_new), timed(broker, clock, to_legacy));
+    let (new, legacy) = (timed(broker, clock, to_new), timed(broker, clock, to_legacy));
+    let ((new, took), legacy) = if plan.definition.block_on_legacy {
+        let (new, legacy) = tokio::join!(new, legacy);
+        (new, Some(legacy))
+    } else {
+        within(new, legacy, clock).await
+    };
+    let late = legacy.is_none();
+    let (legacy, copies_took) =
+        legacy.unwrap_or_else(|| (Vec::new(), Some(took.unwrap_or_default() + LATER)));
     let (mut new, mut legacy) = (new.into_iter(), legacy.into_iter());
     let rows = rows.into_iter().zip(copies).map(|(row, copy)| {
         let known = halves(&row);
@@ -77,7 +96,26 @@ pub(super) async fn publish<S: DualPublishing>(
         };
         (row, answer)
     });
-    Sent { rows: rows.collect(), took: took.unwrap_or_default(), copies_took }
+    Sent { rows: rows.collect(), took: took.unwrap_or_default(), copies_took, late }
+}
+
+/// Both at the same time; nothing of the old bus if it is too late.
+async fn within<T>(
+    new: impl Future<Output = T>,
+    legacy: impl Future<Output = T>,
+    clock: &Clock,
+) -> (T, Option<T>) {
+    match select(pin!(new), pin!(legacy)).await {
+        Either::Right((legacy, new)) => (new.await, Some(legacy)),
+        Either::Left((new, legacy)) => {
+            let legacy = tokio::select! {
+                biased;
+                legacy = legacy => Some(legacy),
+                () = clock.sleep(LATER) => None,
+            };
+            (new, legacy)
+        }
+    }
 }
 
 async fn timed(
@@ -181,6 +219,20 @@ mod tests {
 
     fn away() -> Published {
         Published::Unknown("away".to_owned())
+    }
+
+    #[tokio::test]
+    async fn an_old_bus_that_never_answers_is_not_waited_for() {
+        let clock = Clock::system();
+        let (soon, never) = (std::future::ready, std::future::pending);
+        assert_eq!(within(soon(1), soon(2), &clock).await, (1, Some(2)));
+        assert_eq!(within(soon(1), never(), &clock).await, (1, None));
+        // The new one is waited for as long as it takes.
+        let slow = async {
+            clock.sleep(LATER * 2).await;
+            1
+        };
+        assert_eq!(within(slow, soon(2), &clock).await, (1, Some(2)));
     }
 
     #[test]

@@ -3,25 +3,41 @@
 use serde_json::Value;
 
 /// Words in the name of a field that tell of a person.
-const PERSONAL: [&str; 18] = [
+const PERSONAL: [&str; 34] = [
     "email",
+    "emails",
     "mail",
     "phone",
+    "phones",
+    "telephone",
     "mobile",
     "first_name",
+    "given_name",
+    "middle_name",
     "last_name",
+    "family_name",
+    "maiden_name",
     "full_name",
     "surname",
     "username",
+    "user_name",
     "birth",
+    "birthday",
+    "birthdate",
+    "dob",
+    "gender",
     "address",
+    "addresses",
     "street",
     "postcode",
+    "postal_code",
     "zip",
+    "zipcode",
     "iban",
     "passport",
     "ssn",
-    "ip_address",
+    "tax_id",
+    "ip",
 ];
 
 /// Fields that look personal and do not say so.
@@ -73,14 +89,25 @@ mod tests {
     #[test]
     fn a_personal_field_says_so() {
         let field = |name: &str, schema: Value| json!({ "properties": { "data": { "properties": { name: schema } } } });
-        for name in ["email", "userEmail", "phone-number", "name", "billing_address"] {
+        for name in [
+            "email",
+            "userEmail",
+            "emails",
+            "phone-number",
+            "name",
+            "givenName",
+            "birthday",
+            "billing_address",
+            "ip_address",
+            "clientIp",
+        ] {
             let found = undeclared(&field(name, json!({})));
             assert_eq!(found.len(), 1, "{name}");
             assert!(found[0].starts_with("/data/"), "{found:?}");
             assert!(undeclared(&field(name, json!({ "x-pii": true }))).is_empty());
         }
         assert_eq!(undeclared(&field("contact", json!({ "format": "email" }))).len(), 1);
-        for name in ["user_id", "plan_name_id", "mailbox_count", "rename", "emailed"] {
+        for name in ["user_id", "plan_name_id", "mailbox_count", "rename", "emailed", "zipped", "shipped"] {
             assert!(undeclared(&field(name, json!({}))).is_empty(), "{name}");
         }
     }

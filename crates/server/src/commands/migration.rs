@@ -286,6 +286,9 @@ async fn carried_out<S: WholeStore>(
     let started = clock.monotonic();
     loop {
         let operation = store.operation(id).await?.ok_or_else(|| usage("the operation is gone"))?;
+        if operation.state == OperationState::Cancelled {
+            return Err(anyhow::anyhow!("somebody cancelled it: `postrider ops get {id}` says when"));
+        }
         if operation.state.is_over() {
             return Ok(operation);
         }

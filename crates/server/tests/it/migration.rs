@@ -150,6 +150,8 @@ fn the_variable_starts_it_once_and_the_stored_phase_decides() {
     serving.wait_for("serving");
     publish(&folder);
     folder.run(&["migration", "start"]).assert(1, "there is no queue");
+    // Who does not say from where is told that nothing comes of it.
+    Folder::new().with("ENABLE_DUAL_PUBLISH", "true").serve(&[]).wait_for("no old exchange is named");
 }
 
 /// Waits until the migration says so.
@@ -220,6 +222,29 @@ async fn a_migration_goes_through_its_phases_over_http_on_servers() {
     let (folder, _database, _vhost) = servers().await;
     folder.run(&["db", "migrate"]).assert(0, "applied");
     migrates_over_http(&folder);
+}
+
+/// Who waits for it is told so, and the next one need not wait until its time is over.
+#[test]
+fn a_comparison_that_is_cancelled_ends() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    folder.run(&["migration", "start"]).assert(0, "dual since");
+    let comparing = folder.start(&["migration", "compare", "--for", "3600"]);
+    let running = || {
+        let newest = folder.run(&["ops", "ls", "--json"]).json()[0].clone();
+        (newest["state"] == "running").then(|| newest["id"].as_str().unwrap().to_owned())
+    };
+    let mut operation = running();
+    while operation.is_none() {
+        std::thread::park_timeout(Duration::from_millis(100));
+        operation = running();
+    }
+    folder.run(&["ops", "cancel", &operation.unwrap(), "--yes"]).assert(0, "cancelled");
+    assert_eq!(comparing.ended().0, 1);
+    folder.run(&["migration", "compare", "--for", "1"]).assert(3, "nothing is proven");
 }
 
 /// Every publish is too slow here: copies are turned off, the new bus goes on, and a rollback makes up for them.

@@ -93,6 +93,13 @@ impl Taps {
         Self { broker, queues, databases }
     }
 
+    /// Nothing comes in by the old bus any more: whoever is still bound to its exchange keeps it from being removed.
+    async fn leave_the_old_bus(&self) {
+        let (topology, [old, _]) = mailer::taps().unwrap();
+        let bindings = topology.bindings.into_iter().filter(|binding| binding.queue == old);
+        self.broker.unbind(&bindings.collect::<Vec<_>>()).await.unwrap();
+    }
+
     /// Whether all before this number are published, and marked.
     async fn are_published(&self, before: usize) -> bool {
         use sqlx::Connection as _;
@@ -275,6 +282,9 @@ impl<S: Effects> Stage<S> {
         })
         .await;
         drop((relay, consumers));
+        if let Some(taps) = &self.taps {
+            taps.leave_the_old_bus().await;
+        }
         // Asked for, perhaps begun, perhaps done when the process dies: the next one takes it up.
         let finish = Errand::Finish { forced: false };
         let relay = self.worker(moved);

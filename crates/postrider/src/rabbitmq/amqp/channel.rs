@@ -141,11 +141,16 @@ impl Channel {
         self.ask(method, method::EXCHANGE_DECLARE_OK).await.map(|_| ())
     }
 
-    pub(in crate::rabbitmq) async fn delete_exchange(&self, name: &str) -> Result<(), Error> {
+    /// With `if_unused` not while something is bound to it.
+    pub(in crate::rabbitmq) async fn delete_exchange(
+        &self,
+        name: &str,
+        if_unused: bool,
+    ) -> Result<(), Error> {
         let method = Method::new(method::EXCHANGE_DELETE)
             .u16(0)
             .short("the exchange name", name)?
-            .bits([false, false]);
+            .bits([if_unused, false]);
         self.ask(method, method::EXCHANGE_DELETE_OK).await.map(|_| ())
     }
 

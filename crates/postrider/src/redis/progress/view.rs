@@ -30,7 +30,7 @@ impl RedisView {
     async fn show_one(&self, job: &Job) -> Result<Shown, RedisError> {
         let moment = |at: Timestamp| at.as_microsecond().to_string();
         let mut call = SHOW.prepare_invoke();
-        call.key(self.keys.job(&job.id)).arg(job.version).arg(self.keys.ttl_ms());
+        call.key(self.keys.job(&job.id)).arg(job.version).arg(self.keys.ttl_ms()).arg(moment(job.created_at));
         for (field, value) in [
             ("status", job.status.to_string()),
             ("total", job.total.to_string()),

@@ -12,6 +12,8 @@ use crate::store::{Outbox, OutboxRow, StoreError};
 
 /// How often it looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// An old bus that did not answer is left to the copier for so long.
+const LEFT_ALONE: Duration = Duration::from_secs(30);
 
 /// What the relay obeys, and what it will obey next.
 #[derive(Default)]
@@ -25,6 +27,8 @@ pub(super) struct Obeyed {
     looking: bool,
     /// Halves that are confirmed, of rows that have to go out again because nobody knows of the other half.
     halves: HashMap<i64, Halves>,
+    /// Until then copies are left to the copier.
+    left_alone_until: Option<Duration>,
 }
 
 /// What the last look found, if it was something new.
@@ -42,11 +46,22 @@ impl Obeyed {
     }
 
     /// How these rows go out.
-    pub(super) fn plan(&self, rows: &[OutboxRow]) -> Option<Plan> {
+    pub(super) fn plan(&self, rows: &[OutboxRow], now: Duration) -> Option<Plan> {
         let course = self.course.as_ref().filter(|course| course.phase == Phase::Dual)?;
         let position = |row: &OutboxRow| row.row.position;
         let known = rows.iter().filter_map(|row| Some((position(row), *self.halves.get(&position(row))?)));
-        Some(Plan { definition: Arc::clone(&course.definition), confirmed: known.collect() })
+        let copied_later = self.left_alone_until.is_some_and(|until| now < until);
+        Some(Plan { definition: Arc::clone(&course.definition), confirmed: known.collect(), copied_later })
+    }
+
+    /// The old bus did not answer: for a while nothing waits for it.
+    pub(super) fn leave_old_bus_alone(&mut self, now: Duration) {
+        if self.left_alone_until.is_none_or(|until| now >= until) {
+            tracing::warn!(
+                "the old bus does not answer; events go to the new one meanwhile, and their copies are made when it does"
+            );
+        }
+        self.left_alone_until = Some(now + LEFT_ALONE);
     }
 
     pub(super) fn remember(&mut self, position: i64, halves: Halves) {

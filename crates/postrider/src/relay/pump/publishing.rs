@@ -18,7 +18,7 @@ impl<S: Outbox> Pump<S> {
             }
             let rows = self.flow.next(self.relay.config.batch_size.max(1));
             self.publishing += 1;
-            let plan = self.obeyed.plan(&rows);
+            let plan = self.obeyed.plan(&rows, self.now());
             let relay = &self.relay;
             let (broker, clock, config) = (relay.broker.clone(), relay.clock.clone(), relay.config.clone());
             let store = relay.store.clone();
@@ -30,7 +30,10 @@ impl<S: Outbox> Pump<S> {
 
     pub(super) fn published(&mut self, sent: Sent) {
         self.publishing -= 1;
-        let Sent { rows, took, copies_took } = sent;
+        let Sent { rows, took, copies_took, late } = sent;
+        if late {
+            self.obeyed.leave_old_bus_alone(self.now());
+        }
         metrics::histogram!("event_publish_duration_seconds", "path" => "new").record(took.as_secs_f64());
         if let Some(took) = copies_took {
             metrics::histogram!("event_publish_duration_seconds", "path" => "legacy")

@@ -255,6 +255,8 @@ async fn finished_jobs_are_archived_and_a_store_leaves_redis_own_jobs_alone() {
     let finished = view.finished().await.unwrap();
     assert_eq!(finished.len(), 1);
     archives(&store, &finished, &world).await;
+    // What was archived is the same job, and nobody is in anybody's way.
+    assert_eq!(view.show(&finished).await.unwrap(), [Shown::Newer]);
     let (servers, _database) = postgres().await;
     archives(&servers, &finished, &world).await;
 

@@ -91,6 +91,20 @@ async fn a_late_older_version_never_replaces_a_newer_one() {
     assert_eq!(view.look(&job("7")).await.unwrap(), Some(newer));
 }
 
+/// A database that was made anew counts versions from the beginning, and what is left of its predecessor in Redis is no newer.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_database_that_is_gone_has_left_behind_is_replaced() {
+    let (before, _folder) = sqlite().await;
+    let (view, ..) = corner().await;
+    let old = closed(&before, "7", 2).await;
+    let busy = Job { version: old.version + 100, ..old };
+    assert_eq!(view.show(&[busy]).await.unwrap(), [Shown::Written]);
+    let (store, _folder) = sqlite().await;
+    let made = closed(&store, "7", 3).await;
+    assert_eq!(view.show(std::slice::from_ref(&made)).await.unwrap(), [Shown::Written]);
+    assert_eq!(view.look(&job("7")).await.unwrap(), Some(made));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_or_half_empty_key_is_rebuilt_whole() {
     let (store, _folder) = sqlite().await;

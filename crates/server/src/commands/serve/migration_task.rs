@@ -8,9 +8,14 @@ use crate::commands::Context;
 /// Starts the migration of the configuration where `migration.dual_publish` (`ENABLE_DUAL_PUBLISH`) asks for it and it never was
 /// started. Later the stored phase decides.
 pub(super) async fn begin<S: DualPublishing>(store: &S, context: &Context) -> anyhow::Result<()> {
-    let Some(definition) =
-        context.config.migration.as_ref().filter(|_| context.config.settings.migration.dual_publish)
-    else {
+    if !context.config.settings.migration.dual_publish {
+        return Ok(());
+    }
+    let Some(definition) = &context.config.migration else {
+        tracing::warn!(
+            "migration.dual_publish (ENABLE_DUAL_PUBLISH) is true, and no old exchange is named: nothing is published twice. \
+             Set migration.legacy_exchange"
+        );
         return Ok(());
     };
     let known = store.migrations_of_buses().await?;

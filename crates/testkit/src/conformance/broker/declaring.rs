@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::broker::{Broker, BrokerErrorKind, Published};
+use postrider::broker::{Broker, BrokerErrorKind, Published, Removal};
 use postrider::topology::{Exchange, ExchangeKind, Queue, Topology};
 
 use super::super::until;
@@ -134,6 +134,33 @@ pub async fn unbinding_ends_a_key_and_leaves_the_rest(fixture: &impl BrokerFixtu
     again.declare(&two).await.unwrap();
     confirm(&*again, vec![to_exchange("shop", "order.placed", message("bound again"))]).await;
     assert_eq!(empty(&*again, "orders").await, ["bound again"]);
+}
+
+/// Whoever removes an exchange only if it is unused cannot take it away from others that are fed by it.
+pub async fn an_exchange_that_feeds_others_is_not_unused(fixture: &impl BrokerFixture) {
+    let broker = fixture.broker().await;
+    let both = queues(["mail", "audit"])
+        .exchange(exchange("old"), ExchangeKind::Fanout)
+        .bind(exchange("old"), queue("mail"), pattern(""))
+        .bind(exchange("old"), queue("audit"), pattern(""));
+    broker.declare(&both).await.unwrap();
+    let removal =
+        Removal { queues: vec![queue("mail")], exchanges: vec![exchange("old")], only_unused: true };
+    let error = broker.remove(&removal).await.expect_err("another queue is fed by it");
+    assert_eq!(error.kind, BrokerErrorKind::InUse, "{error}");
+    assert!(error.message.contains("\"old\" still leads to"), "{error}");
+    confirm(&*broker, vec![to_exchange("old", "any", message("still fed"))]).await;
+    assert_eq!(empty(&*broker, "audit").await, ["still fed"]);
+
+    // What arrived meanwhile goes with its queue, where that is still there.
+    let own = Removal { queues: vec![queue("mail")], ..Removal::default() };
+    broker.remove(&own).await.unwrap();
+    let other = both.bindings.iter().filter(|binding| binding.queue == queue("audit")).cloned();
+    broker.unbind(&other.collect::<Vec<_>>()).await.unwrap();
+    broker.remove(&removal).await.unwrap();
+    let answers = broker.publish(vec![to_exchange("old", "any", message("too late"))]).await;
+    assert!(matches!(&answers[..], [Published::Refused(_)]), "{answers:?}");
+    assert_eq!(broker.depth(&queue("audit")).await.unwrap(), 0);
 }
 
 /// Delivered but unsettled messages are not waiting.
