@@ -176,6 +176,17 @@ fn a_reload_applies_the_log_level_and_says_what_has_to_wait() {
 }
 
 #[test]
+fn ctrl_c_ends_a_command_that_waits_for_what_it_reads() {
+    let folder = Folder::new();
+    for args in [&["publish", "a.b", "--data", "-"][..], &["dlq", "import", "-"]] {
+        let mut waiting = folder.start(args);
+        waiting.wait_for("using SQLite file");
+        waiting.signal(Signal::INT);
+        assert_eq!(waiting.ended().0, 130, "{args:?}");
+    }
+}
+
+#[test]
 fn a_second_signal_ends_it_at_once() {
     let folder = Folder::new();
     let mut serving = folder.serve(&[]);
