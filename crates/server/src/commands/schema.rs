@@ -24,7 +24,7 @@ pub(crate) struct SchemaArgs {
     #[command(subcommand)]
     what: What,
     /// The folder of the catalogue [default: catalog.path]
-    #[arg(long, global = true, value_name = "FOLDER")]
+    #[arg(long, global = true, value_name = "FOLDER", help_heading = "Options of every schema command")]
     path: Option<PathBuf>,
 }
 

@@ -32,6 +32,10 @@ fn a_bad_command_line_is_exit_2() {
         .run(&["token", "create", "--role", "king"])
         .assert(2, "there are metrics, viewer, operator and admin");
     folder.run(&["serve", "--roles", "relay,king"]).assert(2, "king");
+    let push = ["push", "add", "erp", "--url", "https://erp.example.com/"];
+    folder.run(&push).assert(2, "<--queue <QUEUE>|--keys <KEYS>>");
+    folder.run(&[&push[..], &["--keys", "a.b", "--header", "x"]].concat()).assert(2, "is no header such as");
+    folder.run(&["outbox", "unpark"]).assert(2, "<KEY|--id <ID>>");
     folder.run(&["audit", "-o", "xml"]).assert(2, "table, json, jsonl");
 }
 
