@@ -176,6 +176,7 @@ fn bad_input_is_named_with_its_line_and_what_is_allowed() {
         ("[relay]\nlanes = 70000", "line 2: relay.lanes: invalid value: integer `70000`, expected u16"),
         ("[log]\nformat = 'xml'", "line 2: log.format: unknown variant `xml`, expected `text` or `json`"),
         ("[log]\nlevel = 'loud,,='", "line 2: log.level: must be error, warn"),
+        ("[log]\nlevel = 'inof'", "line 2: log.level: must be error, warn"),
         ("[http]\nlisten = 'here'", "line 2: http.listen: "),
         ("[http\n", "line 1: not TOML"),
         (
