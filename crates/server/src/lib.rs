@@ -28,6 +28,7 @@ mod signing_key;
 mod telemetry;
 mod wiring;
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ pub fn run() -> ExitCode {
         tokio::runtime::Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(named()));
     match ended {
         Ok(exit) => exit.into(),
+        Err(error) if is_seen_enough(&error) => Exit::Ok.into(),
         Err(error) => {
             logging::say_error(&told(&error));
             exit::of(&error).into()
@@ -84,6 +86,11 @@ async fn interrupt(mut interrupts: Signal, interrupted: CancellationToken) {
         Clock::system().sleep(LET_GO).await;
         std::process::exit(Exit::Interrupted as i32);
     }
+}
+
+/// Whether nobody reads stdout any more (`| head`). Connections that break are told of by errors of their own.
+fn is_seen_enough(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// An error and its causes, a line each, none twice.

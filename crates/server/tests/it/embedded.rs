@@ -1,5 +1,7 @@
 //! The commands on the embedded default: nothing configured, one file.
 
+use std::process::{Command, Stdio};
+
 use rustix::process::Signal;
 
 use super::process::Folder;
@@ -131,6 +133,16 @@ fn completions_and_the_manual_need_nothing() {
     folder.run(&["generate", "man", "dlq", "sing"]).assert(2, "has no command sing");
     let schema = folder.run(&["generate", "config-schema"]).assert(0, "").json();
     assert_eq!(schema["properties"]["http"]["properties"]["read_only"]["type"], "boolean", "{schema}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    let command = command.args(["generate", "openapi"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
 }
 
 #[test]
