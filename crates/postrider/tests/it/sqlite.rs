@@ -292,3 +292,14 @@ fn a_second_serve_on_the_same_file_is_refused() {
     drop(first);
     ServeLock::acquire(&home.path()).unwrap();
 }
+
+#[tokio::test]
+async fn a_link_to_the_file_has_the_same_lock() {
+    let home = Home::new();
+    let _store = home.open().await;
+    let link = home.path().with_file_name("link.db");
+    std::os::unix::fs::symlink(home.path(), &link).unwrap();
+    let _first = ServeLock::acquire(&home.path()).unwrap();
+    let error = ServeLock::acquire(&link).unwrap_err();
+    assert!(error.message.contains("serves this file already"), "{error}");
+}
