@@ -53,6 +53,7 @@ pub(super) async fn watch<S: ShopStore>(
     let mut moving = Moving { settled: 0, at: start };
     let mut finished = false;
     loop {
+        let asked = clock.monotonic();
         let moment = match look(running, placed, options, clock.since(start).as_secs_f64()).await {
             Ok(moment) => moment,
             // A server that is away comes back; the shop goes on by itself.
@@ -84,9 +85,14 @@ pub(super) async fn watch<S: ShopStore>(
         }
         tokio::select! {
             () = stop.cancelled() => {}
-            () = clock.sleep(Duration::from_millis(if screen.is_some() { 100 } else { 50 })) => {}
+            () = clock.sleep(pause(seen.saturating_sub(asked))) => {}
         }
     }
+}
+
+/// How long to wait until everything is counted again. The more there is, the longer that takes, and the less is left for the shop.
+fn pause(counting: Duration) -> Duration {
+    counting.saturating_mul(4).clamp(Duration::from_millis(50), Duration::from_secs(10))
 }
 
 /// What has taken effect so far, and since when it is as much.
@@ -317,6 +323,12 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| render(frame, &moment(), &options())).unwrap();
         terminal.backend().to_string()
+    }
+
+    #[test]
+    fn counting_takes_a_fifth_of_the_time() {
+        let millis = Duration::from_millis;
+        assert_eq!([1, 100, 60_000].map(|took| pause(millis(took))), [50, 400, 10_000].map(millis));
     }
 
     #[test]
