@@ -43,7 +43,8 @@ fn a_bad_command_line_is_exit_2() {
 fn an_oversized_payload_is_refused_with_a_way_out() {
     let folder = Folder::new();
     let large = format!("\"{}\"", "x".repeat(300_000));
-    folder.run_with(&["publish", "a.b", "--data", "-"], &large).assert(2, "send a reference to it");
+    let refused = folder.run_with(&["publish", "a.b", "--data", "-"], &large);
+    refused.assert(2, "more than the 262144 bytes allowed").assert(2, "send a reference to it");
     folder.write("large.json", &large);
     folder.run(&["publish", "a.b", "--data", "@large.json"]).assert(2, "store the body elsewhere");
     let fits = format!("\"{}\"", "x".repeat(262_142));
