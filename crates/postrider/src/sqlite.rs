@@ -143,6 +143,12 @@ impl Sqlite {
         self.writer().commits()
     }
 
+    /// Writes the log that SQLite keeps beside the file back into it: a copy of the file alone then has everything, until somebody
+    /// commits again. Waits for nobody. For who is done with the file; what was committed is safe without it.
+    pub async fn write_back(&self) {
+        self.writer().write_back().await;
+    }
+
     /// The one writer of the file.
     pub(crate) fn writer(&self) -> &Writer {
         &self.shared.writer

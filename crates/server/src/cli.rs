@@ -277,6 +277,17 @@ mod tests {
     }
 
     #[test]
+    fn no_help_shows_an_empty_default() {
+        look_for_empty_defaults(<Cli as clap::CommandFactory>::command());
+    }
+
+    fn look_for_empty_defaults(mut command: clap::Command) {
+        let help = command.render_long_help().to_string();
+        assert!(!help.contains("[default: \"\"]"), "{help}");
+        command.get_subcommands().for_each(|below| look_for_empty_defaults(below.clone()));
+    }
+
+    #[test]
     fn json_is_short_for_output_json() {
         let cli = Cli::parse_from(["postrider", "audit", "--json"]);
         assert_eq!(cli.shared.speaking().format, Format::Json);

@@ -94,9 +94,10 @@ impl Config {
     pub(crate) fn load(flags: &Flags, environment: &Environment) -> Result<Self, ConfigError> {
         let file = flags.file.clone().or_else(|| environment.config_file());
         let text = read_file(file.as_deref())?;
-        let overrides = environment.overrides()?;
+        let defaults = Layers::new(DEFAULTS)?;
+        let overrides = environment.overrides(&defaults)?;
 
-        let mut layers = Layers::new(DEFAULTS)?;
+        let mut layers = defaults;
         if let Some((name, text)) = &text {
             layers.file(name, text)?;
         }

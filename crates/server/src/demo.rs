@@ -58,6 +58,8 @@ pub(crate) struct End {
     pub(crate) doubled: u64,
     /// Somebody left before it was done.
     pub(crate) interrupted: bool,
+    /// Not everything took effect, and nothing moved any more.
+    pub(crate) stuck: bool,
 }
 
 impl End {
@@ -70,7 +72,7 @@ impl End {
 /// Orders per transaction when the shop is in a hurry.
 const MOST_AT_ONCE: u64 = 100;
 
-/// After the last order, wait this long for everything to take effect.
+/// After the last order, wait this long for anything more to take effect.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Runs the shop until its orders are handled, or until it is told to stop.
@@ -106,8 +108,9 @@ pub(crate) async fn run<S: ShopStore>(
     let accounts = settled_accounts(&running, &clock).await?;
     running.stop(Duration::from_secs(10)).await;
     let doubled = store.doubled_effects().await?;
-    let interrupted = watched? == view::Left::Early;
-    Ok(End { accounts, doubled, interrupted })
+    let left = watched?;
+    let (interrupted, stuck) = (left == view::Left::Early, left == view::Left::Stuck);
+    Ok(End { accounts, doubled, interrupted, stuck })
 }
 
 /// Places orders at the asked rate, each with its event in one transaction. While the store is away the shop waits.

@@ -28,9 +28,14 @@ mod signing_key;
 mod telemetry;
 mod wiring;
 
+use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
+use postrider::Clock;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use cli::Cli;
 use config::Environment;
@@ -44,6 +49,7 @@ pub fn run() -> ExitCode {
         tokio::runtime::Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(named()));
     match ended {
         Ok(exit) => exit.into(),
+        Err(error) if is_seen_enough(&error) => Exit::Ok.into(),
         Err(error) => {
             logging::say_error(&told(&error));
             exit::of(&error).into()
@@ -61,10 +67,30 @@ async fn named() -> anyhow::Result<Exit> {
     if stops_by_itself {
         return running.await;
     }
+    let interrupted = CancellationToken::new();
+    tokio::spawn(interrupt(signal(SignalKind::interrupt())?, interrupted.clone()));
     tokio::select! {
         ended = running => ended,
-        _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+        () = interrupted.cancelled() => Ok(Exit::Interrupted),
     }
+}
+
+/// How long a command may take to let go after Ctrl-C.
+const LET_GO: Duration = Duration::from_millis(500);
+
+/// Waits for Ctrl-C, in a task of its own: a command that reads from the keyboard keeps its thread until somebody answers, and does not
+/// let go. What it was doing is as after a crash: what is not committed did not happen.
+async fn interrupt(mut interrupts: Signal, interrupted: CancellationToken) {
+    if interrupts.recv().await.is_some() {
+        interrupted.cancel();
+        Clock::system().sleep(LET_GO).await;
+        std::process::exit(Exit::Interrupted as i32);
+    }
+}
+
+/// Whether nobody reads stdout any more (`| head`). Connections that break are told of by errors of their own.
+fn is_seen_enough(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// An error and its causes, a line each, none twice.

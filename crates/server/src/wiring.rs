@@ -73,7 +73,11 @@ pub(crate) async fn open<C: OnStore>(context: &Context, command: C) -> anyhow::R
             let file = SqliteConfig { max_payload_bytes, ..SqliteConfig::new(path) };
             let store = Sqlite::open(file, clock.clone()).await?;
             let broker = BrokerDoor::Embedded(store.clone(), clock);
-            command.run(Wired { store, broker, file: Some(path.clone()) }).await
+            let wired = Wired { store: store.clone(), broker, file: Some(path.clone()) };
+            let ended = command.run(wired).await;
+            // Whoever copies the file when nothing runs takes along all of it.
+            store.write_back().await;
+            ended
         }
         Backends::Networked { database, broker } => {
             let store = Postgres::connect(postgres(config, database), clock.clone()).await?;

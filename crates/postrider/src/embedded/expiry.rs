@@ -1,6 +1,7 @@
 //! Expiry: one task for all queues that have a message TTL, asleep until the first message is due.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -12,6 +13,8 @@ use super::settle::carry_out;
 use super::state::{PAUSE, Shared};
 use crate::clock::Clock;
 
+/// The longest sleep while something waits: when the clock is set, what is due by the new time is not waited for by the old one.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// So many messages of a queue are moved in one transaction.
 const BATCH: usize = 512;
 
@@ -62,12 +65,13 @@ fn take_due(shared: &Arc<Shared>) -> (Vec<(QueueId, Settling)>, i64) {
     (batches, next)
 }
 
-/// Waits until a time of day in microseconds since 1970.
+/// Waits until a time of day in microseconds since 1970, but not for long.
 async fn until(clock: &Clock, micros: i64) {
     let Ok(when) = Timestamp::from_microsecond(micros) else { return std::future::pending().await };
     tokio::select! {
         biased;
         () = clock.sleep_until(when) => {}
+        () = clock.sleep(LOOK_AGAIN) => {}
         // Somebody may have moved the clock after it was asked for the time and before it was asked to wait.
         () = async { if clock.now() < when { std::future::pending().await } } => {}
     }

@@ -23,10 +23,15 @@ pub(crate) fn from_sqlite(error: sqlx::Error) -> StoreError {
     StoreError::new(kind, message).because(error)
 }
 
+/// `SQLITE_IOERR_SHMSIZE`: the index of the log cannot be made as large as it has to be.
+const NO_ROOM_FOR_INDEX: u32 = 4874;
+
 /// The kind and the text for an (extended) result code.
 fn sort(code: u32, said: &str) -> (StoreErrorKind, String) {
     let text = |what: &str| format!("{what} (SQLite says: {said})");
-    match code & 0xff {
+    // Who opens a file on a full disk fails at its index before anything else.
+    let kind = if code == NO_ROOM_FOR_INDEX { 13 } else { code & 0xff };
+    match kind {
         5 | 6 | 9 => (
             StoreErrorKind::Contended,
             text(
@@ -148,6 +153,13 @@ mod tests {
             (1, "no such table: event_outbox", StoreErrorKind::Schema),
         ] {
             assert_eq!(sort(code, said).0, kind, "{code} {said}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_wherever_it_shows() {
+        for (code, said) in [(13, "database or disk is full"), (4874, "disk I/O error")] {
+            assert!(sort(code, said).1.contains("is full; nothing was committed, free some space"), "{code}");
         }
     }
 }

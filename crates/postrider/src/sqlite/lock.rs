@@ -17,7 +17,9 @@ pub struct ServeLock {
 impl ServeLock {
     /// Takes the lock for the SQLite file at this path, or says who has it.
     pub fn acquire(path: &Path) -> Result<Self, StoreError> {
-        let mut name = path.as_os_str().to_owned();
+        // A link leads to the same file: there is one lock, beside the file itself.
+        let file = path.canonicalize().unwrap_or_else(|_absent| path.to_owned());
+        let mut name = file.into_os_string();
         name.push(".lock");
         let lock = PathBuf::from(name);
         Self::take(&lock).map_err(|error| {

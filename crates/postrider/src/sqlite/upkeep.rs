@@ -1,10 +1,11 @@
 //! The schema and the health of a SQLite file.
 
+use futures_util::FutureExt as _;
 use sqlx::SqliteConnection;
 
 use super::error::from_sqlite;
 use super::{Durability, Sqlite, schema};
-use crate::store::{Migration, StoreError, StoreFacts, StoreFigures, Upkeep};
+use crate::store::{Migration, StoreError, StoreErrorKind, StoreFacts, StoreFigures, Upkeep};
 
 impl Upkeep for Sqlite {
     async fn migrations(&self) -> Result<Vec<Migration>, StoreError> {
@@ -28,6 +29,21 @@ impl Upkeep for Sqlite {
         }
         // The file has no clock of its own: it is this machine's.
         Ok(StoreFacts { product: format!("SQLite {version}"), now: self.clock().now(), warnings })
+    }
+
+    /// Whether it may be written to, which whoever only reads would never notice: a statement that changes nothing.
+    async fn findings(&self) -> Result<Vec<String>, StoreError> {
+        let tried = self.writer().run(|connection| {
+            async move {
+                let nothing = sqlx::query("DELETE FROM lineage WHERE false").execute(connection);
+                nothing.await.map(|_| ()).map_err(from_sqlite)
+            }
+            .boxed()
+        });
+        match tried.await {
+            Err(error) if error.kind == StoreErrorKind::Denied => Ok(vec![error.message]),
+            _ => Ok(Vec::new()),
+        }
     }
 
     async fn figures(&self) -> Result<StoreFigures, StoreError> {

@@ -82,6 +82,16 @@ impl Writer {
         Lease::open(file, self.clone()).await
     }
 
+    /// Writes the log back into the file, as far as others who have it open let it.
+    pub(super) async fn write_back(&self) {
+        let Ok(mut file) = tokio::time::timeout(self.patience, self.file.lock()).await else { return };
+        file.close(&self.signals).await;
+        let checkpoint = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&mut file.connection).await;
+        if let Err(error) = checkpoint {
+            tracing::debug!(%error, "the log was not written back; it stays beside the file, and nothing is lost");
+        }
+    }
+
     /// How many commits were made since the file was opened.
     pub(super) fn commits(&self) -> u64 {
         self.signals.commits.load(Ordering::SeqCst)

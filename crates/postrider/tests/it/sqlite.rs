@@ -269,6 +269,19 @@ async fn another_process_that_writes_is_waited_for_and_then_named() {
     commit(&store, vec![event("one")]).await;
 }
 
+#[tokio::test]
+async fn a_copy_of_the_file_alone_has_what_was_written_back() {
+    let home = Home::new();
+    let store = home.open().await;
+    commit(&store, vec![event("one")]).await;
+    store.write_back().await;
+    let copy = home.path().with_file_name("copy.db");
+    std::fs::copy(home.path(), &copy).unwrap();
+    let copied = Sqlite::open(SqliteConfig::new(copy), Clock::system()).await.unwrap();
+    copied.lease(&relay(), Duration::from_mins(5)).await.unwrap();
+    assert_eq!(due(&copied).await, ["one"]);
+}
+
 #[test]
 fn a_second_serve_on_the_same_file_is_refused() {
     let home = Home::new();
@@ -278,4 +291,15 @@ fn a_second_serve_on_the_same_file_is_refused() {
     assert_eq!(first.path(), Path::new(&format!("{}.lock", home.path().display())));
     drop(first);
     ServeLock::acquire(&home.path()).unwrap();
+}
+
+#[tokio::test]
+async fn a_link_to_the_file_has_the_same_lock() {
+    let home = Home::new();
+    let _store = home.open().await;
+    let link = home.path().with_file_name("link.db");
+    std::os::unix::fs::symlink(home.path(), &link).unwrap();
+    let _first = ServeLock::acquire(&home.path()).unwrap();
+    let error = ServeLock::acquire(&link).unwrap_err();
+    assert!(error.message.contains("serves this file already"), "{error}");
 }

@@ -104,7 +104,7 @@ async fn timeline(
 
 /// That it is known nowhere here.
 pub(crate) fn no_event(id: &EventId) -> Problem {
-    let told = "neither the outbox nor an inbox nor a dead letter here knows this event";
+    let told = "neither the outbox nor an inbox nor a dead letter nor the books here know this event";
     Problem::new(Code::NotFound, told).about(id)
 }
 

@@ -37,7 +37,7 @@ enum What {
         /// The consumer, as `postrider consumers ls` shows it
         name: ConsumerName,
         /// Why, for those who find it paused
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be paused, and pause nothing
         #[arg(long)]
@@ -48,7 +48,7 @@ enum What {
         /// The consumer
         name: ConsumerName,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be resumed, and resume nothing
         #[arg(long)]
@@ -68,7 +68,7 @@ enum What {
         /// The consumer
         name: ConsumerName,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be forgotten, and forget nothing
         #[arg(long)]
@@ -85,7 +85,7 @@ enum What {
         /// The ordering key, as `postrider consumers held` shows it
         key: OrderingKey,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be released, and release nothing
         #[arg(long)]
@@ -210,9 +210,12 @@ async fn resume<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<Exit> {
     if dry_run {
-        let would = store.pause_of(name).await?.is_some();
-        let what = if would { "would resume" } else { "is not paused:" };
-        context.output.note(&format!("{what} {name}; nothing was changed"));
+        let paused = store.pause_of(name).await?.is_some();
+        if !paused {
+            expect_known(store, name, context).await?;
+        }
+        let told = if paused { format!("would resume {name}") } else { format!("{name} is not paused") };
+        context.output.note(&format!("{told}; nothing was changed"));
         return Ok(Exit::Ok);
     }
     // A name that nobody knows any more may still be paused.

@@ -110,7 +110,10 @@ impl OnStore for Demo<'_> {
         let holds = end.holds();
         let report = Report { consumers: &end.accounts, holds, doubled_effects: end.doubled };
         output.one(&report, &for_people(&end))?;
-        Ok(match (holds, end.interrupted) {
+        if end.stuck {
+            output.note("not everything took effect, and for two minutes nothing more has; the account says what is where");
+        }
+        Ok(match (holds && !end.stuck, end.interrupted) {
             (false, _) => Exit::Unhealthy,
             (true, true) => Exit::Interrupted,
             (true, false) => Exit::Ok,

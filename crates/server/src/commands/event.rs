@@ -57,7 +57,9 @@ impl OnStore for OfEvent<'_> {
             broker.close().await;
         }
         let traced = traced.ok_or_else(|| {
-            absent(format!("neither an outbox nor an inbox nor a dead letter here knows the event {id}"))
+            absent(format!(
+                "neither an outbox nor an inbox nor a dead letter nor the books here know the event {id}"
+            ))
         })?;
         self.context.output.one(&traced, &told(&traced))?;
         Ok(Exit::Ok)

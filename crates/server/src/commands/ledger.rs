@@ -41,7 +41,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
     Amounts are exact decimals; in json, amounts and entry numbers are texts. Exit code 3: a verification does not hold.")]
 pub(crate) struct LedgerArgs {
     /// Whose books [default: the only tenant there is]
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Options of every ledger command")]
     tenant: Option<String>,
     #[command(subcommand)]
     what: What,

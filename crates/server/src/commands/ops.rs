@@ -72,7 +72,7 @@ enum What {
         #[arg(value_parser = super::id)]
         id: Uuid,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be cancelled, and cancel nothing
         #[arg(long)]

@@ -4,7 +4,7 @@ mod replay;
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use postrider::EventId;
 use postrider::envelope::OrderingKey;
 use postrider::store::{Kept, OutboxStatus, ParkedKey, RelayId, RowFilter, RowPage, RowView, Unpark};
@@ -39,7 +39,7 @@ pub(crate) struct OutboxArgs {
     #[command(subcommand)]
     what: What,
     /// Another outbox of [[outbox.table]], by its label or name [default: event_outbox; status and archive: all]
-    #[arg(long, global = true, value_name = "OUTBOX")]
+    #[arg(long, global = true, value_name = "OUTBOX", help_heading = "Options of every outbox command")]
     table: Option<String>,
 }
 
@@ -71,15 +71,15 @@ enum What {
         id: String,
     },
     /// Give the dead events of a key new attempts, so that the key flows again
+    #[command(group(ArgGroup::new("which").required(true).args(["key", "id"])))]
     Unpark {
         /// The ordering key, as `outbox status` shows it
-        #[arg(required_unless_present = "id", conflicts_with = "id")]
         key: Option<String>,
         /// One dead event by its id, for those that have no key
         #[arg(long)]
         id: Option<String>,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be tried again, and change nothing
         #[arg(long)]

@@ -137,7 +137,7 @@ fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
             let file = std::fs::File::open(path).with_context(|| format!("cannot read {path}"))?;
             let size = file.metadata().map_or(0, |metadata| metadata.len());
             if size > limit {
-                return Err(too_large(&size.to_string(), max));
+                return Err(too_large(&format!("{size} bytes, more than the {max} allowed")));
             }
             file.take(limit).read_to_end(&mut bytes).with_context(|| format!("cannot read {path}"))?;
             path
@@ -145,7 +145,7 @@ fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
         None if data == "-" => {
             std::io::stdin().take(limit).read_to_end(&mut bytes).context("cannot read stdin")?;
             if bytes.len() > max {
-                return Err(too_large(&format!("more than {max}"), max));
+                return Err(too_large(&format!("more than the {max} bytes allowed")));
             }
             "stdin"
         }
@@ -157,11 +157,16 @@ fn payload(data: &str, max: usize) -> anyhow::Result<Box<RawValue>> {
     serde_json::from_slice(&bytes).map_err(|error| usage(format!("{place} is not JSON: {error}")))
 }
 
-fn too_large(bytes: &str, max: usize) -> anyhow::Error {
+fn too_large(size: &str) -> anyhow::Error {
     usage(format!(
-        "the payload has {bytes} bytes, more than the {max} allowed (limits.max_payload_bytes); store the body elsewhere, \
-         such as in an object store, and send a reference to it"
+        "the payload has {size} (limits.max_payload_bytes); store the body elsewhere, such as in an object store, and send a \
+         reference to it"
     ))
+}
+
+/// The exchange without a name is called what it is.
+fn spoken(exchange: &ExchangeName) -> &str {
+    if exchange.as_str().is_empty() { "the default exchange" } else { exchange.as_str() }
 }
 
 fn time(text: &str) -> Result<Timestamp, String> {
@@ -191,8 +196,9 @@ fn warn_unroutable(event: &Event, known: &[Registration], context: &Context) {
         None => String::new(),
     };
     context.output.note(&format!(
-        "warning: no [[queue]] of the configuration is bound to {exchange} for {}; unless another service binds one, \
+        "warning: no [[queue]] of the configuration is bound to {} for {}; unless another service binds one, \
          {otherwise}{elsewhere}",
+        spoken(exchange),
         event.event_type
     ));
 }
@@ -223,7 +229,8 @@ fn show(event: Event, context: &Context) -> anyhow::Result<Exit> {
         "payload_bytes": envelope.payload.bytes().len(),
         "payload_hash": envelope.payload.hash().to_string(),
     });
-    let text = format!("would commit {} to {exchange}; nothing was committed", envelope.event_type);
+    let (what, to) = (&envelope.event_type, spoken(&exchange));
+    let text = format!("would commit {what} to {to}; nothing was committed");
     context.output.one(&shown, &text)?;
     Ok(Exit::Ok)
 }

@@ -51,7 +51,7 @@ enum What {
         /// The subscription
         name: ConsumerName,
         /// Why, for those who find it paused
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be paused, and pause nothing
         #[arg(long)]
@@ -62,7 +62,7 @@ enum What {
         /// The subscription
         name: ConsumerName,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be resumed, and resume nothing
         #[arg(long)]
@@ -79,7 +79,7 @@ enum What {
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         old_stays: Option<Duration>,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be done, and do nothing
         #[arg(long)]
@@ -106,7 +106,7 @@ enum What {
         /// The subscription
         name: ConsumerName,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be removed, and remove nothing
         #[arg(long)]

@@ -24,7 +24,7 @@ pub(crate) struct SchemaArgs {
     #[command(subcommand)]
     what: What,
     /// The folder of the catalogue [default: catalog.path]
-    #[arg(long, global = true, value_name = "FOLDER")]
+    #[arg(long, global = true, value_name = "FOLDER", help_heading = "Options of every schema command")]
     path: Option<PathBuf>,
 }
 
@@ -94,7 +94,12 @@ pub(crate) fn run(args: &SchemaArgs, context: &Context) -> anyhow::Result<Exit> 
                 let text = serde_json::to_string_pretty(&catalog.entries)?;
                 std::fs::write(folder.join(RELEASED), format!("{text}\n"))?;
             }
-            context.output.note(&format!("{} types are released, {new} of them new", catalog.entries.len()));
+            let all = catalog.entries.len();
+            context.output.note(&if *dry_run {
+                format!("{all} types would be released, {new} of them new; nothing was written")
+            } else {
+                format!("{all} types are released, {new} of them new")
+            });
             Ok(Exit::Ok)
         }
     }

@@ -40,7 +40,7 @@ enum What {
         #[arg(value_parser = super::id)]
         id: Uuid,
         /// Why, for the audit log
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
         /// Say what would be revoked, and revoke nothing
         #[arg(long)]
@@ -57,13 +57,13 @@ struct Create {
     #[arg(long)]
     tenant: Option<String>,
     /// What it is for, so that people know it in the list
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
     /// When it ends by itself: a time such as 2027-01-01T00:00:00Z, or from now on, such as 90d [default: never]
     #[arg(long, value_name = "TIME|DURATION")]
     expires: Option<String>,
     /// Why, for the audit log
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
     /// Check everything, and make nothing
     #[arg(long)]

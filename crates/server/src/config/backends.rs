@@ -129,6 +129,7 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
     if broker.host.is_empty() {
         return Ok(None);
     }
+    host_alone("broker.host", &broker.host, "RABBITMQ_URL (broker.url)")?;
     let text = format!("amqp://{}:{}", broker.host, broker.port);
     let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
     set_vhost(&mut url, vhost.map_or(&broker.vhost, VhostName::as_str));
@@ -227,6 +228,7 @@ pub(super) fn redis(settings: &Settings) -> Result<Option<Server>, (&'static str
     } else if redis.host.is_empty() {
         return Ok(None);
     } else {
+        host_alone("redis.host", &redis.host, "REDIS_URL (redis.url)")?;
         // The state database is for progress alone; whoever wants another than 0 for the rest gives a url.
         let text = format!("redis://{}:{}/0", redis.host, redis.port);
         parse("redis.host", &text, &["redis"], "a host name")?
@@ -235,6 +237,17 @@ pub(super) fn redis(settings: &Settings) -> Result<Option<Server>, (&'static str
         set_password("redis.password", &mut url, password)?;
     }
     Ok(Some(server(url)))
+}
+
+/// A url in the place of a host would be shown with its password, as the path that it is there.
+fn host_alone(key: &'static str, host: &str, whole: &str) -> Result<(), (&'static str, String)> {
+    if host.contains(['/', '@', '?', '#', '\\']) {
+        return Err((
+            key,
+            format!("must be the name of a host and nothing else; a whole url goes into {whole}"),
+        ));
+    }
+    Ok(())
 }
 
 /// Never shows the text itself: it may hold a password.

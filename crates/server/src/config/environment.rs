@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::layers::ConfigError;
+use super::layers::{ConfigError, Layers};
 
 /// Names that other programs and the seeds use, and the settings they stand for.
 const KNOWN_ELSEWHERE: [(&str, &str); 17] = [
@@ -73,23 +73,27 @@ impl Environment {
         named.map_or_else(|| "cli".to_owned(), |user| format!("cli:{user}"))
     }
 
-    /// What the environment sets: first the names that others use too, then our own, which win.
-    pub(super) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
+    /// What the environment sets: first the names that others use too, then our own, which win. The defaults have every setting.
+    pub(super) fn overrides(&self, defaults: &Layers<'_>) -> Result<Vec<Override>, ConfigError> {
         let mut all = Vec::new();
         for (name, key) in KNOWN_ELSEWHERE {
             if let Some((origin, value)) = self.value(name)?.filter(|(_, value)| !value.is_empty()) {
                 all.push(Override { origin, key: key.to_owned(), value: port_alone(value) });
             }
         }
-        for name in self.0.keys().filter_map(|name| name.strip_prefix(PREFIX)) {
-            let name = name.strip_suffix("_FILE").unwrap_or(name);
-            if let Some((section, setting)) = name.split_once("__") {
-                let key = format!("{}.{}", section.to_ascii_lowercase(), setting.to_ascii_lowercase());
+        for (name, value) in &self.0 {
+            let Some(name) = name.strip_prefix(PREFIX) else { continue };
+            // HTTP__CERT_FILE is a setting; BROKER__PASSWORD_FILE is the file that has BROKER__PASSWORD.
+            let secret = name.strip_suffix("_FILE").filter(|_| meant(name, defaults).is_none());
+            let name = secret.unwrap_or(name);
+            if name.contains("__") {
                 if let Some((origin, value)) = self.value(&format!("{PREFIX}{name}"))? {
+                    let key = name.to_ascii_lowercase().replace("__", ".");
                     all.push(Override { origin, key, value });
                 }
-            } else if let Some((section, setting)) = misspelt(name) {
-                let problem = format!("there is no such setting; did you mean {PREFIX}{section}__{setting}?");
+            } else if let Some(key) = meant(name, defaults).filter(|_| !value.starts_with(OF_KUBERNETES)) {
+                let meant = key.to_ascii_uppercase().replace('.', "__");
+                let problem = format!("there is no such setting; did you mean {PREFIX}{meant}?");
                 return Err(ConfigError { origin: format!("{PREFIX}{name}"), key: String::new(), problem });
             }
         }
@@ -125,31 +129,22 @@ fn own((name, value): (&String, &String)) -> (String, String) {
     (name.clone(), value.clone())
 }
 
+/// What the ports of services begin with that Kubernetes tells of.
+const OF_KUBERNETES: &str = "tcp://";
+
 /// Kubernetes sets `REDIS_PORT=tcp://10.0.0.1:6379` for a service named redis; the port is at its end.
 fn port_alone(value: String) -> String {
-    match value.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':')) {
+    match value.strip_prefix(OF_KUBERNETES).and_then(|address| address.rsplit_once(':')) {
         Some((_, port)) => port.to_owned(),
         None => value,
     }
 }
 
-/// `RELAY_BATCH_SIZE` begins like a setting but has one underscore where two belong.
-fn misspelt(name: &str) -> Option<(&str, &str)> {
-    const SECTIONS: [&str; 12] = [
-        "PROGRESS",
-        "STORE",
-        "BROKER",
-        "REDIS",
-        "OUTBOX",
-        "RELAY",
-        "LIMITS",
-        "HTTP",
-        "LOG",
-        "TELEMETRY",
-        "SHUTDOWN",
-        "MIGRATION",
-    ];
-    name.split_once('_').filter(|(section, _)| SECTIONS.contains(section))
+/// The setting of this name, also where it has one underscore and two belong: `RELAY_BATCH_SIZE`. No other name is taken for one, because
+/// Kubernetes sets `POSTRIDER_HTTP_SERVICE_HOST` for a service named postrider-http.
+fn meant(name: &str, defaults: &Layers<'_>) -> Option<String> {
+    let name = name.to_ascii_lowercase().replace("__", "_");
+    defaults.flat().into_keys().find(|key| key.replace('.', "_") == name)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `[log]` and `[telemetry]`: what others can see of a process.
 
 use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
 use url::Url;
 
 use super::secret::Secret;
@@ -11,6 +12,18 @@ use super::secret::Secret;
 pub(crate) struct Log {
     pub(crate) format: LogFormat,
     pub(crate) level: String,
+}
+
+impl Log {
+    /// Whether its level can be used. A word that is no level would be the name of a part of the program, and everything else silent.
+    pub(super) fn is_understood(&self) -> bool {
+        const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+        let is_level = |one: &str| LEVELS.iter().any(|level| one.trim().eq_ignore_ascii_case(level));
+        let names_a_part = |one: &str| one.contains(['=', '[', ']']) || one.contains("::");
+        !self.level.trim().is_empty()
+            && self.level.split(',').all(|one| one.is_empty() || is_level(one) || names_a_part(one))
+            && EnvFilter::try_new(&self.level).is_ok()
+    }
 }
 
 /// For whom it is written.

@@ -378,11 +378,9 @@ impl Settings {
         if let Some((key, broken)) = self.telemetry.broken_rule() {
             rule(key, false, &broken);
         }
-        let level = tracing_subscriber::EnvFilter::try_new(&self.log.level);
-        let known = !self.log.level.is_empty() && level.is_ok();
         rule(
             "log.level",
-            known,
+            self.log.is_understood(),
             "must be error, warn, info, debug, trace, or directives such as info,postrider=debug",
         );
         found

@@ -156,8 +156,10 @@ impl<S: WholeStore> Look<'_, S> {
         // As the ledger has it: events that name nobody are the usual tenant's.
         let usual = self.config.settings.ledger.tenant().ok().flatten();
         let keeper = tenant.as_ref().and_then(|tenant| TenantId::new(tenant).ok()).or(usual);
-        journal::add_entry(self.store, keeper.as_ref(), id, &mut known).await?;
-        self.follow(id, tenant, known).await
+        let from_elsewhere = known.outbox.is_empty() && known.dead_letters.is_empty();
+        let posted = journal::add_entry(self.store, keeper, from_elsewhere, id, &mut known).await?;
+        let posted = posted.filter(|_| from_elsewhere).map(|tenant| tenant.to_string());
+        self.follow(id, tenant.or(posted), known).await
     }
 
     async fn follow(

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use postrider::EventId;
 use postrider::envelope::TenantId;
-use postrider::store::{AppliedIn, AppliedStep, Registrations, StoreError, Trace};
+use postrider::store::{AppliedIn, AppliedStep, Registrations, StoreError, StoreErrorKind, Trace};
 use postrider_ledger::LedgerError;
 use postrider_ledger::books::Books;
 use postrider_ledger::chart::Chart;
@@ -56,25 +56,45 @@ impl<S: WholeStore> Journal for StoreDesk<S> {
     }
 }
 
-/// Adds to what is known of an event that it is an entry, for the consumer that keeps books: it has no mark in an inbox.
+/// Adds to what is known of an event that it is an entry, for the consumer that keeps books: it has no mark in an inbox. Says whose entry
+/// it is. Of one that came from elsewhere nothing else tells whose it is, so all books are asked; a role that may not read them finds
+/// nothing.
 pub(crate) async fn add_entry<S: Books + Registrations>(
     store: &S,
-    tenant: Option<&TenantId>,
+    tenant: Option<TenantId>,
+    from_elsewhere: bool,
     id: &EventId,
     trace: &mut Trace,
-) -> Result<(), StoreError> {
-    let Some(tenant) = tenant else { return Ok(()) };
-    let registered = store.registrations().await?;
-    let Some(keeper) = registered.into_iter().find(|one| one.applied_in == AppliedIn::Books) else {
-        return Ok(());
-    };
-    let Some(known) = store.posted(tenant, std::slice::from_ref(id)).await?.pop() else { return Ok(()) };
-    let entries = store.entries(tenant, known.receipt.entry - 1, 1).await?;
-    let consumer = keeper.name.to_string();
-    trace
-        .applied
-        .extend(entries.iter().map(|entry| AppliedStep { consumer: consumer.clone(), at: entry.posted_at }));
-    Ok(())
+) -> Result<Option<TenantId>, StoreError> {
+    match find_entry(store, tenant, from_elsewhere, id, trace).await {
+        Err(error) if error.kind == StoreErrorKind::Denied => Ok(None),
+        found => found,
+    }
+}
+
+async fn find_entry<S: Books + Registrations>(
+    store: &S,
+    tenant: Option<TenantId>,
+    from_elsewhere: bool,
+    id: &EventId,
+    trace: &mut Trace,
+) -> Result<Option<TenantId>, StoreError> {
+    let mut keepers: Vec<TenantId> = tenant.into_iter().collect();
+    if from_elsewhere {
+        keepers.extend(store.tenants().await?);
+    }
+    for tenant in keepers {
+        let Some(known) = store.posted(&tenant, std::slice::from_ref(id)).await?.pop() else { continue };
+        let entries = store.entries(&tenant, known.receipt.entry - 1, 1).await?;
+        // Books that are only ever filled from files have no consumer.
+        let registered = store.registrations().await?;
+        let keeper = registered.into_iter().find(|one| one.applied_in == AppliedIn::Books);
+        let consumer = keeper.map_or_else(|| "ledger".to_owned(), |keeper| keeper.name.to_string());
+        let applied = |entry: &Sealed| AppliedStep { consumer: consumer.clone(), at: entry.posted_at };
+        trace.applied.extend(entries.iter().map(applied));
+        return Ok(Some(tenant));
+    }
+    Ok(None)
 }
 
 fn unknown(tenant: &TenantId) -> LedgerError {

@@ -30,6 +30,7 @@ fn what_is_not_there_is_exit_1_in_every_command() {
         &["consumers", "held", "nosuch"],
         &["consumers", "pause", "nosuch"],
         &["consumers", "resume", "nosuch"],
+        &["consumers", "resume", "nosuch", "--dry-run"],
         &["consumers", "release", "nosuch", "order/1", "--yes"],
         &["push", "attempts", "nosuch"],
         &["push", "test", "nosuch"],

@@ -32,6 +32,10 @@ fn a_bad_command_line_is_exit_2() {
         .run(&["token", "create", "--role", "king"])
         .assert(2, "there are metrics, viewer, operator and admin");
     folder.run(&["serve", "--roles", "relay,king"]).assert(2, "king");
+    let push = ["push", "add", "erp", "--url", "https://erp.example.com/"];
+    folder.run(&push).assert(2, "<--queue <QUEUE>|--keys <KEYS>>");
+    folder.run(&[&push[..], &["--keys", "a.b", "--header", "x"]].concat()).assert(2, "is no header such as");
+    folder.run(&["outbox", "unpark"]).assert(2, "<KEY|--id <ID>>");
     folder.run(&["audit", "-o", "xml"]).assert(2, "table, json, jsonl");
 }
 
@@ -39,7 +43,8 @@ fn a_bad_command_line_is_exit_2() {
 fn an_oversized_payload_is_refused_with_a_way_out() {
     let folder = Folder::new();
     let large = format!("\"{}\"", "x".repeat(300_000));
-    folder.run_with(&["publish", "a.b", "--data", "-"], &large).assert(2, "send a reference to it");
+    let refused = folder.run_with(&["publish", "a.b", "--data", "-"], &large);
+    refused.assert(2, "more than the 262144 bytes allowed").assert(2, "send a reference to it");
     folder.write("large.json", &large);
     folder.run(&["publish", "a.b", "--data", "@large.json"]).assert(2, "store the body elsewhere");
     let fits = format!("\"{}\"", "x".repeat(262_142));

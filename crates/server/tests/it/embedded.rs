@@ -1,5 +1,7 @@
 //! The commands on the embedded default: nothing configured, one file.
 
+use std::process::{Command, Stdio};
+
 use rustix::process::Signal;
 
 use super::process::Folder;
@@ -134,6 +136,16 @@ fn completions_and_the_manual_need_nothing() {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    let command = command.args(["generate", "openapi"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+}
+
+#[test]
 fn serve_publishes_what_was_committed_and_stops_in_order() {
     let folder = Folder::new();
     folder.write("postrider.toml", QUEUES);
@@ -173,6 +185,17 @@ fn a_reload_applies_the_log_level_and_says_what_has_to_wait() {
     serving.wait_for("not reloaded, everything stays as it is: postrider.toml, line 2: log.level");
     serving.signal(Signal::INT);
     assert_eq!(serving.ended().0, 0);
+}
+
+#[test]
+fn ctrl_c_ends_a_command_that_waits_for_what_it_reads() {
+    let folder = Folder::new();
+    for args in [&["publish", "a.b", "--data", "-"][..], &["dlq", "import", "-"]] {
+        let mut waiting = folder.start(args);
+        waiting.wait_for("using SQLite file");
+        waiting.signal(Signal::INT);
+        assert_eq!(waiting.ended().0, 130, "{args:?}");
+    }
 }
 
 #[test]

@@ -62,6 +62,8 @@ fn export(folder: &Folder, format: &str) {
 fn events_become_entries_that_add_up() {
     let folder = books();
     folder.run(&["ledger", "ingest", "events.jsonl"]).assert(0, "0 posted, 4 were posted before");
+    // Found by its id alone, although nothing but the books has it.
+    folder.run(&["event", "trace", "o-1"]).assert(0, "applied by ledger");
     let trial = ledger(&folder, &["trial-balance", "--json"]).assert(0, "").json();
     let totals: Vec<_> = trial["totals"].as_array().unwrap().iter().map(|total| &total["balanced"]).collect();
     assert_eq!(totals, [true, true, true, true], "base, EUR, JPY, USD: {trial}");

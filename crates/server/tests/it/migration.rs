@@ -387,6 +387,9 @@ fn the_catalogue_refuses_what_breaks_readers() {
     };
     folder.write("catalog/a.b.json", &event(r#"{"id": {"type": "string"}}"#));
     folder.run(&["schema", "ls"]).assert(0, "new");
+    folder
+        .run(&["schema", "release", "--dry-run"])
+        .assert(0, "would be released, 1 of them new; nothing was");
     folder.run(&["schema", "release"]).assert(0, "1 of them new");
     folder.run(&["schema", "check"]).assert(0, "nothing stands against it");
     folder.write("catalog/a.b.json", &event(r#"{"number": {"type": "integer"}}"#));

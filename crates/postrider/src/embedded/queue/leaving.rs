@@ -3,16 +3,28 @@
 //! As on RabbitMQ, what is delivered and unsettled does not count towards a queue's limits, and consumers are handed what they
 //! may have first.
 
-use super::{EXPIRING, Entry, Load, QueueState, SETTLING, Settling, Taken, is_due};
+use super::{EXPIRING, Entry, Load, QueueState, SETTLING, Settling, Taken};
 use crate::topology::Overflow;
 
+/// Who has to wait for so much longer than his queue lets anybody, in microseconds, came before the clock was set back.
+const SET_BACK: i64 = 1_000_000;
+
 impl QueueState {
+    /// Whether it has waited long enough. Times to come are times of day, because a file outlives the process; when the clock is set back
+    /// by an hour, nobody waits for an hour more.
+    pub(super) fn is_due(&self, entry: &Entry, now: i64) -> bool {
+        let Some(at) = entry.expires_at else { return false };
+        let longest = self.settings.message_ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
+        let waits_longer = |longest: i64| at.saturating_sub(now).saturating_sub(longest) > SET_BACK;
+        at <= now || longest.is_some_and(waits_longer)
+    }
+
     /// Takes what is due, in order, at most `max` of them.
     pub(in crate::embedded) fn take_due(&mut self, now: i64, max: usize) -> Vec<Entry> {
         let due: Vec<_> = self
             .ready
             .values()
-            .take_while(|entry| is_due(entry, now))
+            .take_while(|entry| self.is_due(entry, now))
             .take(max)
             .map(|entry| entry.seq)
             .collect();

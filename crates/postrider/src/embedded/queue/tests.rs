@@ -139,6 +139,18 @@ fn what_is_due_is_taken_in_order_and_not_delivered() {
     assert_eq!(queue.unsettled(), 1, "what is being expired waits here until it is elsewhere");
 }
 
+#[test]
+fn nobody_waits_longer_because_the_clock_was_set_back() {
+    let mut queue = queue();
+    queue.settings.message_ttl = Some(std::time::Duration::from_secs(5));
+    let second = 1_000_000;
+    queue.committed(Entry { expires_at: Some(3_605 * second), ..entry(1) }, 0);
+    assert!(queue.take_due(3_600 * second, 10).is_empty());
+    // A little, as time servers do, changes nothing.
+    assert!(queue.take_due(3_599 * second, 10).is_empty());
+    assert_eq!(queue.take_due(0, 10).len(), 1);
+}
+
 fn coming(messages: u64) -> Load {
     Load { messages, bytes: 0 }
 }

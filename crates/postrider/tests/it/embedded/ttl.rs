@@ -118,3 +118,20 @@ async fn the_machines_clock_wakes_expiry_too() {
     broker.publish(vec![Outgoing::to_queue(&name("wait"), message("x"))]).await;
     assert_eq!(bodies(&take(&mut main, 1).await), ["x"]);
 }
+
+#[tokio::test]
+async fn nobody_waits_longer_because_the_clock_was_set() {
+    const LOOK: Duration = Duration::from_secs(1);
+    let post = Post::with(&retrying()).await;
+    let mut main = post.subscribe("main", 0).await;
+    for (body, shift) in [("before", -3600), ("meanwhile", 0)] {
+        post.fill("wait", [body]).await;
+        while post.hands.next_wake() != Some(LOOK) {
+            tokio::task::yield_now().await;
+        }
+        // An hour back, and then right again.
+        post.hands.shift(jiff::SignedDuration::from_secs(shift));
+        post.hands.advance(LOOK);
+        assert_eq!(bodies(&take(&mut main, 1).await), [body]);
+    }
+}

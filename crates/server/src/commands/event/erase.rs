@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use postrider::EventId;
 use postrider::archive;
 use postrider::envelope::AggregateId;
@@ -26,12 +26,13 @@ use crate::wiring::WholeStore;
     postrider event erase evt_1 --reason 'request 4711'\n  \
     postrider event erase --aggregate shop.customer/42 --reason 'request 4711'"
 )]
+#[command(group(ArgGroup::new("which").required(true).args(["ids", "aggregate"])))]
 pub(super) struct EraseArgs {
     /// The events, by id
-    #[arg(required_unless_present = "aggregate")]
+    #[arg(value_name = "ID")]
     ids: Vec<EventId>,
     /// Everything that happened to an entity, as TYPE/ID: shop.customer/42
-    #[arg(long, value_name = "TYPE/ID", conflicts_with = "ids")]
+    #[arg(long, value_name = "TYPE/ID")]
     aggregate: Option<String>,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]

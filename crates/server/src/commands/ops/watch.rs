@@ -17,6 +17,9 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub(super) async fn watch<S: Operations>(store: &S, id: Uuid, context: &Context) -> anyhow::Result<Exit> {
     let mut progress = Progress::new(context);
     let mut unattended = false;
+    // One for all turns: what comes while the store is asked is heard in the next.
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
     loop {
         let operation = find(store, id).await?;
         if operation.state.is_over() {
@@ -55,7 +58,7 @@ pub(super) async fn watch<S: Operations>(store: &S, id: Uuid, context: &Context)
         progress.show(&operation);
         tokio::select! {
             () = context.clock.sleep(LOOK_EVERY) => {}
-            _ = tokio::signal::ctrl_c() => {
+            _ = &mut interrupted => {
                 progress.end();
                 context.output.note(&format!("no longer watching; operation {id} goes on"));
                 return Ok(Exit::Interrupted);

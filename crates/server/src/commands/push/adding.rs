@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use postrider::topology::ConsumerName;
 
 use super::{Context, show_secret, told};
@@ -13,6 +12,7 @@ use crate::push_desk::{PushDesk, Signing};
 use crate::wiring::WholeStore;
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("source").required(true).args(["queue", "keys"])))]
 pub(super) struct Add {
     /// Its name, which is that of its consumer
     name: ConsumerName,
@@ -20,7 +20,7 @@ pub(super) struct Add {
     #[arg(long)]
     url: String,
     /// A queue of the configuration
-    #[arg(long, conflicts_with = "keys", required_unless_present = "keys")]
+    #[arg(long)]
     queue: Option<String>,
     /// The keys that a queue of its own is bound by, such as shop.order.*
     #[arg(long, value_delimiter = ',')]
@@ -50,7 +50,7 @@ pub(super) struct Add {
     #[arg(long, value_enum, default_value_t)]
     signing: Signing,
     /// Why, for the audit log
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
     /// Check everything, and make nothing
     #[arg(long)]
@@ -89,7 +89,8 @@ impl Add {
     fn form(&self) -> anyhow::Result<PushForm> {
         let pairs = |given: &[String], by: char, what: &str| -> anyhow::Result<serde_json::Map<_, _>> {
             let pair = |text: &String| {
-                let (name, value) = text.split_once(by).with_context(|| format!("{text:?} is no {what}"))?;
+                let (name, value) =
+                    text.split_once(by).ok_or_else(|| usage(format!("{text:?} is no {what}")))?;
                 Ok((name.trim().to_owned(), serde_json::Value::from(value.trim())))
             };
             given.iter().map(pair).collect()

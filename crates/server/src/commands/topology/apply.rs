@@ -40,7 +40,7 @@ pub(super) struct ApplyArgs {
     #[arg(long)]
     dry_run: bool,
     /// Why, for the audit log
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
     /// How long consumers of a queue that is replaced may take to settle what they have, such as 90s
     #[arg(long, value_name = "TIME", default_value = "60s")]
