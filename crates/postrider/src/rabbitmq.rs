@@ -27,7 +27,7 @@ mod subscription;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use amqp::trial::{headers_of, messages_of, there_and_back};
-pub use config::{RabbitMqConfig, RabbitMqTls};
+pub use config::{RabbitMqConfig, RabbitMqTls, url_of_each_node};
 pub use operator::{ApplyError, Operator};
 use std::sync::Arc;
 

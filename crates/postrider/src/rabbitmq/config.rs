@@ -67,7 +67,7 @@ impl RabbitMqConfig {
 
     /// The same broker in another virtual host.
     pub fn in_vhost(&self, vhost: &str) -> Result<Self, BrokerError> {
-        let urls = split(self.url.expose_secret());
+        let urls = url_of_each_node(self.url.expose_secret());
         let moved = urls.iter().map(|text| {
             let mut url = Url::parse(text).map_err(|why| bad_url(&why.to_string()))?;
             // The path of an AMQP URL is the virtual host, in which `/` is written %2f.
@@ -80,7 +80,7 @@ impl RabbitMqConfig {
 
     /// The nodes in the URL, in its order.
     pub(super) fn nodes(&self) -> Result<Vec<Node>, BrokerError> {
-        let nodes = split(self.url.expose_secret())
+        let nodes = url_of_each_node(self.url.expose_secret())
             .iter()
             .map(|url| Node::parse(url, self.heartbeat))
             .collect::<Result<Vec<_>, _>>()?;
@@ -193,8 +193,8 @@ fn bad_url(why: &str) -> BrokerError {
     BrokerError::new(BrokerErrorKind::Denied, format!("the RabbitMQ URL cannot be used: {why}"))
 }
 
-/// One URL per node: `amqp://u:p@a,b:1/v` and `amqp://u:p@a/v,amqp://u:p@b:1/v` mean the same.
-fn split(text: &str) -> Vec<String> {
+/// The URLs of the nodes in a list of RabbitMQ's, one each: `amqp://u:p@a,b:1/v` and `amqp://u:p@a/v,amqp://u:p@b:1/v` mean the same.
+pub fn url_of_each_node(text: &str) -> Vec<String> {
     let mut urls = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {

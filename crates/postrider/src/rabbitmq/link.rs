@@ -166,14 +166,17 @@ impl Keeper {
         let Settings { config, nodes, clock } = &*self.settings;
         let name = format!("{} {}", config.name, self.purpose);
         // One node that swallows packets must not use up the time in which a call waits for any node.
-        let fair_share = config.limits.connect / u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let fair_share = config.limits.connect / count;
         let limit = fair_share.max(SHORTEST_DIAL).min(config.limits.connect);
         let (mut next, mut failed, mut told) = (0, 0_u32, Vec::new());
+        let mut refused = None;
         loop {
             let (turn, node) = (next / nodes.len(), &nodes[next % nodes.len()]);
             next += 1;
             match dial::dial(node, &config.tls, &name, limit, turn).await {
                 Ok(connection) => {
+                    refused = None;
                     let line = Arc::new(Line::new(connection, node.place.clone()));
                     self.tell_connected(&line);
                     let since = clock.monotonic();
@@ -194,11 +197,22 @@ impl Keeper {
                         tracing::warn!(connection = self.purpose, host = node.place, %error, "cannot connect to RabbitMQ, trying again");
                         told.push(error.kind);
                     }
-                    self.state.send_replace(State::Down(Some((error.kind, error.message))));
+                    let transient = error.is_transient();
+                    let why = Some((error.kind, error.message));
+                    if transient {
+                        self.state.send_replace(State::Down(why));
+                    } else {
+                        refused = why;
+                    }
+                    // Whoever waits is told of a refusal when every node was asked: a node that has not joined its cluster yet
+                    // knows nobody, and the next one may be well.
+                    if failed.is_multiple_of(count) && refused.is_some() {
+                        self.state.send_replace(State::Down(refused.take()));
+                    }
                 }
             }
             // Every node is tried once before the first pause.
-            let rounds = failed / u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+            let rounds = failed / count;
             if rounds > 0 {
                 clock.sleep(pause(rounds - 1, clock.random())).await;
             }

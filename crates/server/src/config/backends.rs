@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use postrider::rabbitmq::url_of_each_node;
 use postrider::topology::VhostName;
 use url::Url;
 
@@ -110,9 +111,9 @@ pub(super) fn outbox_database(
 fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Server>, (&'static str, String)> {
     let broker = &settings.broker;
     if let Some(text) = broker.url.get() {
-        // Several nodes may be given as several urls. Each is read for itself, so that no password hides in a path.
-        let nodes = several(text).into_iter().map(|node| {
-            let mut url = parse("broker.url", node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
+        // Several nodes may be given. Each is read for itself, so that no password hides in a path.
+        let nodes = url_of_each_node(text).into_iter().map(|node| {
+            let mut url = parse("broker.url", &node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
             if url.path().contains("://") {
                 return Err(("broker.url", "several urls are separated by commas".to_owned()));
             }
@@ -134,22 +135,6 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
     let mut url = parse("broker.host", &text, &["amqp"], "a host name")?;
     set_vhost(&mut url, vhost.map_or(&broker.vhost, VhostName::as_str));
     with_credentials("broker.host", url, settings).map(Some)
-}
-
-/// The urls in a list. A comma begins another one where a scheme follows it; names of hosts and passwords may have commas around them,
-/// too.
-fn several(text: &str) -> Vec<&str> {
-    let begins_a_url = |rest: &str| {
-        let scheme = rest.split_once("://").map_or("", |(scheme, _)| scheme.trim_start());
-        ["amqp", "amqps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
-    };
-    let (mut urls, mut rest) = (Vec::new(), text);
-    while let Some((at, _)) = rest.match_indices(',').find(|(at, _)| begins_a_url(&rest[at + 1..])) {
-        urls.push(rest[..at].trim());
-        rest = &rest[at + 1..];
-    }
-    urls.push(rest.trim());
-    urls
 }
 
 /// The path of an AMQP url is the virtual host, in which `/` is written %2f.

@@ -8,6 +8,7 @@ use postrider::rabbitmq::{Operator, RabbitMqTls};
 postrider_testkit::on_each_rabbitmq!(
     what_is_wrong_is_said_without_the_password,
     a_broker_that_is_not_there_yet_is_waited_for,
+    a_node_that_refuses_is_passed_over,
     tls_with_an_authority_of_our_own,
     tls_with_a_certificate_of_our_own,
     tls_of_the_management_api,
@@ -53,6 +54,15 @@ async fn a_broker_that_is_not_there_yet_is_waited_for(version: RabbitVersion) {
     broker.close().await;
     assert_eq!(broker.ping().await.unwrap_err().kind, BrokerErrorKind::Closed);
     assert!(matches!(broker.publish(vec![event("1", "events", "order.a")]).await[0], Published::Unknown(_)));
+}
+
+async fn a_node_that_refuses_is_passed_over(version: RabbitVersion) {
+    let url = shared().unwrap().amqp_url(version).unwrap().to_owned();
+    let strange = url.replace("guest:guest", "guest:s3cret");
+    let config = quick(&format!("{strange},{url}"), 10);
+    RabbitMq::connect(config, Clock::system()).await.unwrap().ping().await.unwrap();
+    let by_all = refused(quick(&format!("{strange},{strange}"), 10)).await;
+    assert_eq!(by_all.kind, BrokerErrorKind::Denied, "{by_all}");
 }
 
 async fn tls_with_an_authority_of_our_own(version: RabbitVersion) {

@@ -24,8 +24,10 @@ fn several_urls_hide_every_password_however_they_are_separated() {
 }
 
 #[test]
-fn names_of_hosts_may_begin_like_a_scheme() {
-    assert!(shown("amqp://u:p@amqp1,amqp2:5673/v").ends_with("RabbitMQ at amqp://u@amqp1,amqp2:5673/v"));
+fn several_hosts_may_have_a_port_each() {
+    let nodes = shown("amqp://u:p@amqp1:5673,amqps2,[::1]:5674/v?heartbeat=5");
+    let each = "amqp://u@amqp1:5673/v,amqp://u@amqps2/v,amqp://u@[::1]:5674/v";
+    assert!(nodes.ends_with(&format!("RabbitMQ at {each}")), "{nodes}");
 }
 
 #[test]
