@@ -176,7 +176,7 @@ impl std::error::Error for TlsTrouble {}
 impl TlsTrouble {
     /// What the handshake failed on, if that is TLS. A connection that broke meanwhile is no trouble of TLS: it is made again.
     pub(super) fn if_it_is(io: std::io::Error) -> std::io::Error {
-        let of_tls = io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
+        let of_tls = io.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
         if of_tls { std::io::Error::other(Self::in_handshake(&io)) } else { io }
     }
 

@@ -147,8 +147,13 @@ fn merge<'a>(under: &mut DeTable<'a>, over: DeTable<'a>) {
 fn slot<'t, 'a>(table: &'t mut DeTable<'a>, key: &str) -> Option<&'t mut Spanned<DeValue<'a>>> {
     let (section, name) = key.split_once('.')?;
     match table.get_mut(section)?.get_mut() {
-        DeValue::Table(section) if name.contains('.') => slot(section, name),
-        DeValue::Table(section) => section.get_mut(name),
+        DeValue::Table(below) => {
+            if name.contains('.') {
+                slot(below, name)
+            } else {
+                below.get_mut(name)
+            }
+        }
         _ => None,
     }
 }
