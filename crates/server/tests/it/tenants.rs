@@ -175,6 +175,19 @@ fn a_tenants_token_sees_nothing_of_another_tenant_on_any_route() {
     assert!(lists >= 6 && single >= 15, "{lists} lists, {single} others");
 }
 
+/// The other tenant's is newer, and a page has one.
+#[test]
+fn a_tenants_operations_are_found_behind_those_of_others() {
+    let two = Two::open();
+    let page = |bearer: &str| -> Value {
+        serde_json::from_str(&two.get(bearer, "/v1/operations?limit=1").1).unwrap()
+    };
+    let (own, all) = (page(&two.own), page(&two.admin));
+    assert_eq!(all["operations"][0]["plan"]["filter"]["tenant"], OTHER, "{all}");
+    assert_eq!(own["operations"][0]["plan"]["filter"]["tenant"], OWN, "{own}");
+    assert_eq!(own["operations"].as_array().map(Vec::len), Some(1), "{own}");
+}
+
 /// Health is for everybody, and says of nobody's events.
 #[test]
 fn health_says_the_same_to_a_tenant_as_to_all() {
