@@ -38,6 +38,12 @@ fn settle(folder: &Folder, tenant: &str, word: &str) {
     shared["error_class"] = Value::Null;
     shared["error"] = json!(format!("no mail to {word}@{tenant}.example"));
     folder.run_with(&["dlq", "import", "-"], &shared.to_string()).assert(0, "1 dead letter");
+    if tenant == OTHER {
+        // One that came under the id of somebody else's event.
+        let mut same_id = letter(tenant, word, "same-id");
+        same_id["event_id"] = json!(format!("event-{OWN}"));
+        folder.run_with(&["dlq", "import", "-"], &same_id.to_string()).assert(0, "1 dead letter");
+    }
     let books = |args: &[&str]| folder.run(&[&["ledger", "--tenant", tenant], args].concat());
     books(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
     books(&["rates", "add", "USD", "0.92", "--on", "2026-01-01"]).assert(0, "0.92");
