@@ -37,6 +37,8 @@ pub(crate) struct Letter {
 pub(crate) trait Letters {
     /// A page of groups.
     async fn groups(&self, query: &GroupQuery) -> Answer<GroupPage>;
+    /// How many letters are open, and for how many reasons.
+    async fn open_letters(&self) -> Answer<(u64, u64)>;
     /// A page of letters.
     async fn letters(&self, query: &LetterQuery) -> Answer<LetterPage>;
     /// One of them.
@@ -49,6 +51,12 @@ pub(crate) trait Letters {
 impl<S: WholeStore> Letters for StoreDesk<S> {
     async fn groups(&self, query: &GroupQuery) -> Answer<GroupPage> {
         Ok(self.store.groups(query).await?)
+    }
+
+    async fn open_letters(&self) -> Answer<(u64, u64)> {
+        let figures = self.store.figures().await?;
+        let letters: u64 = figures.open_letters.iter().map(|(_, open)| open).sum();
+        Ok((letters, figures.open_groups))
     }
 
     async fn letters(&self, query: &LetterQuery) -> Answer<LetterPage> {
