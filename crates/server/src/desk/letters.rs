@@ -7,6 +7,7 @@ use postrider::EventId;
 use postrider::dead_letter::replay::{edit_and_replay, editable};
 use postrider::envelope::wire::Identity;
 use postrider::push::Attempt;
+use postrider::settlement::DeadReason;
 use postrider::store::{
     GroupPage, GroupQuery, LetterId, LetterPage, LetterQuery, LetterStatus, LogEntry, Registrations,
     StoreError, StoredLetter,
@@ -69,6 +70,8 @@ impl<S: WholeStore> Letters for StoreDesk<S> {
         let identity = identity(&self.store, &self.config, &stored.letter.queue).await?;
         let editable = editable(&stored, &identity);
         let attempts = match (&stored.letter.consumer, &stored.letter.event_id) {
+            // The endpoint was called with the other event of this id, which may be another tenant's, and not with this one.
+            _ if stored.letter.reason == DeadReason::Conflict.as_str() => Vec::new(),
             (Some(consumer), Some(event)) => self.store.attempts(consumer, Some(event), ATTEMPTS).await?,
             _ => Vec::new(),
         };
