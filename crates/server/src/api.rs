@@ -39,7 +39,7 @@ pub(crate) use guard::plain_refusal;
 pub(crate) use idempotency::{Names, Once};
 #[cfg(any(test, fuzzing))]
 pub(crate) use letters::asked;
-pub(crate) use operations::is_of;
+pub(crate) use operations::{is_of, page_of};
 pub(crate) use outbox::no_event;
 pub(crate) use peer::Peer;
 pub(crate) use problem::{Code, Problem};

@@ -16,7 +16,8 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), clock_timestam
 const OPEN_LETTERS: &str = "SELECT queue, sum(open)::bigint FROM postrider.dead_letter_group WHERE open > 0 GROUP BY queue ORDER BY queue";
 
 const OTHERS: &str = "SELECT (SELECT count(*) FROM postrider.operation WHERE state IN ('planned', 'running')), \
-     (SELECT max(version) FROM postrider.schema_version)";
+     (SELECT max(version) FROM postrider.schema_version), \
+     (SELECT count(*) FROM postrider.dead_letter_group WHERE open > 0)";
 
 impl Upkeep for Postgres {
     async fn migrations(&self) -> Result<Vec<Migration>, StoreError> {
@@ -47,9 +48,11 @@ impl Upkeep for Postgres {
     async fn figures(&self) -> Result<StoreFigures, StoreError> {
         let counted = async {
             let letters: Vec<(String, i64)> = sqlx::query_as(OPEN_LETTERS).fetch_all(self.pool()).await?;
-            let (operations, schema): (i64, i32) = sqlx::query_as(OTHERS).fetch_one(self.pool()).await?;
+            let (operations, schema, groups): (i64, i32, i64) =
+                sqlx::query_as(OTHERS).fetch_one(self.pool()).await?;
             Ok(StoreFigures {
                 open_letters: letters.into_iter().map(|(queue, open)| (queue, open.unsigned_abs())).collect(),
+                open_groups: groups.unsigned_abs(),
                 operations: operations.unsigned_abs(),
                 schema: schema.unsigned_abs(),
             })

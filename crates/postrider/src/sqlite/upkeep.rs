@@ -52,11 +52,13 @@ impl Upkeep for Sqlite {
         let letters: Vec<(String, i64)> =
             sqlx::query_as(letters).fetch_all(self.readers()).await.map_err(from_sqlite)?;
         let others = "SELECT (SELECT count(*) FROM operation WHERE state IN ('planned', 'running')), \
-                             (SELECT max(version) FROM schema_version)";
-        let (operations, schema): (i64, i64) =
+                             (SELECT max(version) FROM schema_version), \
+                             (SELECT count(*) FROM dead_letter_group WHERE open > 0)";
+        let (operations, schema, groups): (i64, i64, i64) =
             sqlx::query_as(others).fetch_one(self.readers()).await.map_err(from_sqlite)?;
         Ok(StoreFigures {
             open_letters: letters.into_iter().map(|(queue, open)| (queue, open.unsigned_abs())).collect(),
+            open_groups: groups.unsigned_abs(),
             operations: operations.unsigned_abs(),
             schema: u32::try_from(schema).unwrap_or(0),
         })

@@ -79,6 +79,8 @@ pub struct StoreFacts {
 pub struct StoreFigures {
     /// Dead letters that nobody has replayed or discarded, by the queue they were consumed from.
     pub open_letters: Vec<(String, u64)>,
+    /// For how many reasons they died.
+    pub open_groups: u64,
     /// Operations that are not finished.
     pub operations: u64,
     /// The version of the schema.

@@ -13,7 +13,11 @@ use uuid::Uuid;
 use super::front::{Front, Path, Query, Why, limit, place};
 use super::subscriptions::{read, read_or_default};
 use super::{Caller, Code, Names, Problem};
+use crate::desk::Desk;
 use crate::desk::operations::{Asked, Planned, no_operation};
+
+/// Pages of operations that are looked through for one of a tenant's own.
+const PASSED_OVER: usize = 20;
 
 pub(super) fn routes() -> Router<Front> {
     Router::new()
@@ -87,11 +91,33 @@ async fn list(
     Extension(caller): Extension<Caller>,
     Query(page): Query<Page>,
 ) -> Result<Json<Listed>, Problem> {
-    let limit = limit(page.limit);
-    let mut operations = front.desk.operations(place(page.cursor.as_deref())?, limit).await?;
-    let next = operations.last().filter(|_| operations.len() == limit).map(|last| last.id.to_string());
-    operations.retain(|operation| is_of(&caller, operation));
-    Ok(Json(Listed { operations, next }))
+    let before = place(page.cursor.as_deref())?;
+    let (operations, next) = page_of(front.desk.as_ref(), &caller, before, limit(page.limit)).await?;
+    Ok(Json(Listed { operations, next: next.map(|next| next.to_string()) }))
+}
+
+/// A page of the operations that a caller may see, and where to go on. Those of others lie between a tenant's own: they are passed over, for
+/// so many pages, so that nobody is told that there are none because others have been busy.
+pub(crate) async fn page_of(
+    desk: &dyn Desk,
+    caller: &Caller,
+    mut before: Option<Uuid>,
+    limit: usize,
+) -> Result<(Vec<Operation>, Option<Uuid>), Problem> {
+    let mut own = Vec::new();
+    for _ in 0..PASSED_OVER {
+        let found = desk.operations(before, limit).await?;
+        before = found.last().filter(|_| found.len() == limit).map(|last| last.id);
+        own.extend(found.into_iter().filter(|operation| is_of(caller, operation)));
+        if before.is_none() || own.len() >= limit {
+            break;
+        }
+    }
+    if own.len() > limit {
+        own.truncate(limit);
+        before = own.last().map(|last| last.id);
+    }
+    Ok((own, before))
 }
 
 async fn show(

@@ -97,7 +97,7 @@ async fn timeline(
     Path(id): Path<EventId>,
     Query(of): Query<OfOutbox>,
 ) -> Result<Json<Timeline>, Problem> {
-    let found = front.desk.timeline(of.outbox.as_deref(), &id).await?;
+    let found = front.desk.timeline(of.outbox.as_deref(), &id, caller.tenant.as_ref()).await?;
     let seen = found.filter(|story| may_see(&caller, story.tenant.as_deref()));
     seen.map(Json).ok_or_else(|| no_event(&id))
 }

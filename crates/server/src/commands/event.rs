@@ -51,7 +51,8 @@ impl OnStore for OfEvent<'_> {
         let broker = wired.broker.look().await.ok();
         let config = &self.context.config;
         let outboxes = outboxes::open(&wired.store, config, &self.context.clock)?;
-        let look = Look { store: &wired.store, broker: broker.as_ref(), outboxes: &outboxes, config };
+        let look =
+            Look { store: &wired.store, broker: broker.as_ref(), outboxes: &outboxes, config, whose: None };
         let traced = look.at(&id, false).await?;
         if let Some(broker) = broker {
             broker.close().await;

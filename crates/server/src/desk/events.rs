@@ -103,18 +103,30 @@ pub(crate) struct Timeline {
 
 #[async_trait]
 pub(crate) trait Events {
-    /// The story of an event of an outbox, the default one where none is named; nothing if it is known nowhere here.
-    async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>>;
+    /// The story of an event of an outbox, the default one where none is named; nothing if it is known nowhere here. For a tenant, of what
+    /// is its own.
+    async fn timeline(
+        &self,
+        outbox: Option<&str>,
+        id: &EventId,
+        whose: Option<&TenantId>,
+    ) -> Answer<Option<Timeline>>;
 }
 
 #[async_trait]
 impl<S: WholeStore> Events for StoreDesk<S> {
-    async fn timeline(&self, outbox: Option<&str>, id: &EventId) -> Answer<Option<Timeline>> {
+    async fn timeline(
+        &self,
+        outbox: Option<&str>,
+        id: &EventId,
+        whose: Option<&TenantId>,
+    ) -> Answer<Option<Timeline>> {
         let outboxes = match outbox {
             Some(_) => std::slice::from_ref(self.named(outbox)?),
             None => &self.outboxes,
         };
-        let look = Look { store: &self.store, broker: Some(&self.broker), outboxes, config: &self.config };
+        let (store, broker, config) = (&self.store, Some(&self.broker), &self.config);
+        let look = Look { store, broker, outboxes, config, whose };
         let Some(traced) = look.at(id, outbox.is_some()).await? else { return Ok(None) };
         let Traced { id, tenant, consumers, steps, .. } = traced;
         Ok(Some(Timeline { id, tenant, steps, consumers }))
@@ -128,9 +140,15 @@ pub(crate) struct Look<'a, S> {
     /// Inboxes and dead letters are in the store, whichever database an outbox is in.
     pub(crate) outboxes: &'a [OpenOutbox<S>],
     pub(crate) config: &'a Config,
+    /// The one tenant who asks, if it is one: events of others may have the same id, and their dead letters, too.
+    pub(crate) whose: Option<&'a TenantId>,
 }
 
 impl<S: WholeStore> Look<'_, S> {
+    fn may_tell(&self, tenant: Option<&str>) -> bool {
+        self.whose.is_none_or(|own| tenant == Some(own.as_str()))
+    }
+
     /// All that is known of an event; nothing if it never was here. With `alone` rows of the default outbox do not count.
     pub(crate) async fn at(&self, id: &EventId, alone: bool) -> Result<Option<Traced>, StoreError> {
         let mut known = self.store.trace(id).await?;
@@ -139,12 +157,15 @@ impl<S: WholeStore> Look<'_, S> {
         if alone && !self.outboxes.iter().any(is_default) {
             known.outbox.clear();
         }
+        known.outbox.retain(|row| self.may_tell(row.tenant.as_deref()));
+        known.dead_letters.retain(|letter| self.may_tell(letter.tenant.as_deref()));
         let mut row: Option<RowView> = None;
         for outbox in self.outboxes {
             // A database that is away knows nothing now; the others do.
             let Ok(Some(found)) = outbox.store.find(id).await else { continue };
             // Another tenant's event may have the same id, and its story is nobody else's business.
-            if row.as_ref().is_some_and(|first| first.group_id != found.group_id) {
+            let is_others = row.as_ref().is_some_and(|first| first.group_id != found.group_id);
+            if is_others || !self.may_tell(found.group_id.as_deref()) {
                 continue;
             }
             if !is_default(outbox) {

@@ -7,6 +7,7 @@ use postrider::EventId;
 use postrider::dead_letter::replay::{edit_and_replay, editable};
 use postrider::envelope::wire::Identity;
 use postrider::push::Attempt;
+use postrider::settlement::DeadReason;
 use postrider::store::{
     GroupPage, GroupQuery, LetterId, LetterPage, LetterQuery, LetterStatus, LogEntry, Registrations,
     StoreError, StoredLetter,
@@ -37,6 +38,8 @@ pub(crate) struct Letter {
 pub(crate) trait Letters {
     /// A page of groups.
     async fn groups(&self, query: &GroupQuery) -> Answer<GroupPage>;
+    /// How many letters are open, and for how many reasons.
+    async fn open_letters(&self) -> Answer<(u64, u64)>;
     /// A page of letters.
     async fn letters(&self, query: &LetterQuery) -> Answer<LetterPage>;
     /// One of them.
@@ -51,6 +54,12 @@ impl<S: WholeStore> Letters for StoreDesk<S> {
         Ok(self.store.groups(query).await?)
     }
 
+    async fn open_letters(&self) -> Answer<(u64, u64)> {
+        let figures = self.store.figures().await?;
+        let letters: u64 = figures.open_letters.iter().map(|(_, open)| open).sum();
+        Ok((letters, figures.open_groups))
+    }
+
     async fn letters(&self, query: &LetterQuery) -> Answer<LetterPage> {
         Ok(self.store.letters(query).await?)
     }
@@ -61,6 +70,8 @@ impl<S: WholeStore> Letters for StoreDesk<S> {
         let identity = identity(&self.store, &self.config, &stored.letter.queue).await?;
         let editable = editable(&stored, &identity);
         let attempts = match (&stored.letter.consumer, &stored.letter.event_id) {
+            // The endpoint was called with the other event of this id, which may be another tenant's, and not with this one.
+            _ if stored.letter.reason == DeadReason::Conflict.as_str() => Vec::new(),
             (Some(consumer), Some(event)) => self.store.attempts(consumer, Some(event), ATTEMPTS).await?,
             _ => Vec::new(),
         };

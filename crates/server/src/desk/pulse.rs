@@ -29,7 +29,7 @@ const REMEMBERED: usize = 120;
 /// Queues are asked for their depths this often, and the broker for its topology less often still.
 const DEPTHS: Duration = Duration::from_secs(5);
 const DRIFT: Duration = Duration::from_mins(1);
-/// The most groups that are counted.
+/// The most groups that are read.
 const GROUPS: usize = 200;
 /// A part that does not answer within this is away.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -274,6 +274,12 @@ impl Look {
         moment.groups = self.desk.groups(&query).await?.groups;
         beat.failure_groups = moment.groups.len();
         beat.open_dead_letters = moment.groups.iter().map(|group| group.open).sum();
+        if moment.groups.len() >= GROUPS {
+            // There are more than were read.
+            let (letters, groups) = self.desk.open_letters().await?;
+            beat.open_dead_letters = letters;
+            beat.failure_groups = usize::try_from(groups).unwrap_or(usize::MAX);
+        }
         let operations = self.desk.operations(None, 20).await?;
         beat.running_operations =
             operations.iter().filter(|one| one.state == OperationState::Running).count();

@@ -156,3 +156,25 @@ async fn a_page_of_a_long_list_reads_no_more_than_a_page_of_a_short_one() {
         assert!(fetched < ROWS, "{path}: {fetched} rows were read");
     }
 }
+
+/// The overview reads some groups and counts all of them.
+#[test]
+fn the_overview_counts_more_reasons_than_it_reads() {
+    let folder = Folder::new();
+    let letter = |n: u32| {
+        let at = "2026-11-15T10:00:00Z";
+        serde_json::json!({
+            "key": format!("key-{n}"), "event_id": format!("evt_{n}"), "event_type": "shop.order.placed", "tenant": null,
+            "aggregate_id": null, "ordering_key": null, "consumer": "billing", "queue": "billing", "exchange": "e",
+            "routing_key": "k", "reason": "rejected", "error": "no", "error_class": format!("class-{n}"), "attempts": 1,
+            "first_failed_at": at, "dead_at": at, "properties": {}, "headers": {}, "body": "e30=",
+        })
+        .to_string()
+    };
+    let letters: Vec<String> = (0..230).map(letter).collect();
+    folder.run_with(&["dlq", "import", "-"], &letters.join("\n")).assert(0, "230 dead letters");
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    let (_, _, page) = serving.http("GET", "/dashboard", &[], "");
+    assert!(page.contains("230 events need somebody") && page.contains("for 230 reasons"), "{page}");
+}

@@ -38,6 +38,12 @@ fn settle(folder: &Folder, tenant: &str, word: &str) {
     shared["error_class"] = Value::Null;
     shared["error"] = json!(format!("no mail to {word}@{tenant}.example"));
     folder.run_with(&["dlq", "import", "-"], &shared.to_string()).assert(0, "1 dead letter");
+    if tenant == OTHER {
+        // One that came under the id of somebody else's event.
+        let mut same_id = letter(tenant, word, "same-id");
+        same_id["event_id"] = json!(format!("event-{OWN}"));
+        folder.run_with(&["dlq", "import", "-"], &same_id.to_string()).assert(0, "1 dead letter");
+    }
     let books = |args: &[&str]| folder.run(&[&["ledger", "--tenant", tenant], args].concat());
     books(&["accounts", "init", "--base", "EUR"]).assert(0, "opened");
     books(&["rates", "add", "USD", "0.92", "--on", "2026-01-01"]).assert(0, "0.92");
@@ -173,6 +179,19 @@ fn a_tenants_token_sees_nothing_of_another_tenant_on_any_route() {
         lists += 1;
     }
     assert!(lists >= 6 && single >= 15, "{lists} lists, {single} others");
+}
+
+/// The other tenant's is newer, and a page has one.
+#[test]
+fn a_tenants_operations_are_found_behind_those_of_others() {
+    let two = Two::open();
+    let page = |bearer: &str| -> Value {
+        serde_json::from_str(&two.get(bearer, "/v1/operations?limit=1").1).unwrap()
+    };
+    let (own, all) = (page(&two.own), page(&two.admin));
+    assert_eq!(all["operations"][0]["plan"]["filter"]["tenant"], OTHER, "{all}");
+    assert_eq!(own["operations"][0]["plan"]["filter"]["tenant"], OWN, "{own}");
+    assert_eq!(own["operations"].as_array().map(Vec::len), Some(1), "{own}");
 }
 
 /// Health is for everybody, and says of nobody's events.

@@ -118,7 +118,8 @@ impl Postgres {
         );
         Where::new(&mut select).filter(&query.filter).not_beyond(Turn::Newest, bound);
         select.push(" AND fingerprint = f.fingerprint ORDER BY dead_at DESC, id DESC LIMIT 3) d");
-        let rows = select.build_query_as().fetch_all(self.pool());
+        let mut tx = self.reading(&query.filter).await?;
+        let rows = select.build_query_as().fetch_all(&mut *tx);
         let rows: Vec<(String, i64, String)> = self.limited("reading samples of dead letters", rows).await?;
         for group in groups {
             let own = rows.iter().filter(|(fingerprint, _, _)| *fingerprint == group.fingerprint);

@@ -29,9 +29,9 @@ pub(in crate::dashboard) async fn show(
     search: Search,
 ) -> Page {
     let (desk, outbox) = (&dashboard.front.desk, search.get("outbox"));
-    let story = desk.timeline(outbox, &id).await?.filter(|story| visit.sees(story.tenant.as_deref()));
-    let story = story.ok_or_else(|| no_event(&id))?;
-    let row = desk.row(outbox, &id).await?;
+    let story = desk.timeline(outbox, &id, visit.caller.tenant.as_ref()).await?;
+    let story = story.filter(|story| visit.sees(story.tenant.as_deref())).ok_or_else(|| no_event(&id))?;
+    let row = desk.row(outbox, &id).await?.filter(|row| visit.sees(row.group_id.as_deref()));
     let title = row.as_ref().map_or("An event", |row| row.event_type.as_str());
     let settled = story.consumers.iter().all(|at| matches!(at.state, "applied" | "dead" | "discarded"));
     Ok(frame::page(

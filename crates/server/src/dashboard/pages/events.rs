@@ -65,7 +65,7 @@ async fn is_known(
     outbox: Option<&str>,
     id: &EventId,
 ) -> Result<bool, Problem> {
-    let story = dashboard.front.desk.timeline(outbox, id).await?;
+    let story = dashboard.front.desk.timeline(outbox, id, visit.caller.tenant.as_ref()).await?;
     Ok(story.is_some_and(|story| visit.sees(story.tenant.as_deref())))
 }
 

@@ -13,7 +13,7 @@ use super::super::search::Search;
 use super::super::visit::Visit;
 use super::super::{Dashboard, Done, Page, frame};
 use super::{Here, Who};
-use crate::api::{Problem, is_of};
+use crate::api::{Problem, is_of, page_of};
 use crate::desk::operations::no_operation;
 
 const PAGE: usize = 50;
@@ -25,9 +25,9 @@ pub(in crate::dashboard) async fn list(
     Extension(visit): Who,
     search: Search,
 ) -> Page {
-    let mut operations = dashboard.front.desk.operations(search.read("before")?, PAGE).await?;
-    let next = operations.last().filter(|_| operations.len() == PAGE).map(|last| last.id.to_string());
-    operations.retain(|operation| is_of(&visit.caller, operation));
+    let (desk, before) = (dashboard.front.desk.as_ref(), search.read("before")?);
+    let (operations, next) = page_of(desk, &visit.caller, before, PAGE).await?;
+    let next = next.map(|next| next.to_string());
     let row = |operation: &Operation| {
         html! { tr {
             td { a href={ "/dashboard/operations/" (operation.id) } { (named(operation.kind)) } }
