@@ -262,6 +262,11 @@ fn a_plan_knows_when_the_broker_has_changed() {
     busier.queues[0].messages = Some(1_000_000);
     busier.queues.push(queue("somebody.elses", "classic", json!({})));
     assert_eq!(busier.fingerprint(&wanted()), before);
+    // A queue without a type is of this one, and policies are part of a plan for whoever may set them.
+    let quorum = Observed { default_queue_type: Some("quorum".to_owned()), ..there.clone() };
+    assert_ne!(quorum.fingerprint(&wanted()), before);
+    let restricted = Observed { may_set_policies: false, ..there.clone() };
+    assert_ne!(restricted.fingerprint(&wanted()), before);
     let mut other = there.clone();
     other.queues[0].arguments.insert("x-max-length".into(), json!(5));
     assert_ne!(other.fingerprint(&wanted()), before);

@@ -139,7 +139,7 @@ async fn saved(
     let now = operator.plan(&wanted, prune).await?;
     if now.fingerprint != plan.fingerprint {
         context.output.note(&format!(
-            "the broker has changed since {} was saved; nothing was changed. Plan again: {}",
+            "the broker has changed since {} was saved, or another user saved it; nothing was changed. Plan again: {}",
             file.display(),
             show::counts(&now)
         ));
