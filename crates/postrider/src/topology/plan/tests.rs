@@ -199,6 +199,27 @@ fn another_policy_is_carried_along_and_stays_below_ours() {
     assert!(diff(&wanted(), &after(&plan, there), false).is_empty());
 }
 
+/// RabbitMQ 3 has no word for "unlimited", and drops or strands what reaches a limit in a retry loop.
+#[test]
+fn a_limit_of_another_policy_is_lifted_where_there_must_be_none() {
+    let mut wanted = wanted();
+    wanted.queues[0].policy.delivery_limit = Some(DeliveryLimit::Unlimited);
+    let mut there = after(&diff(&wanted, &broker(), false), broker());
+    assert_eq!(there.policies, [], "nothing has to be said");
+    there.policies.push(policy("limits", "^ord", 5, json!({"delivery-limit": 3, "max-length": 1000})));
+    let plan = diff(&wanted, &there, false);
+    let [Step::SetPolicy { policy: set, .. }] = &plan.steps[..] else { panic!("{plan:?}") };
+    assert_eq!(
+        (set.priority, json!(set.definition)),
+        (6, json!({"delivery-limit": 1_000_000, "max-length": 1000}))
+    );
+    let mut done = after(&plan, there);
+    assert!(diff(&wanted, &done, false).is_empty());
+    done.policies.remove(0);
+    let plan = diff(&wanted, &done, false);
+    assert!(matches!(&plan.steps[..], [Step::RemovePolicy { .. }]), "{plan:?}");
+}
+
 #[test]
 fn messages_go_where_the_policy_says_that_is_applied_whoever_set_it() {
     let mut there = after(&diff(&wanted(), &broker(), false), broker());
