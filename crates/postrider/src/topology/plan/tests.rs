@@ -122,6 +122,19 @@ fn another_type_is_a_replacement_and_says_what_is_concerned() {
 }
 
 #[test]
+fn a_queue_is_replaced_after_what_gives_and_before_what_takes() {
+    let mut there = after(&diff(&wanted(), &broker(), false), broker());
+    there.queues = vec![queue("orders", "classic", json!({}))];
+    there.policies.clear();
+    let plan = diff(&wanted(), &there, false);
+    assert_eq!(shown(&plan), ["+ policy postrider.queue.orders", "-/+ queue orders"]);
+    let dying = json!({"dead-letter-exchange": "events"});
+    there.policies.push(policy("postrider.queue.orders", "^orders$", 0, dying));
+    let plan = diff(&wanted(), &there, false);
+    assert_eq!(shown(&plan), ["-/+ queue orders", "~ policy postrider.queue.orders"]);
+}
+
+#[test]
 fn what_does_not_fit_into_the_new_queue_is_foretold() {
     let mut there = after(&diff(&wanted(), &broker(), false), broker());
     there.queues = vec![queue("orders", "classic", json!({}))];
