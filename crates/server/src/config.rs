@@ -33,7 +33,7 @@ pub(crate) use push::{OLD_SECRET_STAYS, PushForm, Pushed};
 pub(crate) use secret::Secret;
 pub(crate) use sections::{ArchiveChoice, Http, Limits, Settings, Tls};
 pub(crate) use taking::takes_from;
-pub(crate) use topology::{OwnTopology, to_toml};
+pub(crate) use topology::{OwnTopology, check as check_topology, to_toml};
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

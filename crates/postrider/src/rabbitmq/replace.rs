@@ -161,7 +161,7 @@ impl Replacement<'_> {
             self.carry_for(carrier, ROUTED).await?;
             let closed = self.close(exists).await?;
             self.empty(desk, carrier).await?;
-            Ok(closed)
+            Ok::<_, BrokerError>(closed)
         };
         match emptied.await {
             Ok(closed) => Ok((held, closed)),

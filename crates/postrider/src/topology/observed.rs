@@ -143,7 +143,7 @@ impl Observed {
         self.bindings.iter().filter(move |binding| binding.is_of(queue))
     }
 
-    /// A mark of everything that a plan for this topology depends on, counts left out. Two looks with the same mark give the
+    /// A mark of everything that a plan for this topology depends on, our rights included and counts left out. Two looks with the same mark give the
     /// same plan.
     pub fn fingerprint(&self, wanted: &Topology) -> String {
         let exchanges = self
@@ -160,8 +160,13 @@ impl Observed {
         };
         let queues = self.queues.iter().filter(|seen| of_wanted(&seen.name));
         let bindings = self.bindings.iter().filter(|seen| of_wanted(&seen.destination));
-        let mut parts: Vec<String> =
-            vec![self.vhost.clone(), self.vhost_exists.to_string(), self.version.clone()];
+        let mut parts: Vec<String> = vec![
+            self.vhost.clone(),
+            self.vhost_exists.to_string(),
+            self.version.clone(),
+            self.default_queue_type.clone().unwrap_or_default(),
+            self.may_set_policies.to_string(),
+        ];
         parts.extend(sorted(exchanges));
         parts.extend(sorted(queues));
         parts.extend(sorted(bindings));

@@ -81,6 +81,7 @@ pub fn diff(wanted: &Topology, observed: &Observed, prune: bool) -> Plan {
     draft.queues();
     draft.policies();
     draft.bindings();
+    draft.steps.sort_by_key(Step::turn);
     let extra = draft.extra();
     let Draft { mut steps, unset, blocked, notes, .. } = draft;
     let extra = if prune {

@@ -19,6 +19,7 @@ use clap::{Args, Subcommand};
 use postrider::topology::{Layout, Preset};
 
 use super::Context;
+use crate::config::check_topology;
 use crate::exit::{Exit, usage};
 
 /// What to do with a topology.
@@ -75,7 +76,11 @@ impl Which {
             Some(name) => {
                 let preset = Preset::find(name).map_err(|error| usage(error.to_string()))?;
                 let set = self.set.iter().map(|text| parameter(text)).collect::<Result<Vec<_>, _>>()?;
-                Cow::Owned(preset.layout(&set).map_err(|error| usage(error.to_string()))?)
+                let layout = preset.layout(&set).map_err(|error| usage(error.to_string()))?;
+                // Names that parameters make may meet others of the preset, or the broker's own.
+                let checked = check_topology(&layout.topology);
+                checked.map_err(|(of, problem)| usage(format!("{of}: {problem}")))?;
+                Cow::Owned(layout)
             }
         };
         for doubt in layout.topology.doubts() {

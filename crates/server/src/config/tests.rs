@@ -299,7 +299,7 @@ fn what_is_rendered_reads_back_as_it_was() {
     let files = presets.iter().flat_map(|preset| {
         ["false", "true"].map(|strict| format!("[topology]\n{preset}\nstrict = {strict}"))
     });
-    let own = "[[queue]]\nname = 'q'\nbind = ['a.*']\nmax_length = 5\nmax_length_bytes = 7000\nprefetch = 7\nsingle_active_consumer = true\npolicy = { max_length = 4, max_length_bytes = 100 }";
+    let own = "[[queue]]\nname = 'q'\nbind = ['a.*']\nmax_length = 5\nmax_length_bytes = 7000\narguments = { x-note = 'a\u{200b}b' }\nprefetch = 7\nsingle_active_consumer = true\npolicy = { max_length = 4, max_length_bytes = 100 }";
     for file in files.chain([own.to_owned()]) {
         let sorted = |text: &str| {
             let mut layout = load(text, []).unwrap().own.layout;

@@ -335,7 +335,7 @@ fn apart_in_redis(settings: &Settings) -> Result<(), Wrong> {
 }
 
 /// Every name once, and nothing that leads nowhere.
-fn check(topology: &Topology) -> Result<(), Wrong> {
+pub(crate) fn check(topology: &Topology) -> Result<(), Wrong> {
     let mut exchanges = BTreeSet::new();
     for exchange in &topology.exchanges {
         if exchange.name.is_default() || exchange.name.as_str().starts_with("amq.") {

@@ -51,6 +51,19 @@ fn a_pattern_that_matches_nothing_is_doubted() {
 }
 
 #[test]
+fn names_that_a_presets_parameters_make_meet_no_others() {
+    let folder = Folder::new();
+    for (preset, set, said) in [
+        ("ratatoskr", ["queue=a", "exchange=a.dlq"], "exchange: a.dlq is declared twice"),
+        ("ratatoskr", ["queue=a", "exchange=amq.topic"], "is the broker's own"),
+        ("holdco", ["queues=a.dlq:#,a:#", "strict=true"], "queue: a.dlq is declared twice"),
+    ] {
+        let args = ["topology", "render", "--preset", preset, "--set", set[0], "--set", set[1]];
+        folder.run(&args).assert(2, said);
+    }
+}
+
+#[test]
 fn diagrams_are_drawn() {
     let folder = Folder::new();
     let ran = folder.run(&["topology", "diagram", "--preset", "smap"]).assert(0, "");

@@ -9,15 +9,20 @@ use serde_json::Value;
 use super::Step;
 use super::equivalence::queue_type;
 use crate::topology::observed::{Observed, Policy};
-use crate::topology::{AppliesTo, BrokerPolicy, Topology};
+use crate::topology::{AppliesTo, Argument, BrokerPolicy, DeliveryLimit, Queue, QueueKind, Topology};
 
 /// The beginning of the names of all policies that we set.
 const OURS: &str = "postrider.";
+/// As good as no delivery limit.
+const NEVER: i64 = 1_000_000;
 
 /// The policies to set and to remove, and what to say about them.
 pub(super) fn steps(wanted: &Topology, observed: &Observed) -> (Vec<Step>, Vec<String>) {
     let (mut steps, mut notes) = (Vec::new(), Vec::new());
-    let policies = wanted.policies(observed.limits_by_itself());
+    let mut policies = wanted.policies(observed.limits_by_itself());
+    if !observed.limits_by_itself() {
+        lift_limits(&mut policies, wanted, observed);
+    }
     for policy in &policies {
         let (merged, other) = merge(policy, wanted, observed);
         if let Some(other) = other {
@@ -38,6 +43,23 @@ pub(super) fn steps(wanted: &Topology, observed: &Observed) -> (Vec<Step>, Vec<S
         }
     }
     (steps, notes)
+}
+
+/// Before RabbitMQ 4 there is no limit by itself, and no word for none. Somebody else's policy may set one all the same, and in a retry
+/// loop, or where there is no dead-letter target, what reaches it is gone: so ours sets one that nothing reaches.
+fn lift_limits(policies: &mut Vec<BrokerPolicy>, wanted: &Topology, observed: &Observed) {
+    let unlimited = |queue: &&Queue| {
+        let theirs = strongest(observed, queue.name.as_str(), AppliesTo::Queues, queue.kind.as_str());
+        queue.kind == QueueKind::Quorum
+            && queue.policy.delivery_limit == Some(DeliveryLimit::Unlimited)
+            && theirs.is_some_and(|policy| policy.definition.contains_key("delivery-limit"))
+    };
+    for queue in wanted.queues.iter().filter(unlimited) {
+        let mut ours = queue.broker_policy(false);
+        ours.definition.insert("delivery-limit".to_owned(), Argument::Int(NEVER));
+        policies.retain(|policy| policy.name != ours.name);
+        policies.push(ours);
+    }
 }
 
 /// Our policies on objects that nobody has any more.

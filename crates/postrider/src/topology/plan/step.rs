@@ -123,6 +123,25 @@ impl Step {
         }
     }
 
+    /// When its turn is. A queue that is replaced meets its consumers at once: what it needs is there before it, and what the old one
+    /// needs stays until it is gone.
+    pub(super) fn turn(&self) -> u8 {
+        match self {
+            Self::CreateVhost { .. } => 0,
+            Self::AddExchange { .. } => 1,
+            Self::AddQueue { .. } => 2,
+            Self::SetPolicy { policy, was }
+                if was.iter().flatten().all(|(key, _)| policy.definition.contains_key(key)) =>
+            {
+                3
+            }
+            Self::ReplaceQueue { .. } | Self::FinishReplacing { .. } => 4,
+            Self::SetPolicy { .. } | Self::RemovePolicy { .. } => 5,
+            Self::AddBinding { .. } => 6,
+            Self::RemoveBinding { .. } | Self::RemoveQueue { .. } => 7,
+        }
+    }
+
     /// What it is about.
     pub fn subject(&self) -> String {
         match self {

@@ -122,6 +122,19 @@ fn another_type_is_a_replacement_and_says_what_is_concerned() {
 }
 
 #[test]
+fn a_queue_is_replaced_after_what_gives_and_before_what_takes() {
+    let mut there = after(&diff(&wanted(), &broker(), false), broker());
+    there.queues = vec![queue("orders", "classic", json!({}))];
+    there.policies.clear();
+    let plan = diff(&wanted(), &there, false);
+    assert_eq!(shown(&plan), ["+ policy postrider.queue.orders", "-/+ queue orders"]);
+    let dying = json!({"dead-letter-exchange": "events"});
+    there.policies.push(policy("postrider.queue.orders", "^orders$", 0, dying));
+    let plan = diff(&wanted(), &there, false);
+    assert_eq!(shown(&plan), ["-/+ queue orders", "~ policy postrider.queue.orders"]);
+}
+
+#[test]
 fn what_does_not_fit_into_the_new_queue_is_foretold() {
     let mut there = after(&diff(&wanted(), &broker(), false), broker());
     there.queues = vec![queue("orders", "classic", json!({}))];
@@ -199,6 +212,27 @@ fn another_policy_is_carried_along_and_stays_below_ours() {
     assert!(diff(&wanted(), &after(&plan, there), false).is_empty());
 }
 
+/// RabbitMQ 3 has no word for "unlimited", and drops or strands what reaches a limit in a retry loop.
+#[test]
+fn a_limit_of_another_policy_is_lifted_where_there_must_be_none() {
+    let mut wanted = wanted();
+    wanted.queues[0].policy.delivery_limit = Some(DeliveryLimit::Unlimited);
+    let mut there = after(&diff(&wanted, &broker(), false), broker());
+    assert_eq!(there.policies, [], "nothing has to be said");
+    there.policies.push(policy("limits", "^ord", 5, json!({"delivery-limit": 3, "max-length": 1000})));
+    let plan = diff(&wanted, &there, false);
+    let [Step::SetPolicy { policy: set, .. }] = &plan.steps[..] else { panic!("{plan:?}") };
+    assert_eq!(
+        (set.priority, json!(set.definition)),
+        (6, json!({"delivery-limit": 1_000_000, "max-length": 1000}))
+    );
+    let mut done = after(&plan, there);
+    assert!(diff(&wanted, &done, false).is_empty());
+    done.policies.remove(0);
+    let plan = diff(&wanted, &done, false);
+    assert!(matches!(&plan.steps[..], [Step::RemovePolicy { .. }]), "{plan:?}");
+}
+
 #[test]
 fn messages_go_where_the_policy_says_that_is_applied_whoever_set_it() {
     let mut there = after(&diff(&wanted(), &broker(), false), broker());
@@ -262,6 +296,11 @@ fn a_plan_knows_when_the_broker_has_changed() {
     busier.queues[0].messages = Some(1_000_000);
     busier.queues.push(queue("somebody.elses", "classic", json!({})));
     assert_eq!(busier.fingerprint(&wanted()), before);
+    // A queue without a type is of this one, and policies are part of a plan for whoever may set them.
+    let quorum = Observed { default_queue_type: Some("quorum".to_owned()), ..there.clone() };
+    assert_ne!(quorum.fingerprint(&wanted()), before);
+    let restricted = Observed { may_set_policies: false, ..there.clone() };
+    assert_ne!(restricted.fingerprint(&wanted()), before);
     let mut other = there.clone();
     other.queues[0].arguments.insert("x-max-length".into(), json!(5));
     assert_ne!(other.fingerprint(&wanted()), before);

@@ -53,6 +53,13 @@ fn build(given: &Given<'_>) -> Result<Layout, PresetError> {
     let (mut topology, mut services) = (Topology::default(), Vec::new());
     let mut published_to = None;
     for name in given.all("service")? {
+        if name.contains(|character: char| character == ',' || character.is_whitespace()) {
+            return Err(given.malformed(
+                "service",
+                name,
+                "one name, without commas and blanks; give each service its own",
+            ));
+        }
         let main = exchange(format!("{}.main-exchange", prefix(name)))?;
         if topology.find_exchange(&main).is_none() {
             topology = topology.exchange(main.clone(), ExchangeKind::Fanout);

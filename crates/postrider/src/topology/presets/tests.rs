@@ -65,6 +65,7 @@ fn the_prefix_is_what_stands_before_the_first_hyphen() {
     );
     assert!(refused("event-bus", &[]).contains("needs service"));
     assert!(refused("event-bus", &[("service", "a"), ("service", "a")]).contains("given twice"));
+    assert!(refused("event-bus", &[("service", "wms-a,wms-b")]).contains("give each service its own"));
 }
 
 #[test]

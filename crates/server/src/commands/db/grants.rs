@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::ensure;
+use crate::exit::usage;
 
 /// A part of Postrider, and what it does to which tables.
 struct Part {
@@ -115,7 +115,9 @@ const PARTS: [Part; 5] = [
 pub(super) fn sql(prefix: &str) -> anyhow::Result<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let fits = !prefix.is_empty() && prefix.len() <= 40 && prefix.chars().all(plain);
-    ensure!(fits, "--prefix has lower-case letters, digits and _ only, 40 at most");
+    if !fits {
+        return Err(usage("--prefix has lower-case letters, digits and _ only, 40 at most"));
+    }
     let mut sql = HEAD.replace("{prefix}", prefix);
     role(
         &mut sql,

@@ -27,7 +27,7 @@ use crate::wiring::{self, OnStore, WholeStore, Wired};
     messages wait in NAME.postrider-replacing, publishers go on, consumers are away for a moment and come back. If that is \
     interrupted, apply again and it goes on.\n\n\
     Without the management plugin everything is declared, and policies, which need it, are not set.\n\n\
-    Exit codes: 0 applied or nothing to do, 1 failed before anything was changed, 3 refused, 5 declined, 6 partly done."
+    Exit codes: 0 applied or nothing to do, 1 failed before a step was done, 3 refused, 5 declined, 6 partly done."
 )]
 pub(super) struct ApplyArgs {
     /// A plan that `plan --out` saved
@@ -139,7 +139,7 @@ async fn saved(
     let now = operator.plan(&wanted, prune).await?;
     if now.fingerprint != plan.fingerprint {
         context.output.note(&format!(
-            "the broker has changed since {} was saved; nothing was changed. Plan again: {}",
+            "the broker has changed since {} was saved, or another user saved it; nothing was changed. Plan again: {}",
             file.display(),
             show::counts(&now)
         ));

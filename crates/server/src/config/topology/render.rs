@@ -6,8 +6,8 @@ use std::time::Duration;
 use postrider::envelope::wire::{Identity, Place};
 use postrider::settlement::{FailureMatch, RetryOverride, RetryPolicy, Treat};
 use postrider::topology::{
-    Binding, Consuming, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeName, Layout, OnDead, Queue,
-    QueueKind, RoutingKey, ServiceQueue,
+    Argument, Binding, Consuming, DeadLetterTarget, DeliveryLimit, Exchange, ExchangeName, Layout, OnDead,
+    Queue, QueueKind, RoutingKey, ServiceQueue,
 };
 
 /// The whole configuration of a layout.
@@ -72,7 +72,8 @@ fn write_queue(text: &mut String, queue: &Queue, layout: &Layout) {
         let _ = writeln!(text, "safe_dead_lettering = true");
     }
     if !queue.arguments.is_empty() {
-        let named = queue.arguments.iter().map(|(name, value)| format!("{} = {value}", quoted(name)));
+        let named =
+            queue.arguments.iter().map(|(name, value)| format!("{} = {}", quoted(name), argument(value)));
         let _ = writeln!(text, "arguments = {{ {} }}", named.collect::<Vec<_>>().join(", "));
     }
     write_policy(text, queue);
@@ -192,6 +193,13 @@ fn target(target: &DeadLetterTarget) -> String {
     match target.routing_key.as_ref().map(RoutingKey::as_str) {
         Some(key) => format!("{{ exchange = {exchange}, key = {} }}", quoted(key)),
         None => format!("{{ exchange = {exchange} }}"),
+    }
+}
+
+fn argument(value: &Argument) -> String {
+    match value {
+        Argument::Text(text) => quoted(text),
+        Argument::Bool(_) | Argument::Int(_) => value.to_string(),
     }
 }
 
