@@ -1,4 +1,4 @@
-//! Expiry: one task for all queues that have a message TTL, asleep until the first message is due.
+//! Expiry: one task for all queues that have a message TTL, asleep until the first message is due, and never for long.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -189,9 +189,18 @@ async fn left_behind<S: WholeStore>(
             Source::Keys { .. } => QueueName::new(name.as_str())?,
         },
     };
+    let registered = desk.store.registrations().await?;
+    let service = registered.iter().map(|one| &one.service).find(|service| *service.name() == own);
+    // What waits for a retry comes back to the queue, and stays there with the rest.
+    let wait_queues =
+        service.into_iter().flat_map(|service| service.wait_queues.iter().map(|wait| &wait.name));
     let waiting = match broker.look().await {
         Ok(broker) => {
-            let waiting = broker.depth(&own).await.ok();
+            let mut waiting = broker.depth(&own).await.ok();
+            for queue in wait_queues {
+                let more = broker.depth(queue).await.unwrap_or(0);
+                waiting = waiting.map(|waiting| waiting + more);
+            }
             broker.close().await;
             waiting
         }

@@ -146,16 +146,8 @@ fn merge<'a>(under: &mut DeTable<'a>, over: DeTable<'a>) {
 /// The place of `section.name`, or of `section.below.name`, in the table.
 fn slot<'t, 'a>(table: &'t mut DeTable<'a>, key: &str) -> Option<&'t mut Spanned<DeValue<'a>>> {
     let (section, name) = key.split_once('.')?;
-    match table.get_mut(section)?.get_mut() {
-        DeValue::Table(below) => {
-            if name.contains('.') {
-                slot(below, name)
-            } else {
-                below.get_mut(name)
-            }
-        }
-        _ => None,
-    }
+    let DeValue::Table(section) = table.get_mut(section)?.get_mut() else { return None };
+    if name.contains('.') { slot(section, name) } else { section.get_mut(name) }
 }
 
 fn record<'t, 'a>(

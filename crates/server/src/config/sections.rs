@@ -369,7 +369,9 @@ impl Settings {
         let connections = http.max_connections;
         rule("http.max_connections", (1..=1_000_000).contains(&connections), "must be from 1 to 1000000");
         rule("http.max_concurrent_requests", http.max_concurrent_requests >= 1, "must be at least 1");
-        rule("store.path", !self.store.path.as_os_str().is_empty(), "must name a file");
+        let path = self.store.path.to_string_lossy();
+        let is_path = !path.is_empty() && path != ":memory:" && !path.starts_with("file:");
+        rule("store.path", is_path, "must be the path of a file");
         rule("store.max_connections", self.store.max_connections >= 2, "must be at least 2");
         rule("store.connect_timeout_ms", self.store.connect_timeout_ms >= 1, "must be at least 1");
         rule("broker.connect_timeout_ms", broker.connect_timeout_ms >= 1, "must be at least 1");

@@ -179,6 +179,7 @@ fn bad_input_is_named_with_its_line_and_what_is_allowed() {
         ("[log]\nlevel = 'loud,,='", "line 2: log.level: must be error, warn"),
         ("[log]\nlevel = 'inof'", "line 2: log.level: must be error, warn"),
         ("[http]\nlisten = 'here'", "line 2: http.listen: "),
+        ("[store]\npath = ':memory:'", "line 2: store.path: must be the path of a file"),
         ("[http\n", "line 1: not TOML"),
         (
             "[[queue]]\nname = 'q'\nbind = ['no.such:key']",

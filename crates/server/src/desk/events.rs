@@ -178,8 +178,9 @@ impl<S: WholeStore> Look<'_, S> {
         let usual = self.config.settings.ledger.tenant().ok().flatten();
         let keeper = tenant.as_ref().and_then(|tenant| TenantId::new(tenant).ok()).or(usual);
         let from_elsewhere = known.outbox.is_empty() && known.dead_letters.is_empty();
+        let unknown = known == Trace::default();
         let posted = journal::add_entry(self.store, keeper, from_elsewhere, id, &mut known).await?;
-        let posted = posted.filter(|_| from_elsewhere).map(|tenant| tenant.to_string());
+        let posted = posted.filter(|_| unknown).map(|tenant| tenant.to_string());
         self.follow(id, tenant.or(posted), known).await
     }
 
