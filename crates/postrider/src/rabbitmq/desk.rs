@@ -120,10 +120,10 @@ impl<'a> Desk<'a> {
 
     /// With `if_unused` an exchange that something is bound to stays, which is [`BrokerErrorKind::InUse`].
     pub(super) async fn delete_exchange(&mut self, name: &str, if_unused: bool) -> Result<(), BrokerError> {
-        let deleting = self.ask("delete", &format!("exchange {name}"), async |channel| {
-            channel.delete_exchange(name, if_unused).await
-        });
-        deleting.await.map_err(|error| match error.kind {
+        let what = format!("exchange {name}");
+        let deleted =
+            self.ask("delete", &what, async |channel| channel.delete_exchange(name, if_unused).await).await;
+        deleted.map_err(|error| match error.kind {
             // To RabbitMQ this is a failed precondition, as other settings are.
             BrokerErrorKind::Mismatch if if_unused => BrokerError::still_feeds(name, None).because(error),
             _ => error,
