@@ -197,6 +197,10 @@ pub async fn finish<S: DualPublishing>(
     remove_taps(broker, &standing.definition.name).await?;
     broker.remove(&removal).await?;
     turn(databases.main(), &standing, Phase::Finished, step, obstacles).await?;
+    // Perhaps nobody relays any more who would tell those that follow.
+    if let Err(error) = databases.settle().await {
+        tracing::debug!(%error, "that the migration is over is carried on by whoever relays next");
+    }
     Ok(standing.definition)
 }
 

@@ -196,7 +196,9 @@ async fn cut_over<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<Exit> {
     if step.dry_run {
-        let obstacles = migration::obstacles_to_cutover(&running(databases).await?, context.clock.now());
+        let standing = running(databases).await?;
+        follows(&standing, Phase::Cutover)?;
+        let obstacles = migration::obstacles_to_cutover(&standing, context.clock.now());
         if obstacles.is_empty() {
             context.output.note("parity is proven; nothing stands against a cutover");
             return Ok(Exit::Ok);
@@ -216,7 +218,9 @@ async fn roll_back<S: WholeStore>(
     context: &Context,
 ) -> anyhow::Result<Exit> {
     if step.dry_run {
-        let phase = running(databases).await?.phase;
+        let standing = running(databases).await?;
+        follows(&standing, Phase::Dual)?;
+        let phase = standing.phase;
         context.output.note(&format!("from the phase {phase}, events would go to both buses again"));
         return Ok(Exit::Ok);
     }
@@ -257,6 +261,11 @@ async fn finish<S: WholeStore>(
     let queue = legacy.queue.as_ref().map(|queue| format!(" and the queue {queue}")).unwrap_or_default();
     let what = format!("the exchange {}{queue}", legacy.exchange);
     if step.dry_run {
+        follows(&standing, Phase::Finished)?;
+        let obstacles = migration::obstacles_to_finish(&standing);
+        if !obstacles.is_empty() && !force {
+            return Err(MigrationError::Obstacles(obstacles).into());
+        }
         context.output.note(&format!("{what} would be removed, if nothing is left there"));
         return Ok(Exit::Ok);
     }
@@ -325,6 +334,19 @@ async fn running<S: WholeStore>(databases: &Databases<S>) -> anyhow::Result<Stan
     let all = databases.standings().await?;
     let found = all.into_iter().find(|one| one.phase != Phase::Finished);
     found.ok_or_else(|| MigrationError::NoneRuns.into())
+}
+
+/// A dry run refuses what the step itself would refuse.
+fn follows(standing: &Standing, next: Phase) -> Result<(), MigrationError> {
+    if standing.phase.may_become(next) {
+        return Ok(());
+    }
+    let (name, phase) = (standing.definition.name.clone(), standing.phase);
+    Err(MigrationError::NotNow {
+        name,
+        phase,
+        why: "this step does not follow from it; nothing would be changed",
+    })
 }
 
 impl Step {

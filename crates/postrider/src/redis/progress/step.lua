@@ -132,7 +132,9 @@ elseif step == 'release' then
   redis.call('HSET', job, 'claimed_until', '0')
 elseif step ~= 'get' and next_status == 'DONE' and found[7] ~= '1' then
   announcement = 'wait'
-  if tonumber(found[8]) <= tonumber(now) then
+  local claimed_until = tonumber(found[8]) or 0
+  -- A claim that lasts longer than claims do was made by a clock that is wrong, and nobody can wait for its end.
+  if claimed_until <= tonumber(now) or claimed_until > tonumber(now) + LEASE_US then
     announcement = 'claim'
     redis.call('HSET', job, 'claimed_until', text(tonumber(now) + LEASE_US))
   end

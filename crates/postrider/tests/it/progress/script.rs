@@ -234,6 +234,19 @@ async fn a_worker_that_is_killed_while_it_announces_is_stood_in_for() {
     }
 }
 
+/// The clocks of services need not agree.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_by_a_clock_that_is_far_ahead_is_not_waited_for() {
+    let world = world().await;
+    world.closed("7", 1).await;
+    world.progress.mark(&job("7"), &done(&["a"])).await.unwrap();
+    world.cli(&["HSET", "smap:proj:7", "announced", "0", "claimed_until", "8000000000000000"]);
+    let again = async { world.progress.mark(&job("7"), &done(&["a"])).await.unwrap() };
+    let again = tokio::time::timeout(Duration::from_secs(10), again).await.expect("it does not wait");
+    assert_eq!(again.repeated, 1);
+    assert_eq!(world.cli(&["HGET", "smap:proj:7", "announced"]), "1");
+}
+
 /// A store takes them once, as they are.
 async fn archives<S: Jobs>(store: &S, finished: &[Job], world: &World) {
     assert_eq!(store.archive_jobs(finished).await.unwrap(), 1);

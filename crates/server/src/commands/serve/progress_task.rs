@@ -14,6 +14,8 @@ const FORGET_EVERY: Duration = Duration::from_mins(10);
 const FORGET_JOBS: u32 = 100;
 /// How often to look for jobs that are done and were not announced.
 const ANNOUNCE_EVERY: Duration = Duration::from_mins(1);
+/// How often where no job is Redis's own: a look reads the hashes of all jobs.
+const ANNOUNCE_SELDOM: Duration = Duration::from_mins(10);
 
 /// Starts it, until `stop`. Redis need not be there yet: what changes meanwhile is shown when it is.
 pub(super) fn start<S: WholeStore>(
@@ -29,11 +31,17 @@ pub(super) fn start<S: WholeStore>(
         let clock = clock.clone();
         // Such a job is announced by whoever crosses the finish line. If he dies before he can, this does it, under the same id.
         let announcing = async move {
+            let mut pause = ANNOUNCE_EVERY;
             loop {
-                clock.sleep(ANNOUNCE_EVERY).await;
-                if let Err(error) = progress.announce_late().await {
-                    tracing::debug!(%error, "jobs that are done could not be looked at; trying again");
-                }
+                clock.sleep(pause).await;
+                pause = match progress.announce_late().await {
+                    Ok(0) => ANNOUNCE_SELDOM,
+                    Ok(_) => ANNOUNCE_EVERY,
+                    Err(error) => {
+                        tracing::debug!(%error, "jobs that are done could not be looked at; trying again");
+                        ANNOUNCE_EVERY
+                    }
+                };
             }
         };
         tokio::spawn(stop.clone().run_until_cancelled_owned(announcing));
