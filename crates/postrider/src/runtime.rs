@@ -385,4 +385,10 @@ pub enum StartError {
     /// The broker failed.
     #[error(transparent)]
     Broker(#[from] BrokerError),
+    /// Two consumers have this name.
+    #[error(
+        "two consumers are named {0}: each would take what the other has applied for a duplicate. Give both a name of their own; \
+         `ConsumerConfig::inbox` shares an inbox where that is meant"
+    )]
+    Twice(ConsumerName),
 }

@@ -8,7 +8,7 @@ use postrider::embedded::EmbeddedBroker;
 use postrider::handler::handler_fn;
 use postrider::registry::Registry;
 use postrider::relay::RelayConfig;
-use postrider::runtime::Runtime;
+use postrider::runtime::{Runtime, StartError};
 use postrider::settlement::RetryPolicy;
 use postrider::sqlite::{Sqlite, SqliteConfig};
 use postrider::topology::{ExchangeKind, ExchangeName, ServiceQueue};
@@ -36,6 +36,18 @@ async fn who_wants_no_relay_gets_none_by_naming_an_exchange() {
     let running = runtime.start().await.unwrap();
     assert!(running.relay().is_none());
     assert!(running.stop(LIMIT).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_consumers_of_one_name_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, broker, clock) = ground(folder.path()).await;
+    let queue = |name: &str| ServiceQueue::new(name, RetryPolicy::default()).unwrap();
+    let runtime = Runtime::new(store, broker, clock)
+        .consumer("mail", queue("mail.new"), Registry::new())
+        .and_then(|runtime| runtime.consumer("mail", queue("mail.old"), Registry::new()));
+    let refused = runtime.unwrap().start().await.err().unwrap();
+    assert!(matches!(&refused, StartError::Twice(name) if name.as_str() == "mail"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
