@@ -17,7 +17,7 @@ use postrider::{Event, Failure};
 async fn main() -> Result<(), HarnessError> {
     let ship = handler_fn::<Sqlite, _>(|_tx, event| {
         Box::pin(async move {
-            let order: serde_json::Value = event.envelope.payload.parse()?;
+            let order: serde_json::Value = event.parse()?;
             match order["quantity"].as_i64() {
                 Some(quantity) if quantity > 0 => Ok(()),
                 Some(quantity) => Err(Failure::permanent(format_args!("cannot ship {quantity} pieces"))),

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 async fn main() -> Result<(), HarnessError> {
     let charge = handler_fn::<Sqlite, _>(|_tx, event| {
         Box::pin(async move {
-            let order: serde_json::Value = event.envelope.payload.parse()?;
+            let order: serde_json::Value = event.parse()?;
             match order["currency"].as_str() {
                 Some("EUR") => Ok(()),
                 other => {

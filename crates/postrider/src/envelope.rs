@@ -15,6 +15,7 @@ pub use attributes::Attributes;
 pub(crate) use erased::{hash_in as erased_hash, note as erased_note};
 pub use event::{Event, MAX_PAYLOAD_BYTES, Ordering};
 pub use id::{AggregateId, EventId, EventType, OrderingKey, TenantId};
+pub(crate) use payload::misfit;
 pub use payload::{Payload, PayloadHash, hex};
 pub use wire::WireFormat;
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Headers;
-use crate::envelope::{Envelope, PayloadHash};
+use crate::envelope::{Envelope, PayloadHash, misfit};
 use crate::store::Store;
 use crate::topology::ConsumerName;
 
@@ -19,6 +19,27 @@ use crate::topology::ConsumerName;
 /// What the handler writes through `tx`, the events it appends and the inbox's mark commit together or not at all: the
 /// effects happen once, however often the event is delivered. What it does outside the database happens at least once;
 /// use the event's id as the idempotency key there.
+///
+/// A panic is a failure of the attempt. So is taking longer than [`handler_limit`](crate::consumer::ConsumerConfig::handler_limit): the
+/// future is dropped where it waits, and its transaction is rolled back. A service that is told to stop lets attempts finish.
+///
+/// ```
+/// # #[cfg(feature = "postgres")]
+/// # mod example {
+/// use postrider::postgres::{Postgres, PostgresTx};
+/// use postrider::{Failure, Handler, Incoming};
+///
+/// struct Billing;
+///
+/// impl Handler<Postgres> for Billing {
+///     async fn handle(&self, tx: &mut PostgresTx, event: &Incoming) -> Result<(), Failure> {
+///         let total: i64 = event.parse()?;
+///         sqlx::query("INSERT INTO invoice VALUES ($1)").bind(total).execute(tx.connection()).await?;
+///         Ok(())
+///     }
+/// }
+/// # }
+/// ```
 pub trait Handler<S: Store>: Send + Sync + 'static {
     /// Applies the event's effects. An error rolls all of them back.
     fn handle(&self, tx: &mut S::Tx, event: &Incoming) -> impl Future<Output = Result<(), Failure>> + Send;
@@ -91,6 +112,32 @@ impl Incoming {
     /// An event as a handler would meet it; for tests of handlers.
     pub fn new(consumer: ConsumerName, envelope: Envelope, attempt: u32) -> Self {
         Self { consumer, envelope, attempt, headers: Headers::new(), notes: Arc::default() }
+    }
+
+    /// Reads its payload, which is JSON, into a type of the handler's.
+    ///
+    /// What does not fit will not fit later either: the failure is permanent, of the class `payload`. It says what was expected and where, and
+    /// never what stands there.
+    ///
+    /// ```
+    /// # use postrider::{Failure, Incoming};
+    /// #[derive(serde::Deserialize)]
+    /// struct OrderPlaced {
+    ///     total: String,
+    /// }
+    ///
+    /// async fn bill(event: &Incoming) -> Result<(), Failure> {
+    ///     let order: OrderPlaced = event.parse()?;
+    ///     println!("{} for {:?}", order.total, event.envelope.aggregate_id);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn parse<T: serde::de::DeserializeOwned>(&self) -> Result<T, Failure> {
+        let unfit = |error: serde_json::Error| {
+            Failure::permanent(format_args!("the payload cannot be read: {}", misfit(&error)))
+                .class("payload")
+        };
+        self.envelope.payload.parse().map_err(unfit)
     }
 
     /// Answers the event. The answer is kept in the inbox, commits with the effects, and is what every duplicate gets.
@@ -245,7 +292,9 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Any error of a handler may pass; `?` just works. Use [`Failure::permanent`] for what cannot.
+/// Any error of a handler may pass; `?` just works. Use [`Failure::permanent`] for what cannot, and [`Incoming::parse`] for the payload.
+///
+/// `anyhow::Error` is no [`std::error::Error`]: say `.map_err(|error| Failure::transient(format_args!("{error:#}")))?`.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::transient(error_chain(&error))

@@ -19,10 +19,42 @@
 //! assert_eq!(harness.account("mail").await?.applied, 1);
 //! # Ok::<(), postrider::harness::HarnessError>(()) }).unwrap();
 //! ```
+//!
+//! Handlers that speak PostgreSQL's SQL are tested on a database of their own ([`Harness::on`]), with the broker embedded. Such a store goes
+//! by the time of its server, which nobody can move: [`Harness::advance`] waits there, so give the ladder of a test short delays.
+//!
+//! ```no_run
+//! # use postrider::{Clock, Event, Failure, handler::handler_fn, harness::Harness, registry::Registry, settlement::RetryPolicy};
+//! # use std::time::Duration;
+//! # #[cfg(feature = "postgres")]
+//! # async fn example() -> Result<(), postrider::harness::HarnessError> {
+//! use postrider::postgres::{Postgres, PostgresConfig};
+//!
+//! let store = Postgres::connect(PostgresConfig::new("postgres://localhost/shop_test"), Clock::system()).await?;
+//! store.migrate().await?;
+//! let bill = handler_fn::<Postgres, _>(|tx, event| Box::pin(async move {
+//!     sqlx::query("INSERT INTO invoice (order_id) VALUES ($1)")
+//!         .bind(event.envelope.aggregate_id.as_ref().map(|id| id.as_str()))
+//!         .execute(tx.connection())
+//!         .await?;
+//!     Ok(())
+//! }));
+//! let soon = RetryPolicy::fixed(3, Duration::from_millis(20));
+//! let harness = Harness::on(store)
+//!     .consumer("billing", "order.*", soon, Registry::new().on("order.placed", bill))?
+//!     .start()
+//!     .await?;
+//! harness.publish(Event::new("order.placed")?.aggregate_id("order-42")?).await?;
+//! harness.until_quiet().await?;
+//! assert_eq!(harness.account("billing").await?.applied, 1);
+//! # Ok(()) }
+//! ```
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 
 use crate::audit::Account;
 use crate::broker::{Broker, Message, Outgoing};
@@ -35,9 +67,7 @@ use crate::relay::RelayConfig;
 use crate::runtime::{Running, Runtime};
 use crate::settlement::RetryPolicy;
 use crate::sqlite::{Sqlite, SqliteConfig};
-use crate::store::{
-    DeadLetter, DeadLetters as _, Held as _, HeldState, Outbox as _, Registration, Store as _,
-};
+use crate::store::{Backend, DeadLetter, HeldState, Registration};
 use crate::topology::{ConsumerName, ExchangeKind, ExchangeName, OnDead, QueueName, ServiceQueue};
 
 /// Any error of the harness; tests only show it.
@@ -50,26 +80,49 @@ const EXCHANGE: &str = "harness.events";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is to be tested, before it runs.
-#[derive(Default)]
-pub struct Setup {
-    consumers: Vec<Planned>,
+pub struct Setup<S: Backend = Sqlite> {
+    ground: BoxFuture<'static, Result<Ground<S>, HarnessError>>,
+    consumers: Vec<Planned<S>>,
 }
 
-struct Planned {
+/// What everything stands on.
+struct Ground<S> {
+    store: S,
+    broker: Arc<EmbeddedBroker>,
+    clock: Clock,
+    /// The hands of the clock, where time can be moved.
+    hands: Option<ManualClock>,
+    folder: Folder,
+}
+
+struct Planned<S: Backend> {
     name: ConsumerName,
     service: ServiceQueue,
-    handlers: Registry<Sqlite>,
+    handlers: Registry<S>,
     config: ConsumerConfig,
 }
 
-impl Setup {
+impl Default for Setup {
+    /// On a file that is thrown away.
+    fn default() -> Self {
+        let ground = async {
+            let (clock, hands) = Clock::manual("2026-01-01T00:00:00Z".parse()?);
+            let (store, folder) = thrown_away(&clock).await?;
+            let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
+            Ok(Ground { store, broker, clock, hands: Some(hands), folder })
+        };
+        Self { ground: Box::pin(ground), consumers: Vec::new() }
+    }
+}
+
+impl<S: Backend> Setup<S> {
     /// A consumer, with a queue of its own name bound by this key.
     pub fn consumer(
         mut self,
         name: &str,
         key: &str,
         retry: RetryPolicy,
-        handlers: Registry<Sqlite>,
+        handlers: Registry<S>,
     ) -> Result<Self, HarnessError> {
         let service = ServiceQueue::new(name, retry)?.bind(&ExchangeName::new(EXCHANGE)?, key)?;
         let (name, config) = (ConsumerName::new(name)?, ConsumerConfig::default());
@@ -84,7 +137,7 @@ impl Setup {
         key: &str,
         retry: RetryPolicy,
         on_dead: OnDead,
-        handlers: Registry<Sqlite>,
+        handlers: Registry<S>,
     ) -> Result<Self, HarnessError> {
         self = self.consumer(name, key, retry, handlers)?;
         if let Some(last) = self.consumers.pop() {
@@ -103,28 +156,26 @@ impl Setup {
     }
 
     /// Opens a new file and starts everything.
-    pub async fn start(self) -> Result<Harness, HarnessError> {
-        let (clock, hands) = Clock::manual("2026-01-01T00:00:00Z".parse()?);
-        let folder = Folder(std::env::temp_dir().join(format!("postrider-harness-{}", clock.new_id())));
-        let store = Sqlite::open(SqliteConfig::new(folder.0.join("harness.db")), clock.clone()).await?;
-        let broker = Arc::new(EmbeddedBroker::open(store.clone(), clock.clone()).await?);
-        let mut runtime = Runtime::new(store.clone(), broker.clone(), clock)
+    pub async fn start(self) -> Result<Harness<S>, HarnessError> {
+        let Ground { store, broker, clock, hands, folder } = self.ground.await?;
+        let mut runtime = Runtime::new(store.clone(), broker.clone(), clock.clone())
             .relay(Some(RelayConfig { lanes: 1, ..RelayConfig::default() }))
             .exchange(ExchangeName::new(EXCHANGE)?, ExchangeKind::Topic);
         for Planned { name, service, handlers, config } in self.consumers {
             runtime = runtime.consumer_with(name, service, handlers, config);
         }
         let running = runtime.start().await?;
-        Ok(Harness { store, broker, hands, running, _folder: folder })
+        Ok(Harness { store, broker, clock, hands, running, _folder: folder })
     }
 }
 
-/// Your handlers, running on the embedded backend.
-pub struct Harness {
-    store: Sqlite,
+/// Your handlers, running on the embedded backend, or on a store of yours.
+pub struct Harness<S = Sqlite> {
+    store: S,
     broker: Arc<EmbeddedBroker>,
-    hands: ManualClock,
-    running: Running<Sqlite>,
+    clock: Clock,
+    hands: Option<ManualClock>,
+    running: Running<S>,
     _folder: Folder,
 }
 
@@ -134,9 +185,23 @@ impl Harness {
     pub fn new() -> Setup {
         Setup::default()
     }
+}
+
+impl<S: Backend> Harness<S> {
+    /// The same on a store of yours, which nothing else uses meanwhile and which has its schema. The broker is embedded. Time is that of the
+    /// machine: it cannot be moved, only waited for.
+    pub fn on(store: S) -> Setup<S> {
+        let ground = async {
+            let clock = Clock::system();
+            let (queues, folder) = thrown_away(&clock).await?;
+            let broker = Arc::new(EmbeddedBroker::open(queues, clock.clone()).await?);
+            Ok(Ground { store, broker, clock, hands: None, folder })
+        };
+        Setup { ground: Box::pin(ground), consumers: Vec::new() }
+    }
 
     /// The store, for domain tables and assertions on effects.
-    pub fn store(&self) -> &Sqlite {
+    pub fn store(&self) -> &S {
         &self.store
     }
 
@@ -174,14 +239,22 @@ impl Harness {
     /// Moves time, then waits until everything that became due is done.
     pub async fn advance(&self, by: Duration) -> Result<(), HarnessError> {
         self.until_quiet().await?;
-        self.hands.advance(by);
+        self.pass(by).await;
         self.until_quiet().await
     }
 
     /// Moves time and waits for nothing but a moment in which others can use it: for consumers that keep to a rate.
     pub async fn let_pass(&self, time: Duration) {
-        self.hands.advance(time);
+        self.pass(time).await;
         Clock::system().sleep(Duration::from_millis(1)).await;
+    }
+
+    /// Moves time, or waits where it cannot be moved.
+    async fn pass(&self, time: Duration) {
+        match &self.hands {
+            Some(hands) => hands.advance(time),
+            None => self.clock.sleep(time).await,
+        }
     }
 
     /// Waits until this is so, while time stands still.
@@ -231,7 +304,7 @@ impl Harness {
             let dead = self.broker.depth(&service.dead_letter_queue).await?;
             let account = self.account(name.as_str()).await?;
             let held = self.store.held_keys(Some(name), usize::MAX).await?;
-            let now = self.store.clock().now();
+            let now = self.clock.now();
             let due = held.iter().any(|key| key.state == HeldState::Waiting && key.due_at <= now);
             if due || ready > 0 || dead > 0 || consumer.status.in_flight() > 0 || !account.holds() {
                 return Ok(false);
@@ -243,6 +316,13 @@ impl Harness {
 
 fn no_consumer(name: &str) -> HarnessError {
     format!("there is no consumer {name:?} here").into()
+}
+
+/// A store on a file in a folder of its own.
+async fn thrown_away(clock: &Clock) -> Result<(Sqlite, Folder), HarnessError> {
+    let folder = Folder(std::env::temp_dir().join(format!("postrider-harness-{}", clock.new_id())));
+    let store = Sqlite::open(SqliteConfig::new(folder.0.join("harness.db")), clock.clone()).await?;
+    Ok((store, folder))
 }
 
 /// A folder that goes away with the harness.

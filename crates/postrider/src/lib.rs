@@ -23,6 +23,26 @@
 //!
 //! Backends, one folder each: [`sqlite`] and [`embedded`] on one file, [`postgres`], [`rabbitmq`] and [`redis`] in
 //! production. [`harness`] tests your own handlers on the embedded ones, with time in your hand.
+//!
+//! # In a service
+//! Each backend is a feature, all of them on by default: `sqlite` (with [`embedded`] and [`harness`]), `postgres`, `rabbitmq`, `redis`, and
+//! `push`. Handlers run their SQL through sqlx 0.9, so a service names that version too:
+//!
+//! ```toml
+//! [dependencies]
+//! postrider = { git = "…", default-features = false, features = ["postgres", "rabbitmq"] }
+//! sqlx = { version = "0.9", default-features = false, features = ["runtime-tokio", "postgres"] }
+//!
+//! [dev-dependencies]
+//! postrider = { git = "…", features = ["sqlite"] } # for the harness
+//! ```
+//!
+//! A service with a pool of its own appends in its own transactions: [`postgres::append_in`].
+//!
+//! It installs what it likes for logs ([`tracing`]) and figures ([`metrics`]); `docs/metrics.md` lists them.
+//!
+//! A future of [`Store`] that is dropped, by a time limit or because a client hung up, leaves no transaction open; a commit that is dropped
+//! may have happened. sqlx's own `begin` is not like that: see [`postgres::append_in`].
 
 pub mod archive;
 pub mod audit;
@@ -70,6 +90,9 @@ pub use broker::Broker;
 pub use clock::Clock;
 pub use dedup::Deduplicator;
 pub use envelope::{Envelope, Event, EventId, EventType, Payload, WireFormat};
-pub use handler::{Failure, Handler, Incoming, OutsideHandler};
-pub use store::{Inbox, Outbox, Store};
+pub use handler::{BatchHandler, Failure, Handler, Incoming, OutsideHandler};
+pub use registry::Registry;
+pub use runtime::Runtime;
+pub use settlement::RetryPolicy;
+pub use store::{Inbox, Outbox, Store, StoreError};
 pub use text::InvalidText;

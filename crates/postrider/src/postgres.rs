@@ -69,7 +69,9 @@ use wake::Wake;
 pub struct PostgresConfig {
     /// `postgres://user:password@host:port/database?sslmode=…`
     pub url: SecretString,
-    /// The most connections for transactions: a consumer uses one per delivery or batch in hand.
+    /// The most connections for transactions: a consumer uses one per delivery or batch in hand. Where handlers take their time, have as many as
+    /// all consumers of the process may handle at once ([`Concurrency`](crate::consumer::Concurrency)): a slow one takes what others wait for,
+    /// and to who waits longer than `acquire_limit` the store is away.
     pub max_connections: u32,
     /// The most connections for relays, apart from the others so that busy handlers can never cost a relay its lease.
     pub relay_connections: u32,

@@ -8,7 +8,7 @@ use crate::handler::{BatchHandler, BatchLimits, Failure, Handler, Incoming, Outs
 use crate::store::Store;
 use crate::topology::topic_matches;
 
-/// The handlers of one consumer.
+/// The handlers of one consumer. An event that none of them wants is a dead letter, `no_handler`: nothing is thrown away.
 pub struct Registry<S: Store> {
     entries: Vec<Entry<S>>,
 }
@@ -36,7 +36,7 @@ impl<S: Store> Registry<S> {
     }
 
     /// Gives events whose type matches the pattern to this handler: `order.created`, `order.*`, `#`. The first pattern
-    /// that matches has it.
+    /// that matches has it. A wildcard is a whole word: `order.cre*` matches nothing.
     #[must_use]
     pub fn on(self, pattern: impl Into<String>, handler: impl Handler<S>) -> Self {
         self.push(pattern.into(), Box::new(One(handler)), None)

@@ -108,10 +108,14 @@ impl<S: Backend> Runtime<S> {
         }
     }
 
-    /// The exchange that the outbox's events go to.
+    /// The exchange that the outbox's events go to, if they name no other. Said twice, the last one counts; further ones are
+    /// declared by [`Self::topology`].
     #[must_use]
     pub fn exchange(mut self, name: ExchangeName, kind: ExchangeKind) -> Self {
-        self.relay.get_or_insert_default().exchange = name.clone();
+        if let Some(relay) = &mut self.relay {
+            relay.exchange = name.clone();
+        }
+        self.origin = name.clone();
         self.topology = self.topology.exchange(name, kind);
         self
     }
@@ -125,10 +129,13 @@ impl<S: Backend> Runtime<S> {
         self
     }
 
-    /// The relay's settings, or no relay here.
+    /// The relay's settings, or no relay here. Settings that name no exchange have that of [`Self::exchange`], whichever is said first.
     #[must_use]
     pub fn relay(mut self, config: Option<RelayConfig>) -> Self {
         self.relay = config;
+        if let Some(relay) = self.relay.as_mut().filter(|relay| relay.exchange.is_default()) {
+            relay.exchange = self.origin.clone();
+        }
         self
     }
 
@@ -378,4 +385,10 @@ pub enum StartError {
     /// The broker failed.
     #[error(transparent)]
     Broker(#[from] BrokerError),
+    /// Two consumers have this name.
+    #[error(
+        "two consumers are named {0}: each would take what the other has applied for a duplicate. Give both a name of their own; \
+         `ConsumerConfig::inbox` shares an inbox where that is meant"
+    )]
+    Twice(ConsumerName),
 }

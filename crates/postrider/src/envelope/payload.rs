@@ -72,6 +72,19 @@ impl Payload {
     }
 }
 
+/// What was expected of JSON and where, in words that never repeat what stands there: the parser's own quote it.
+pub(crate) fn misfit(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let said = text.rsplit_once(" at line ").map_or(text.as_str(), |(said, _)| said);
+    let names = |known: &str| said.starts_with(known);
+    let what = match said.rsplit_once(", expected ") {
+        _ if !error.is_data() || names("missing field") || names("duplicate field") => Cow::Borrowed(said),
+        Some((_, wanted)) => Cow::Owned(format!("expected {wanted}")),
+        None => Cow::Borrowed("a value does not fit"),
+    };
+    format!("{what} (line {}, column {})", error.line(), error.column())
+}
+
 /// `sha256:` and 64 hexadecimal digits, when shown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PayloadHash([u8; 32]);
@@ -110,5 +123,33 @@ pub fn hex(bytes: &[u8]) -> String {
 impl std::fmt::Debug for PayloadHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misfit_is_told_without_the_value() {
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "it is only read")]
+        struct Order {
+            cents: u64,
+            currency: Option<Currency>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        enum Currency {
+            Eur,
+        }
+        let told = |body: &'static str| {
+            let payload = Payload::json_bytes(Bytes::from_static(body.as_bytes()));
+            misfit(&payload.parse::<Order>().unwrap_err())
+        };
+        assert_eq!(told("{}"), "missing field `cents` (line 1, column 2)");
+        assert_eq!(told(r#"{"cents":"4711, expected 5"}"#), "expected u64 (line 1, column 27)");
+        assert_eq!(told(r#"{"cents":1,"currency":"Secret"}"#), "expected `Eur` (line 1, column 30)");
+        assert_eq!(told("order 4711"), "expected value (line 1, column 1)");
+        assert_eq!(told(r#"{"cents":"#), "EOF while parsing a value (line 1, column 9)");
     }
 }

@@ -101,9 +101,27 @@ impl Outbox for Postgres {
     }
 }
 
-/// Appends events in a transaction that you opened yourself with sqlx. They are committed when you commit it.
+/// Appends events in a transaction that you opened yourself with sqlx, on any pool of yours. They are committed when you commit it.
+///
+/// They go into the default outbox, `postrider.event_outbox`, and no payload may be larger than [`MAX_PAYLOAD_BYTES`]. Whoever has a
+/// [`Postgres`] at hand has its table and its limit with [`Postgres::append_in`].
 ///
 /// After an error the transaction cannot go on: roll it back.
+///
+/// Never drop sqlx while it begins, as a web server does to the handler of a client that hung up: the connection goes back to the pool with a
+/// transaction open, and what others then write on it alone is lost. [`Store::begin`](crate::Store::begin) survives that; with a pool of
+/// your own, begin in a task: `tokio::spawn(async move { pool.begin().await })`.
+///
+/// ```no_run
+/// # use postrider::{Clock, Event, postgres::append_in};
+/// # async fn place(pool: sqlx::PgPool, clock: Clock) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut transaction = pool.begin().await?;
+/// sqlx::query("INSERT INTO customer_order VALUES ('order-42')").execute(&mut *transaction).await?;
+/// let placed = Event::new("shop.order.placed")?.aggregate_id("order-42")?;
+/// append_in(&mut transaction, &clock, vec![placed]).await?;
+/// transaction.commit().await?; // the order and its event, or neither
+/// # Ok(()) }
+/// ```
 pub async fn append_in(
     connection: &mut PgConnection,
     clock: &Clock,
@@ -111,6 +129,20 @@ pub async fn append_in(
 ) -> Result<Vec<EventId>, StoreError> {
     events.iter().try_for_each(|event| event.check_size(MAX_PAYLOAD_BYTES))?;
     append(connection, clock, &DEFAULT, events, "the caller's connection").await
+}
+
+impl Postgres {
+    /// Appends events to this outbox in a transaction that you opened yourself with sqlx, as [`append_in`] does to the default one. It has to
+    /// be on this database.
+    pub async fn append_in(
+        &self,
+        connection: &mut PgConnection,
+        events: Vec<Event>,
+    ) -> Result<Vec<EventId>, StoreError> {
+        let max = self.inner.max_payload_bytes;
+        events.iter().try_for_each(|event| event.check_size(max))?;
+        append(connection, self.clock(), &self.statements.append, events, &self.inner.place).await
+    }
 }
 
 /// The statement for the default table, which is all that a caller without a store has.

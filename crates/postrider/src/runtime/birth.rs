@@ -2,6 +2,7 @@
 //! was published before. What waited in the outbox then is asked for: it reaches the queue. A loss in the first moments of a queue
 //! (`SKEW`) is not noticed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +11,7 @@ use super::StartError;
 use crate::broker::BrokerError;
 use crate::clock::Clock;
 use crate::store::{Registration, Registrations, SKEW};
+use crate::topology::ConsumerName;
 
 /// Until a queue is bound its consumer's time has not come. A start that fails before that leaves it at this, for the next one.
 const NOT_YET: Duration = Duration::from_hours(24);
@@ -24,6 +26,9 @@ pub(super) async fn register<S: Registrations>(
 ) -> Result<(), StartError> {
     if consumers.is_empty() {
         return Ok(declare().await?);
+    }
+    if let Some(name) = twice(&consumers) {
+        return Err(StartError::Twice(name.clone()));
     }
     let known = store.registrations().await?;
     let mut fresh = Vec::new();
@@ -44,6 +49,12 @@ pub(super) async fn register<S: Registrations>(
     let since = Some(later(clock, SKEW));
     let dated: Vec<_> = fresh.into_iter().map(|consumer| Registration { since, ..consumer }).collect();
     if dated.is_empty() { Ok(()) } else { Ok(store.register(dated).await?) }
+}
+
+/// A name that two of them have.
+fn twice(consumers: &[Registration]) -> Option<&ConsumerName> {
+    let mut seen = HashSet::new();
+    consumers.iter().map(|consumer| &consumer.name).find(|name| !seen.insert(*name))
 }
 
 fn later(clock: &Clock, by: Duration) -> Timestamp {

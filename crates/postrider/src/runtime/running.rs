@@ -13,7 +13,8 @@ use crate::consumer::ConsumerStatus;
 use crate::relay::RelayStatus;
 use crate::store::{Backend, Registration};
 
-/// What runs.
+/// What runs. Dropped, it ends without waiting: keep it, and [`stop`](Self::stop) it.
+#[must_use = "what runs ends when this is dropped"]
 pub struct Running<S> {
     pub(super) store: S,
     pub(super) broker: Arc<dyn Broker>,

@@ -4,6 +4,7 @@
 mod conformance;
 mod dedup;
 mod embedded;
+mod harness;
 mod operator;
 mod postgres;
 mod progress;

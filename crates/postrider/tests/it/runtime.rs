@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod batches;
+mod built;
 mod controls;
 mod corrections;
 mod full_frames;

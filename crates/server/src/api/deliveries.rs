@@ -287,6 +287,7 @@ impl From<StartError> for Problem {
                 tracing::warn!(%error, "a request failed: the broker is not available");
                 Self::new(Code::BrokerUnavailable, "the broker cannot be reached now; try again")
             }
+            error @ StartError::Twice(_) => Self::new(Code::Internal, error.to_string()),
         }
     }
 }

@@ -299,5 +299,6 @@ fn may_pass(error: &StartError) -> bool {
     match error {
         StartError::Store(error) => error.is_transient(),
         StartError::Broker(error) => error.is_transient(),
+        StartError::Twice(_) => false,
     }
 }

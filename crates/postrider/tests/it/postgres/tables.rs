@@ -48,8 +48,11 @@ async fn one_transaction_appends_to_several_outboxes() {
     fis.append(&mut tx, vec![event("2", None), event("3", None)]).await.unwrap();
     tx.append(vec![event("4", None)]).await.unwrap();
     postgres.commit(tx).await.unwrap();
+    let mut own = postgres.pool().begin().await.unwrap();
+    fis.append_in(&mut own, vec![event("5", None)]).await.unwrap();
+    own.commit().await.unwrap();
     assert_eq!(postgres.backlog().await.unwrap().due, 2);
-    assert_eq!(fis.backlog().await.unwrap().due, 2, "each has what was appended to it");
+    assert_eq!(fis.backlog().await.unwrap().due, 3, "each has what was appended to it");
 }
 
 /// As Prisma makes it from the HoldCo schema.
