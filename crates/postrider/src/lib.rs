@@ -44,6 +44,17 @@
 //! A future of [`Store`] that is dropped, by a time limit or because a client hung up, leaves no transaction open; a commit that is dropped
 //! may have happened. sqlx's own `begin` is not like that: see [`postgres::append_in`].
 
+#![cfg_attr(
+    not(all(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "push",
+        feature = "rabbitmq",
+        feature = "redis"
+    )),
+    allow(dead_code, unused_imports, reason = "some of what backends share is needed by one of them alone")
+)]
+
 pub mod archive;
 pub mod audit;
 pub mod broker;

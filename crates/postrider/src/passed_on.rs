@@ -84,7 +84,6 @@ pub(crate) struct Passed<'a> {
     /// In lower case.
     pub(crate) name: String,
     /// The value as a header of HTTP carries it.
-    #[cfg_attr(not(feature = "push"), allow(dead_code, reason = "only push sends it"))]
     pub(crate) text: String,
     value: &'a HeaderValue,
 }

@@ -33,10 +33,8 @@ mod token;
 mod trace;
 mod upkeep;
 
-pub(crate) use audit::CommittedRow;
-#[cfg(feature = "sqlite")]
-pub(crate) use audit::unusable;
 pub use audit::{Audit, AuditScope, CommittedEvent, ConsumerCount, Place};
+pub(crate) use audit::{CommittedRow, unusable};
 pub(crate) use claims::ClaimRow;
 pub use claims::{ClaimKey, Claimed, Claims, FencingToken};
 pub use controls::{Controls, Pause};
