@@ -71,7 +71,7 @@ pub struct PostgresConfig {
     pub url: SecretString,
     /// The most connections for transactions: a consumer uses one per delivery or batch in hand. Where handlers take their time, have as many as
     /// all consumers of the process may handle at once ([`Concurrency`](crate::consumer::Concurrency)): a slow one takes what others wait for,
-    /// and to who waits longer than `acquire_limit` the store is away.
+    /// and who waits longer than `acquire_limit` is told that they are all in use.
     pub max_connections: u32,
     /// The most connections for relays, apart from the others so that busy handlers can never cost a relay its lease.
     pub relay_connections: u32,
@@ -224,6 +224,12 @@ impl Postgres {
         &self.inner.relays
     }
 
+    /// Whether every connection that there may be is there, and in use.
+    fn is_busy(&self) -> bool {
+        let pool = self.pool();
+        pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0
+    }
+
     /// Runs one call with a time limit that also holds when the network swallows the answer.
     async fn limited<T>(
         &self,
@@ -232,6 +238,9 @@ impl Postgres {
     ) -> Result<T, StoreError> {
         match tokio::time::timeout(self.inner.statement_limit + GRACE, call).await {
             Ok(Ok(value)) => Ok(value),
+            Ok(Err(sqlx::Error::PoolTimedOut)) if self.is_busy() => {
+                Err(error::all_in_use(doing, &self.inner.place, self.pool().size()))
+            }
             Ok(Err(cause)) => Err(self.explained(failed(doing, &self.inner.place, cause)).await),
             Err(_) => Err(error::no_answer(doing, &self.inner.place)),
         }

@@ -118,3 +118,12 @@ pub(crate) async fn run(cli: Cli, environment: Environment) -> anyhow::Result<Ex
 fn id(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| "write the whole id, such as 01a1eec7-7853-77c8-ad65-832d2d0ebbdc".to_owned())
 }
+
+/// The most rows of a page.
+const ROWS: usize = 1000;
+
+/// How many rows a page has at most, as it is typed.
+fn rows(text: &str) -> Result<usize, String> {
+    let rows = text.parse().ok().filter(|rows| (1..=ROWS).contains(rows));
+    rows.ok_or_else(|| format!("write a number from 1 to {ROWS}"))
+}

@@ -79,6 +79,11 @@ impl<S: ConsumerStore> Consumer<S> {
                         return Some(Tried::Failed(Failure::from(error).class("contended")));
                     }
                 }
+                // Handlers have them all: that is no outage, and fewer at a time are no slower.
+                Err(error) if error.kind == StoreErrorKind::Busy => {
+                    tracing::warn!(consumer = %self.name, %error, "an attempt waits for a connection");
+                    self.pace().contended();
+                }
                 Err(error) => {
                     tracing::debug!(consumer = %self.name, %error, "the store failed under an attempt; it is repeated");
                     self.store_away();

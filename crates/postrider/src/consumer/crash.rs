@@ -148,7 +148,9 @@ impl<S: ConsumerStore> Consumer<S> {
         loop {
             match ask().await {
                 Ok(answer) => return Some(answer),
-                Err(error) if error.kind == StoreErrorKind::Contended => self.pace().contended(),
+                Err(error) if matches!(error.kind, StoreErrorKind::Contended | StoreErrorKind::Busy) => {
+                    self.pace().contended();
+                }
                 Err(error) => {
                     if error.is_transient() {
                         tracing::debug!(consumer = %self.name, %error, "the store failed; it is asked again");

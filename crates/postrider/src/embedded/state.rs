@@ -200,7 +200,9 @@ pub(super) async fn try_stranded(shared: Arc<Shared>, id: QueueId, stranded: Vec
 /// An error of the tables, as one of the broker.
 pub(super) fn from_store(error: StoreError) -> BrokerError {
     let kind = match error.kind {
-        StoreErrorKind::Unavailable | StoreErrorKind::Contended => BrokerErrorKind::Unavailable,
+        StoreErrorKind::Unavailable | StoreErrorKind::Contended | StoreErrorKind::Busy => {
+            BrokerErrorKind::Unavailable
+        }
         StoreErrorKind::Denied => BrokerErrorKind::Denied,
         StoreErrorKind::Schema
         | StoreErrorKind::Duplicate

@@ -14,8 +14,7 @@ pub(super) fn failed(doing: &str, place: &str, cause: sqlx::Error) -> StoreError
         sqlx::Error::Database(answer) => of_answer(doing, place, answer.as_ref()).keeping(cause),
         sqlx::Error::PoolTimedOut => {
             let message = format!(
-                "no connection to PostgreSQL at {place} was free in time while {doing}; nothing was changed. Either the \
-                 server cannot be reached, or all connections are in use: try again, or raise max_connections"
+                "no connection to PostgreSQL at {place} came about in time while {doing}; nothing was changed, try again"
             );
             StoreError::new(StoreErrorKind::Unavailable, message)
         }
@@ -97,6 +96,15 @@ pub(super) fn unreadable_url(cause: &dyn std::fmt::Display) -> StoreError {
         "the database URL cannot be read ({cause}); it should look like postgres://user:password@host:5432/database"
     );
     StoreError::new(StoreErrorKind::Invalid, message)
+}
+
+/// Nobody gave a connection back in time.
+pub(super) fn all_in_use(doing: &str, place: &str, connections: u32) -> StoreError {
+    let message = format!(
+        "all {connections} connections to PostgreSQL at {place} were in use while {doing}; nothing was changed. Try again; where \
+         handlers take their time, raise max_connections or lower the concurrency of consumers"
+    );
+    StoreError::new(StoreErrorKind::Busy, message)
 }
 
 /// The answer did not come.

@@ -20,6 +20,8 @@ pub enum StoreErrorKind {
     Unavailable,
     /// Another transaction was in the way (serialization failure, deadlock, busy). Try again.
     Contended,
+    /// All connections that this process may have are in use: nothing was tried, and the database may well be there. Try again.
+    Busy,
     /// Wrong credentials, or a right is missing.
     Denied,
     /// The schema is missing, too old or too new.
@@ -49,6 +51,6 @@ impl StoreError {
 
     /// Whether trying again can help.
     pub fn is_transient(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Contended)
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Contended | StoreErrorKind::Busy)
     }
 }

@@ -195,7 +195,7 @@ impl From<StoreError> for Problem {
             StoreErrorKind::Invalid | StoreErrorKind::OutOfRange => {
                 Self::new(Code::InvalidEvent, error.message)
             }
-            StoreErrorKind::Unavailable | StoreErrorKind::Contended => {
+            StoreErrorKind::Unavailable | StoreErrorKind::Contended | StoreErrorKind::Busy => {
                 tracing::warn!(error = %error.message, "a request failed: the store is not available");
                 Self::store_away()
             }

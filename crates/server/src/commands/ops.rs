@@ -42,7 +42,7 @@ enum What {
     /// List operations, the newest first
     Ls {
         /// At most so many
-        #[arg(long, default_value_t = 20, value_name = "N")]
+        #[arg(long, default_value_t = 20, value_parser = super::rows, value_name = "N")]
         limit: usize,
     },
     /// Show one operation

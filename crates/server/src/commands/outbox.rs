@@ -62,7 +62,7 @@ enum What {
         #[arg(long, value_name = "PLACE")]
         before: Option<i64>,
         /// So many at most
-        #[arg(long, default_value_t = 50, value_name = "N")]
+        #[arg(long, default_value_t = 50, value_parser = super::rows, value_name = "N")]
         limit: usize,
     },
     /// Show one event with its payload

@@ -7,6 +7,7 @@ mod alerts;
 mod audit_log;
 mod bad_input;
 mod canary;
+mod catalogue;
 mod consumers;
 mod dashboard;
 mod demo;

@@ -146,6 +146,20 @@ async fn what_is_wrong_with_a_url_is_said_without_the_password() {
 }
 
 #[tokio::test]
+async fn connections_that_are_all_in_use_are_no_outage() {
+    let database = shared().unwrap().migrated_database().await.unwrap();
+    let mut config = PostgresConfig::new(&database.url);
+    (config.max_connections, config.acquire_limit) = (1, Duration::from_millis(200));
+    let postgres = Postgres::connect(config, Clock::system()).await.unwrap();
+    let in_hand = postgres.begin().await.unwrap();
+    let error = kind(postgres.begin().await.map(drop));
+    assert_eq!(error, StoreErrorKind::Busy);
+    postgres.rollback(in_hand).await.unwrap();
+    let tx = postgres.begin().await.unwrap();
+    postgres.rollback(tx).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_denied_and_a_restart_is_survived() {
     let server = Server::start().await.unwrap();
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();

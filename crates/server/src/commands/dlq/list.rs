@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Context;
 use super::filter::{FilterArgs, StatusWord, status};
+use crate::commands::rows;
 use crate::desk::letters::{read_place, write_place};
 use crate::exit::{Exit, usage};
 use crate::output::table;
@@ -22,7 +23,7 @@ pub(super) struct GroupsArgs {
     #[arg(long, value_parser = status, default_value = "open")]
     status: StatusWord,
     /// At most so many
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 20, value_parser = rows, value_name = "N")]
     pub(super) limit: usize,
     /// Counts over so many hours
     #[arg(long, default_value_t = 24, value_name = "N")]
@@ -43,7 +44,7 @@ pub(super) struct LsArgs {
     #[arg(long, value_parser = status, default_value = "open")]
     status: StatusWord,
     /// At most so many
-    #[arg(long, default_value_t = 50, value_name = "N")]
+    #[arg(long, default_value_t = 50, value_parser = rows, value_name = "N")]
     pub(super) limit: usize,
     /// Older than this place
     #[arg(long, value_name = "PLACE", conflicts_with = "after")]
@@ -81,8 +82,7 @@ pub(super) async fn groups<S: Triage>(
     }
     let after = args.after.as_deref().map(group_place).transpose()?;
     let filter = args.filter.into_filter(args.status.0, now)?;
-    let query =
-        GroupQuery { filter, after, limit: args.limit.clamp(1, 200), hours: args.hours.clamp(1, 720), now };
+    let query = GroupQuery { filter, after, limit: args.limit, hours: args.hours.clamp(1, 720), now };
     let page = store.groups(&query).await?;
     let next = page.next.as_ref().map(write_place);
     let rows = page.groups.iter().map(|group| group_row(group, now));
@@ -105,7 +105,7 @@ pub(super) async fn ls<S: Triage>(args: LsArgs, store: &S, context: &Context) ->
         (None, None) => Turn::Newest,
     };
     let filter = args.filter.into_filter(args.status.0, now)?;
-    let page = store.letters(&LetterQuery { filter, turn, limit: args.limit.clamp(1, 200) }).await?;
+    let page = store.letters(&LetterQuery { filter, turn, limit: args.limit }).await?;
     let next = page.next.map(|cursor| cursor.to_string());
     let rows = page.letters.iter().map(|letter| letter_row(letter, now));
     let header =
