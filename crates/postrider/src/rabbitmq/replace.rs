@@ -123,7 +123,6 @@ impl Replacement<'_> {
         self.try_out(desk).await?;
         self.prepare_aside(desk).await?;
         let mut carrier = self.carrier(self.name(), ASIDE, Way::Aside).await?;
-        self.carry_most(desk, &mut carrier, self.name(), "aside").await?;
         let shut = self.shut(desk, &mut carrier, exists).await;
         carrier.close().await;
         let (held, closed) = match shut {
@@ -146,13 +145,14 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Lets nothing more into the old queue and takes out what is there. What is held back for that, and whether the queue is closed.
+    /// Takes out what is in the old queue, and lets nothing more into it. What is held back for that, and whether the queue is closed.
     async fn shut(
         &self,
         desk: &mut Desk<'_>,
         carrier: &mut Carrier,
         exists: &observed::Queue,
     ) -> Result<(Held, bool), BrokerError> {
+        self.carry_most(desk, carrier, self.name(), "aside").await?;
         self.move_bindings(self.name(), &self.aside()).await?;
         // Held back before it is closed: a message that expires towards a closed queue is lost.
         let queues = self.management.queues(self.vhost()).await?;
