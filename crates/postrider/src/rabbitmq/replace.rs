@@ -16,8 +16,8 @@
 //! one queue or the other. An exclusive queue keeps two processes from doing this at the same time; it and every deletion
 //! use one connection, so that who lost the lock cannot delete any more.
 //!
-//! What may happen: a message that is published while bindings move may arrive twice, with the same id, or change places with
-//! its neighbours. What may not: that a confirmed message is lost.
+//! What may happen: a message that is published while bindings move, or stands behind one for which the new queue has no room, may
+//! arrive twice, with the same id, or change places with its neighbours. What may not: that a confirmed message is lost.
 
 mod beside;
 mod carrier;
