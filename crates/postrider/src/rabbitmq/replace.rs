@@ -129,7 +129,14 @@ impl Replacement<'_> {
             Ok(shut) => shut,
             Err(error) => return Err(self.undo(desk, error).await),
         };
-        let left = desk.swap(self.wanted, exists.kind() == "classic").await?;
+        let left = match desk.swap(self.wanted, exists.kind() == "classic").await {
+            Ok(left) => left,
+            // As when a message came to an open queue at the last moment.
+            Err(error) => {
+                held.release().await;
+                return Err(self.undo(desk, error).await);
+            }
+        };
         if left > 0 {
             (self.tell)(format!(
                 "queue {}: {left} messages that were published to it by its name in its last moment went with it",
