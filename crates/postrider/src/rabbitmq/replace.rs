@@ -133,7 +133,7 @@ impl Replacement<'_> {
             Ok(left) => left,
             // As when a message came to an open queue at the last moment.
             Err(error) => {
-                held.release().await;
+                self.let_go(held).await;
                 return Err(self.undo(desk, error).await);
             }
         };
@@ -173,10 +173,20 @@ impl Replacement<'_> {
         match emptied.await {
             Ok(closed) => Ok((held, closed)),
             Err(error) => {
-                held.release().await;
+                self.let_go(held).await;
                 Err(error)
             }
         }
+    }
+
+    /// Opens the old queue again, then gives back what is held: a message that expires towards a closed queue is lost.
+    async fn let_go(&self, held: Held) {
+        if self.broker.may_set_policies
+            && let Err(error) = self.reopen().await
+        {
+            tracing::warn!(queue = self.name(), %error, "the queue could not be opened again; trying again");
+        }
+        held.release().await;
     }
 
     /// Carries everything back into the queue that has the name now, and removes what was only for this.
