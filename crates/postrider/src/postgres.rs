@@ -117,6 +117,8 @@ struct Inner {
     pool: PgPool,
     /// Leases, claims and marks.
     relays: PgPool,
+    /// Every transaction that handlers and callers have open holds one of these.
+    open: Arc<()>,
     /// Where it is, for messages: no user, no password.
     place: String,
     /// How streams connect, beside the pools.
@@ -175,6 +177,7 @@ impl Postgres {
             clock,
             pool,
             relays,
+            open: Arc::default(),
             place,
             door,
             statement_limit,
@@ -224,10 +227,12 @@ impl Postgres {
         &self.inner.relays
     }
 
-    /// Whether every connection that there may be is there, and in use.
+    /// Whether every connection that there may be is in use, as a rule by a transaction. The pool also counts those that are only being
+    /// made: with a server that is away it looks as full, and nobody has one.
     fn is_busy(&self) -> bool {
         let pool = self.pool();
-        pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0
+        let (most, open) = (pool.options().get_max_connections(), Arc::strong_count(&self.inner.open) - 1);
+        pool.size() >= most && pool.num_idle() == 0 && open * 2 >= most as usize
     }
 
     /// Runs one call with a time limit that also holds when the network swallows the answer.

@@ -144,7 +144,7 @@ impl Sqlite {
     }
 
     /// Writes the log that SQLite keeps beside the file back into it: a copy of the file alone then has everything, until somebody
-    /// commits again. Waits for nobody. For who is done with the file; what was committed is safe without it.
+    /// commits again. Waits for no other process. For who is done with the file; what was committed is safe without it.
     pub async fn write_back(&self) {
         self.writer().write_back().await;
     }

@@ -157,9 +157,7 @@ impl QueueState {
         let mut from = i64::MIN;
         while let Some(turn) = self.next_in_turn() {
             let mut ready = self.ready.range(from..).map(|(_, entry)| entry);
-            let Some(seq) = ready.find(|entry| !self.is_due(entry, now)).map(|entry| entry.seq) else {
-                return;
-            };
+            let Some(seq) = ready.find(|entry| !is_due(entry, now)).map(|entry| entry.seq) else { return };
             from = seq + 1;
             let Some(entry) = self.take_ready(seq) else { return };
             let consumer = &mut self.consumers[turn];
@@ -384,6 +382,10 @@ impl QueueState {
         self.ready_load.take(&entry.content);
         Some(entry)
     }
+}
+
+fn is_due(entry: &Entry, now: i64) -> bool {
+    entry.expires_at.is_some_and(|at| at <= now)
 }
 
 /// How much memory an entry takes, more or less.

@@ -15,6 +15,8 @@ use crate::store::StoreError;
 pub struct PostgresTx {
     transaction: Transaction<'static, sqlx::Postgres>,
     database: Arc<Inner>,
+    /// That it is open.
+    _open: Arc<()>,
     /// Appends to the outbox of the store that began it.
     append: Statement,
     /// Somebody else ran statements here, whose errors we have not seen.
@@ -29,7 +31,8 @@ impl PostgresTx {
         database: Arc<Inner>,
         append: Statement,
     ) -> Self {
-        Self { transaction, database, append, lent: false, tallies: Tallies::default() }
+        let open = Arc::clone(&database.open);
+        Self { transaction, database, _open: open, append, lent: false, tallies: Tallies::default() }
     }
 
     /// Commits events with whatever else this transaction writes. Returns their ids, in order.

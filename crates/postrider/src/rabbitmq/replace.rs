@@ -16,8 +16,8 @@
 //! one queue or the other. An exclusive queue keeps two processes from doing this at the same time; it and every deletion
 //! use one connection, so that who lost the lock cannot delete any more.
 //!
-//! What may happen: a message that is published while bindings move may arrive twice, with the same id, or change places with
-//! its neighbours. What may not: that a confirmed message is lost.
+//! What may happen: a message that is published while bindings move, or stands behind one for which the new queue has no room, may
+//! arrive twice, with the same id, or change places with its neighbours. What may not: that a confirmed message is lost.
 
 mod beside;
 mod carrier;
@@ -123,14 +123,20 @@ impl Replacement<'_> {
         self.try_out(desk).await?;
         self.prepare_aside(desk).await?;
         let mut carrier = self.carrier(self.name(), ASIDE, Way::Aside).await?;
-        self.carry_most(desk, &mut carrier, self.name(), "aside").await?;
         let shut = self.shut(desk, &mut carrier, exists).await;
         carrier.close().await;
         let (held, closed) = match shut {
             Ok(shut) => shut,
             Err(error) => return Err(self.undo(desk, error).await),
         };
-        let left = desk.swap(self.wanted, exists.kind() == "classic").await?;
+        let left = match desk.swap(self.wanted, exists.kind() == "classic").await {
+            Ok(left) => left,
+            // As when a message came to an open queue at the last moment.
+            Err(error) => {
+                self.let_go(held).await;
+                return Err(self.undo(desk, error).await);
+            }
+        };
         if left > 0 {
             (self.tell)(format!(
                 "queue {}: {left} messages that were published to it by its name in its last moment went with it",
@@ -146,13 +152,14 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Lets nothing more into the old queue and takes out what is there. What is held back for that, and whether the queue is closed.
+    /// Takes out what is in the old queue, and lets nothing more into it. What is held back for that, and whether the queue is closed.
     async fn shut(
         &self,
         desk: &mut Desk<'_>,
         carrier: &mut Carrier,
         exists: &observed::Queue,
     ) -> Result<(Held, bool), BrokerError> {
+        self.carry_most(desk, carrier, self.name(), "aside").await?;
         self.move_bindings(self.name(), &self.aside()).await?;
         // Held back before it is closed: a message that expires towards a closed queue is lost.
         let queues = self.management.queues(self.vhost()).await?;
@@ -166,10 +173,20 @@ impl Replacement<'_> {
         match emptied.await {
             Ok(closed) => Ok((held, closed)),
             Err(error) => {
-                held.release().await;
+                self.let_go(held).await;
                 Err(error)
             }
         }
+    }
+
+    /// Opens the old queue again, then gives back what is held: a message that expires towards a closed queue is lost.
+    async fn let_go(&self, held: Held) {
+        if self.broker.may_set_policies
+            && let Err(error) = self.reopen().await
+        {
+            tracing::warn!(queue = self.name(), %error, "the queue could not be opened again; trying again");
+        }
+        held.release().await;
     }
 
     /// Carries everything back into the queue that has the name now, and removes what was only for this.

@@ -84,10 +84,15 @@ impl Writer {
 
     /// Writes the log back into the file, as far as others who have it open let it.
     pub(super) async fn write_back(&self) {
+        let _written = tokio::spawn(self.clone().check_point()).await;
+    }
+
+    /// Runs in a task of its own, so that nobody can cancel it half way through the commit.
+    async fn check_point(self) {
         let Ok(mut file) = tokio::time::timeout(self.patience, self.file.lock()).await else { return };
         file.close(&self.signals).await;
-        let checkpoint = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&mut file.connection).await;
-        if let Err(error) = checkpoint {
+        let written = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&mut file.connection).await;
+        if let Err(error) = written {
             tracing::debug!(%error, "the log was not written back; it stays beside the file, and nothing is lost");
         }
     }

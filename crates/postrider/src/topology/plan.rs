@@ -194,8 +194,8 @@ impl Draft<'_> {
                 messages - most
             ),
             Overflow::RejectPublish => format!(
-                "queue {}: {most} of its {messages} messages fit; the others wait beside it, and the apply waits for consumers to \
-                 make room: let them work off the rest first",
+                "queue {}: {most} of its {messages} messages fit; the others wait beside it until consumers make room, and after some \
+                 minutes of that the apply has to be repeated: let them work off the rest first",
                 queue.name
             ),
         });

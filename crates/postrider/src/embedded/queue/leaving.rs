@@ -3,28 +3,34 @@
 //! As on RabbitMQ, what is delivered and unsettled does not count towards a queue's limits, and consumers are handed what they
 //! may have first.
 
-use super::{EXPIRING, Entry, Load, QueueState, SETTLING, Settling, Taken};
+use super::{EXPIRING, Entry, Load, QueueState, SETTLING, Settling, Taken, is_due};
 use crate::topology::Overflow;
 
-/// Who has to wait for so much longer than his queue lets anybody, in microseconds, came before the clock was set back.
+/// Who would have to wait for so much longer than his queue lets anybody, in microseconds, came before the clock was set back.
 const SET_BACK: i64 = 1_000_000;
 
 impl QueueState {
-    /// Whether it has waited long enough. Times to come are times of day, because a file outlives the process; when the clock is set back
-    /// by an hour, nobody waits for an hour more.
-    pub(super) fn is_due(&self, entry: &Entry, now: i64) -> bool {
-        let Some(at) = entry.expires_at else { return false };
-        let longest = self.settings.message_ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
-        let waits_longer = |longest: i64| at.saturating_sub(now).saturating_sub(longest) > SET_BACK;
-        at <= now || longest.is_some_and(waits_longer)
+    /// Times to come are times of day, because a file outlives the process. When the clock is set back by an hour, nobody waits for an
+    /// hour more: the wait begins anew. Nor does anybody leave before his time, which without a dead-letter target would be his end.
+    fn wait_anew(&mut self, now: i64) {
+        let Some(ttl) = self.settings.message_ttl else { return };
+        let latest = now.saturating_add(i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
+        // Who came before stands before who came after.
+        for entry in self.ready.values_mut() {
+            match &mut entry.expires_at {
+                Some(at) if at.saturating_sub(latest) > SET_BACK => *at = latest,
+                _ => return,
+            }
+        }
     }
 
     /// Takes what is due, in order, at most `max` of them.
     pub(in crate::embedded) fn take_due(&mut self, now: i64, max: usize) -> Vec<Entry> {
+        self.wait_anew(now);
         let due: Vec<_> = self
             .ready
             .values()
-            .take_while(|entry| self.is_due(entry, now))
+            .take_while(|entry| is_due(entry, now))
             .take(max)
             .map(|entry| entry.seq)
             .collect();

@@ -148,7 +148,11 @@ fn nobody_waits_longer_because_the_clock_was_set_back() {
     assert!(queue.take_due(3_600 * second, 10).is_empty());
     // A little, as time servers do, changes nothing.
     assert!(queue.take_due(3_599 * second, 10).is_empty());
-    assert_eq!(queue.take_due(0, 10).len(), 1);
+    assert_eq!(queue.next_due(), Some(3_605 * second));
+    // More begins the wait anew, and nobody leaves before his time.
+    assert!(queue.take_due(0, 10).is_empty());
+    assert_eq!(queue.next_due(), Some(5 * second));
+    assert_eq!(queue.take_due(5 * second, 10).len(), 1);
 }
 
 fn coming(messages: u64) -> Load {

@@ -133,8 +133,9 @@ elseif step == 'release' then
 elseif step ~= 'get' and next_status == 'DONE' and found[7] ~= '1' then
   announcement = 'wait'
   local claimed_until = tonumber(found[8]) or 0
-  -- A claim that lasts longer than claims do was made by a clock that is wrong, and nobody can wait for its end.
-  if claimed_until <= tonumber(now) or claimed_until > tonumber(now) + LEASE_US then
+  -- Clocks differ by a little. A claim that lasts twice as long as claims do was made by one that is wrong, and nobody can wait for
+  -- its end.
+  if claimed_until <= tonumber(now) or claimed_until > tonumber(now) + 2 * LEASE_US then
     announcement = 'claim'
     redis.call('HSET', job, 'claimed_until', text(tonumber(now) + LEASE_US))
   end

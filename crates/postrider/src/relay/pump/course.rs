@@ -50,7 +50,8 @@ impl Obeyed {
         let course = self.course.as_ref().filter(|course| course.phase == Phase::Dual)?;
         let position = |row: &OutboxRow| row.row.position;
         let known = rows.iter().filter_map(|row| Some((position(row), *self.halves.get(&position(row))?)));
-        let copied_later = self.left_alone_until.is_some_and(|until| now < until);
+        // Where rows wait for their copies, somebody has to make them: what was found under another course counts no more.
+        let copied_later = !self.blocks() && self.left_alone_until.is_some_and(|until| now < until);
         Some(Plan { definition: Arc::clone(&course.definition), confirmed: known.collect(), copied_later })
     }
 
