@@ -210,7 +210,12 @@ async fn in_editor(before: &[u8], context: &Context) -> anyhow::Result<Vec<u8>> 
         .ok()
         .and_then(|value| serde_json::to_vec_pretty(&value).ok());
     let shown = pretty.unwrap_or_else(|| before.to_vec());
-    std::fs::write(path, &shown).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    // Others on this machine may not read payloads.
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let written = options.open(path).and_then(|mut new| std::io::Write::write_all(&mut new, &shown));
+    written.with_context(|| format!("cannot write {}", path.display()))?;
     // The variable may hold arguments too, as git has it.
     let mut words = editor.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or("vi"));
