@@ -147,16 +147,19 @@ pub(super) async fn require_metrics(
 /// could read them when it last answered reads them until it does again.
 async fn may_scrape(api: &Api, peer: SocketAddr, headers: &HeaderMap) -> Result<(), Problem> {
     let token = bearer(headers).map(TokenHash::of);
+    // Who comes from elsewhere without a token says nothing about the owner of the machine.
+    let known = token.is_some() || is_local(api, peer, headers);
     let away = |problem: &Problem| problem.is(Code::StoreUnavailable);
     let found = match tokio::time::timeout(SCRAPE_PATIENCE, caller(api, peer, headers)).await {
         Ok(found) => found.and_then(|caller| caller.may("GET", TokenRole::Metrics, Tenants::All)),
         Err(_late) => Err(Problem::store_away()),
     };
     if found.as_ref().is_err_and(away) {
-        let known = token.is_some() || is_local(api, peer, headers);
         return if known && api.known.could_read(token.as_ref()) { Ok(()) } else { found };
     }
-    api.known.note_reader(token.as_ref(), found.is_ok());
+    if known {
+        api.known.note_reader(token.as_ref(), found.is_ok());
+    }
     found
 }
 

@@ -71,7 +71,7 @@ async fn init<S: Jobs>(
     let made = desk.progress.init(&job).await?;
     if own(&caller, &made).is_err() {
         let told =
-            format!("the job {id} is another tenant's; nothing was changed. Give this one an id of its own");
+            format!("the job {id} is not this tenant's; nothing was changed. Give this one an id of its own");
         return Err(Problem::new(Code::Conflict, told));
     }
     Ok((StatusCode::CREATED, Json(made)))

@@ -270,6 +270,19 @@ async fn who_could_read_metrics_reads_there_that_the_store_is_away() {
 }
 
 #[tokio::test]
+async fn who_comes_through_a_proxy_says_nothing_about_the_owner() {
+    let memory = Memory::default();
+    let (away, (clock, hands)) = (memory.away.clone(), Clock::manual(jiff::Timestamp::UNIX_EPOCH));
+    let router = router_of(memory, Arc::new(Nobody), clock, Router::new(), |_| {});
+    let scrape = async || send(&router, Request::get("/v1/metrics"), "").await.status().as_u16();
+    let through = Request::get("/v1/metrics").header("x-forwarded-for", "10.0.0.9");
+    assert_eq!((scrape().await, send(&router, through, "").await.status().as_u16()), (200, 401));
+    away.store(true, Ordering::SeqCst);
+    hands.advance(std::time::Duration::from_mins(1));
+    assert_eq!(scrape().await, 200);
+}
+
+#[tokio::test]
 async fn health_tells_what_is_missing_and_nothing_more() {
     let works = router(Memory::default(), "");
     assert_eq!(send(&works, Request::get("/v1/health/live"), "").await.status(), StatusCode::OK);

@@ -276,7 +276,13 @@ async fn examine_drift(operator: &Operator, wanted: &Topology, report: &mut Repo
         }
         Ok(plan) => {
             let left = super::topology::counts(&plan);
-            report.warn("drift", format!("{left}; `postrider topology plan` shows it, `apply` does it"));
+            // What is left may be nothing that this user's apply would do.
+            let by = if plan.is_empty() {
+                "`apply` by a user with the tag `policymaker` does it"
+            } else {
+                "`apply` does it"
+            };
+            report.warn("drift", format!("{left}; `postrider topology plan` shows it, {by}"));
         }
         Err(error) => report.warn("drift", error.to_string()),
     }

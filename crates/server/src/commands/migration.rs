@@ -199,11 +199,19 @@ async fn cut_over<S: WholeStore>(
         let standing = running(databases).await?;
         follows(&standing, Phase::Cutover)?;
         let obstacles = migration::obstacles_to_cutover(&standing, context.clock.now());
-        if obstacles.is_empty() {
-            context.output.note("parity is proven; nothing stands against a cutover");
-            return Ok(Exit::Ok);
+        if !obstacles.is_empty() && !force {
+            return Err(MigrationError::Obstacles(obstacles).into());
         }
-        return Err(MigrationError::Obstacles(obstacles).into());
+        for obstacle in &obstacles {
+            context.output.note(&format!("would be overruled: {obstacle}"));
+        }
+        let told = if obstacles.is_empty() {
+            "parity is proven; nothing stands against a cutover"
+        } else {
+            "events would go to the new bus alone; nothing was changed"
+        };
+        context.output.note(told);
+        return Ok(Exit::Ok);
     }
     let overruled = migration::cut_over(databases, &step.taken(force, context)).await?;
     for obstacle in overruled {
@@ -265,6 +273,9 @@ async fn finish<S: WholeStore>(
         let obstacles = migration::obstacles_to_finish(&standing);
         if !obstacles.is_empty() && !force {
             return Err(MigrationError::Obstacles(obstacles).into());
+        }
+        for obstacle in &obstacles {
+            context.output.note(&format!("would be overruled: {obstacle}"));
         }
         context.output.note(&format!("{what} would be removed, if nothing is left there"));
         return Ok(Exit::Ok);

@@ -114,9 +114,6 @@ fn broker(settings: &Settings, vhost: Option<&VhostName>) -> Result<Option<Serve
         // Several nodes may be given. Each is read for itself, so that no password hides in a path.
         let nodes = url_of_each_node(text).into_iter().map(|node| {
             let mut url = parse("broker.url", &node, &["amqp", "amqps"], "amqp://user@host:5672/vhost")?;
-            if url.path().contains("://") {
-                return Err(("broker.url", "several urls are separated by commas".to_owned()));
-            }
             if let Some(vhost) = vhost {
                 set_vhost(&mut url, vhost.as_str());
             }
@@ -245,6 +242,13 @@ fn parse(
     let url = Url::parse(text).map_err(|error| (key, format!("not a url ({error}); expected {example}")))?;
     if !schemes.contains(&url.scheme()) {
         return Err((key, format!("{}:// is not supported here; expected {example}", url.scheme())));
+    }
+    // Another url behind this one would be the path here, and be shown with its password.
+    let path = url.path();
+    if path.contains("://") || (path.starts_with("//") && path.contains('@')) {
+        let problem =
+            "there is another url in this one; where several may be given, they are separated by commas";
+        return Err((key, problem.to_owned()));
     }
     Ok(url)
 }

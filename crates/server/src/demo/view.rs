@@ -59,6 +59,8 @@ pub(super) async fn watch<S: ShopStore>(
             // A server that is away comes back; the shop goes on by itself.
             Err(error) if clock.since(seen) < PATIENCE && !stop.is_cancelled() => {
                 tracing::warn!(%error, "cannot count for a moment");
+                // What could not be counted may have moved, and has its time again once it can.
+                moving.at = clock.monotonic();
                 clock.sleep(Duration::from_millis(500)).await;
                 continue;
             }

@@ -174,10 +174,12 @@ impl<S: WholeStore> Look<'_, S> {
             row.get_or_insert(found);
         }
         let tenant = row.and_then(|row| row.group_id).or_else(|| told_of(&known));
-        // As the ledger has it: events that name nobody are the usual tenant's.
+        // As the ledger has it: events that name nobody are the usual tenant's. A tenant is told of its own books alone, also where others
+        // have an entry of the same id.
         let usual = self.config.settings.ledger.tenant().ok().flatten();
-        let keeper = tenant.as_ref().and_then(|tenant| TenantId::new(tenant).ok()).or(usual);
-        let from_elsewhere = known.outbox.is_empty() && known.dead_letters.is_empty();
+        let named = tenant.as_ref().and_then(|tenant| TenantId::new(tenant).ok());
+        let keeper = self.whose.cloned().or(named).or(usual);
+        let from_elsewhere = self.whose.is_none() && known.outbox.is_empty() && known.dead_letters.is_empty();
         let unknown = known == Trace::default();
         let posted = journal::add_entry(self.store, keeper, from_elsewhere, id, &mut known).await?;
         let posted = posted.filter(|_| unknown).map(|tenant| tenant.to_string());

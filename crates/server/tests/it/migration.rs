@@ -71,6 +71,9 @@ fn migrates(folder: &Folder, serving: &mut Serving) {
     publish(folder);
     copied(folder, 1);
     folder.run(&["migration", "cutover"]).assert(3, "never compared");
+    folder.run(&["migration", "cutover", "--dry-run"]).assert(3, "never compared");
+    let forced = ["migration", "cutover", "--dry-run", "--force", "--reason", "a test"];
+    folder.run(&forced).assert(0, "would be overruled: ");
     folder.run(&["migration", "finish", "--dry-run"]).assert(1, "does not follow");
     let (status, _, refused) = serving.http("POST", "/v1/migrations/old-bus/cutover", &[], "");
     assert_eq!((status, refused.contains("parity_not_proven")), (409, true), "{refused}");

@@ -194,6 +194,26 @@ fn a_tenants_operations_are_found_behind_those_of_others() {
     assert_eq!(own["operations"].as_array().map(Vec::len), Some(1), "{own}");
 }
 
+/// An entry that only the books have, under one id in both: whoever asks finds the own one, and not the first there is.
+#[test]
+fn a_tenant_finds_its_own_entry_also_where_another_has_one_of_its_id() {
+    let two = Two::open();
+    let entry = json!({ "id": "same", "effectiveOn": "2026-01-02", "lines": [
+        { "account": "bank", "side": "debit", "amount": "1", "currency": "EUR" },
+        { "account": "sales", "side": "credit", "amount": "1", "currency": "EUR" },
+    ]});
+    let make = ["token", "create", "--role", "viewer", "--tenant", OTHER];
+    let other = format!("Bearer {}", two.folder.run(&make).assert(0, "prt_").out.trim());
+    for (bearer, tenant) in [(&two.own, OWN), (&other, OTHER)] {
+        let headers = [("authorization", two.admin.as_str()), ("content-type", "application/json")];
+        let path = format!("/v1/ledger/{tenant}/entries");
+        let (status, _, answer) = two.serving.http("POST", &path, &headers, &entry.to_string());
+        assert_eq!(status, 201, "{answer}");
+        let (status, answer) = two.get(bearer, "/v1/events/same/timeline");
+        assert!(status == 200 && answer.contains(tenant), "{tenant}: {status} {answer}");
+    }
+}
+
 /// Health is for everybody, and says of nobody's events.
 #[test]
 fn health_says_the_same_to_a_tenant_as_to_all() {

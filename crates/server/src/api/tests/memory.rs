@@ -94,6 +94,9 @@ impl ApiBackend for Memory {
         Ok(())
     }
     async fn has_tokens(&self) -> Result<bool, StoreError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "away"));
+        }
         Ok(!self.tokens.is_empty())
     }
     async fn check_store(&self) -> Result<(), StoreError> {

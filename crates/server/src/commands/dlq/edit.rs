@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context as _;
@@ -139,7 +140,7 @@ async fn by_hand<S: WholeStore>(args: EditArgs, store: &S, context: &Context) ->
     let was_json = serde_json::from_slice::<serde_json::Value>(&before).is_ok();
     let after = match &args.data {
         Some(data) => given(data)?,
-        None => in_editor(&before, context)?,
+        None => in_editor(&before, context).await?,
     };
     if after == before {
         context
@@ -184,7 +185,16 @@ fn given(data: &str) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-fn in_editor(before: &[u8], context: &Context) -> anyhow::Result<Vec<u8>> {
+/// A file that is gone once nobody edits it any more, also when somebody interrupts that.
+struct Edited(PathBuf);
+
+impl Drop for Edited {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn in_editor(before: &[u8], context: &Context) -> anyhow::Result<Vec<u8>> {
     let Some(editor) = context.environment.editor() else {
         return Err(usage("neither $VISUAL nor $EDITOR is set; give the new payload by --data"));
     };
@@ -194,17 +204,25 @@ fn in_editor(before: &[u8], context: &Context) -> anyhow::Result<Vec<u8>> {
     if std::str::from_utf8(before).is_err() {
         return Err(usage("the payload is not text; write it to a file and give it by --data @FILE"));
     }
-    let path = std::env::temp_dir().join(format!("postrider-edit-{}.json", context.clock.new_id()));
+    let file = Edited(std::env::temp_dir().join(format!("postrider-edit-{}.json", context.clock.new_id())));
+    let path = &file.0;
     let pretty = serde_json::from_slice::<serde_json::Value>(before)
         .ok()
         .and_then(|value| serde_json::to_vec_pretty(&value).ok());
     let shown = pretty.unwrap_or_else(|| before.to_vec());
-    std::fs::write(&path, &shown).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    // Others on this machine may not read payloads.
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let written = options.open(path).and_then(|mut new| std::io::Write::write_all(&mut new, &shown));
+    written.with_context(|| format!("cannot write {}", path.display()))?;
     // The variable may hold arguments too, as git has it.
     let mut words = editor.split_whitespace();
-    let status = Command::new(words.next().unwrap_or("vi")).args(words).arg(&path).status();
-    let edited = std::fs::read(&path);
-    let _left_behind = std::fs::remove_file(&path);
+    let mut command = Command::new(words.next().unwrap_or("vi"));
+    command.args(words).arg(path);
+    // On a thread of its own: Ctrl-C is for the editor and for us, and we wait for it and take the file away.
+    let status = tokio::task::spawn_blocking(move || command.status()).await?;
+    let edited = std::fs::read(path);
     let status = status.with_context(|| format!("cannot start {editor}"))?;
     if !status.success() {
         return Err(usage(format!("{editor} ended with {status}; nothing was sent")));

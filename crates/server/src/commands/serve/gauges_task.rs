@@ -96,12 +96,12 @@ impl<S: WholeStore> Gauges<S> {
     }
 
     fn show(&mut self, figures: StoreFigures) {
-        for gone in &self.with_letters {
-            metrics::gauge!("postrider_dead_letters_open", "queue" => gone.clone()).set(0.0);
-        }
-        for (queue, open) in figures.open_letters {
+        let open: BTreeMap<_, _> = figures.open_letters.into_iter().collect();
+        self.with_letters.extend(open.keys().cloned());
+        // Each is set once: a scrape in between would see none, and then so many more than none.
+        for queue in &self.with_letters {
+            let open = open.get(queue).copied().unwrap_or(0);
             metrics::gauge!("postrider_dead_letters_open", "queue" => queue.clone()).set(float(open));
-            self.with_letters.insert(queue);
         }
         metrics::gauge!("postrider_operations_unfinished").set(float(figures.operations));
         metrics::gauge!("postrider_schema_version").set(f64::from(figures.schema));

@@ -41,8 +41,8 @@ pub(super) struct Saved {
     pub(super) plan: Plan,
 }
 
-/// The form that this version writes.
-pub(super) const FORMAT: u32 = 1;
+/// The form that this version writes. Another one, too, where what the fingerprint is made of is another.
+pub(super) const FORMAT: u32 = 2;
 
 pub(super) async fn run(args: &PlanArgs, context: &Context) -> anyhow::Result<Exit> {
     let layout = live::layout(&args.which, context).await?;

@@ -21,6 +21,14 @@ fn several_urls_hide_every_password_however_they_are_separated() {
         let problem = load("", [DATABASE, ("RABBITMQ_URL", url)]).unwrap_err().to_string();
         assert!(problem.contains("separated by commas") && !problem.contains("hunter2"), "{problem}");
     }
+    // Without a virtual host the second one's scheme is taken for a part of the first one's host. A line break is taken for nothing.
+    for between in [";", "\n", " "] {
+        let url = format!("amqp://u:p@a{between}amqp://u:hunter2@b/v");
+        let problem = load("", [DATABASE, ("RABBITMQ_URL", url.as_str())]).unwrap_err().to_string();
+        assert!(!problem.contains("hunter2"), "{between:?}: {problem}");
+    }
+    let problem = load("", [("REDIS_URL", "redis://:p@a,redis://:hunter2@b/0")]).unwrap_err().to_string();
+    assert!(!problem.contains("hunter2"), "{problem}");
 }
 
 #[test]
