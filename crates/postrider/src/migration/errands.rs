@@ -20,7 +20,7 @@ use crate::store::{
 /// How often an idle process looks for one.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long an errand belongs to who took it, after he was heard of last: whoever waits for it waits so long after a crash.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_mins(1);
 /// How often it is said that somebody is at it, and looked whether it is still wanted.
 const RENEWED: Duration = Duration::from_secs(5);
 
