@@ -155,7 +155,9 @@ fn the_variable_starts_it_once_and_the_stored_phase_decides() {
     publish(&folder);
     folder.run(&["migration", "start"]).assert(1, "there is no queue");
     // Who does not say from where is told that nothing comes of it.
-    Folder::new().with("ENABLE_DUAL_PUBLISH", "true").serve(&[]).wait_for("no old exchange is named");
+    let nowhere = Folder::new().with("ENABLE_DUAL_PUBLISH", "true");
+    let said = nowhere.serve(&[]).said().concat();
+    assert!(said.contains("no old exchange is named"), "{said}");
 }
 
 /// Waits until the migration says so.

@@ -148,7 +148,7 @@ fn a_replay_needs_its_queue_and_goes_out_with_whoever_serves() {
     assert_eq!(trace["outbox"][0]["target_queue"], "billing");
     assert_eq!(trace["dead_letters"][0]["status"], "replayed");
     folder.run(&["event", "trace", "evt_1"]).assert(0, "published; the broker confirmed it");
-    folder.run(&["event", "trace", "nobody"]).assert(1, "knows the event nobody");
+    folder.run(&["event", "trace", "nobody"]).assert(1, "know the event nobody");
     serve.signal(Signal::TERM);
     assert_eq!(serve.ended().0, 0);
 }
