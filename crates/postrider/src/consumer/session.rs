@@ -98,7 +98,9 @@ impl<S: ConsumerStore> Consumer<S> {
         // Nothing more is begun. Of what was handed out already, what came back too often is still brought to where nobody counts it. As long as
         // it was not looked at it would go back uncounted by us, until the broker gives it up.
         let mut leaving = false;
-        loop {
+        // Of a single delivery that was asked for, nothing is on its way behind it.
+        let alone = probe && self.service.order.is_none();
+        while !(leaving && alone) {
             let most = if probe && !leaving { 1 } else { self.most_at_a_time() };
             let deliveries = tokio::select! {
                 biased;
@@ -126,6 +128,7 @@ impl<S: ConsumerStore> Consumer<S> {
             desk.flush(probe).await;
             leaving |= probe && desk.tries.load(Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Waits while it is paused or its breaker is open.
