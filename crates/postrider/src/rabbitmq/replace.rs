@@ -209,6 +209,7 @@ impl Replacement<'_> {
             }
         }
         carrier.close().await;
+        self.clear_trial(desk).await?;
         // The queue beside goes last: as long as it is there, somebody knows that there is something to finish.
         desk.delete_exchange(&self.exchange(ASIDE), false).await?;
         desk.delete_exchange(&self.exchange(BACK), false).await?;

@@ -17,11 +17,20 @@ const TRIAL: &str = ".postrider-trial";
 impl Replacement<'_> {
     /// Declares the new queue under another name first: what RabbitMQ will not have, it refuses while the old one is untouched.
     pub(super) async fn try_out(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
-        let trial = format!("{}{TRIAL}", self.name());
-        // One may be left of an attempt that was interrupted. Deleting what is not there is fine to RabbitMQ.
-        desk.delete_queue(&trial).await?;
-        desk.raw_queue(&trial, desk::table(self.wanted.declared_arguments())).await?;
-        desk.delete_queue(&trial).await.map(|_| ())
+        // One may be left of an attempt that was interrupted.
+        self.clear_trial(desk).await?;
+        desk.raw_queue(&self.trial(), desk::table(self.wanted.declared_arguments())).await?;
+        self.clear_trial(desk).await
+    }
+
+    /// Deletes what [`Self::try_out`] made; what is not there is fine to RabbitMQ. Done again at the end: a node that was starting when the
+    /// queue was deleted can bring it back (seen on 4.0.5).
+    pub(super) async fn clear_trial(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
+        desk.delete_queue(&self.trial()).await.map(|_| ())
+    }
+
+    fn trial(&self) -> String {
+        format!("{}{TRIAL}", self.name())
     }
 
     /// Makes the queue beside, and shields it from other people's policies, which could expire or drop what it holds.
