@@ -1,5 +1,5 @@
--- INSERT OR REPLACE deletes the row that is in its way, and SQLite fires no trigger for that unless a connection asks for it: what is
--- final may not be in anybody's way.
+-- What is final is not replaced. INSERT OR REPLACE deletes the row that is in its way, and SQLite fires no trigger for that unless a
+-- connection asks for it: what is final may not be in anybody's way.
 CREATE TRIGGER ledger_entry_replace BEFORE INSERT ON ledger_entry
 WHEN EXISTS (SELECT 1 FROM ledger_entry WHERE tenant = NEW.tenant AND number = NEW.number)
   OR EXISTS (SELECT 1 FROM ledger_entry WHERE tenant = NEW.tenant AND source_event = NEW.source_event)

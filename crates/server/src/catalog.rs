@@ -67,7 +67,7 @@ impl Catalog {
     pub(crate) fn read(folder: &Path) -> anyhow::Result<Self> {
         let files = std::fs::read_dir(folder).map_err(|error| {
             usage(format!(
-                "cannot read the catalogue {}: {error}; name it by catalog.path or --path",
+                "cannot read the folder {} of the event catalogue: {error}; name it by catalog.path or --path",
                 folder.display()
             ))
         })?;

@@ -60,10 +60,16 @@ pub(super) async fn list(connection: &mut SqliteConnection) -> Result<Vec<Migrat
     let found = version(connection).await?;
     let known = (1_u32..).zip(MIGRATIONS).enumerate().map(|(index, (version, sql))| Migration {
         version,
-        name: sql.lines().next().unwrap_or_default().trim_start_matches("-- ").to_owned(),
+        name: called(sql).to_owned(),
         state: if index < found { MigrationState::Applied } else { MigrationState::Missing },
     });
     Ok(known.collect())
+}
+
+/// What its first line says, to the end of the sentence or to the colon.
+fn called(sql: &str) -> &str {
+    let first = sql.lines().next().unwrap_or_default().trim_start_matches("-- ");
+    first.split(['.', ':']).next().unwrap_or_default()
 }
 
 async fn apply(connection: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {

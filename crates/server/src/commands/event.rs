@@ -77,12 +77,11 @@ fn told(traced: &Traced) -> String {
         }
     }
     for at in &traced.consumers {
-        let waiting =
-            at.waiting_there.map_or_else(String::new, |count| format!(" ({count} messages wait there)"));
+        let waiting = at.waiting_there.map_or_else(String::new, |count| format!(" (waiting there: {count})"));
         let behind = at.behind.as_ref().map_or_else(String::new, |head| format!(" behind {head}"));
         let _ = write!(text, "\n{}: {}{behind}{waiting}", at.consumer, at.state);
         if let Some(DeadThere { queue, messages }) = &at.may_lie_in {
-            let there = messages.map_or_else(String::new, |count| format!(" ({count} messages there)"));
+            let there = messages.map_or_else(String::new, |count| format!(" (messages there: {count})"));
             let _ = write!(
                 text,
                 "; it may lie in {queue}{there}: postrider dlq show --in-queue {} {}",
@@ -91,8 +90,7 @@ fn told(traced: &Traced) -> String {
         }
     }
     for InQueue { queue, waiting_there } in &traced.queues {
-        let waiting =
-            waiting_there.map_or_else(String::new, |count| format!(" ({count} messages wait there)"));
+        let waiting = waiting_there.map_or_else(String::new, |count| format!(" (waiting there: {count})"));
         let _ = write!(text, "\n{queue}: published; no consumer of this queue has started here{waiting}");
     }
     text

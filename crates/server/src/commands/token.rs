@@ -109,6 +109,7 @@ async fn make<S: WholeStore>(create: Create, store: &S, context: &Context) -> an
         return Ok(Exit::Ok);
     }
     let subject = format!("token/{}", token.id);
+    let first = store.tokens().await?.iter().all(|token| token.revoked_at.is_some());
     write_down(store, context.log_entry("token.created", subject, &create.reason)).await?;
     store.create_token(&token).await?;
     let made = TokenRow { token: Some(secret.clone()), ..TokenRow::of(&token, now) };
@@ -117,6 +118,9 @@ async fn make<S: WholeStore>(create: Create, store: &S, context: &Context) -> an
         "this is shown once; keep it safe. Take it back with: postrider token revoke {}",
         token.id
     ));
+    if first {
+        context.output.note("from now on API and dashboard ask everybody for a token, on this machine too");
+    }
     Ok(Exit::Ok)
 }
 

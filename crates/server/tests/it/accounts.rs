@@ -71,7 +71,7 @@ async fn discarded_in_its_queue(folder: &Folder) {
     let dead = || folder.run(&["audit", "--json"]).json()["consumers"][0]["dead"].clone();
     until(|| dead() == 2).await;
     let trace = folder.run(&["event", "trace", "evt_1"]).assert(0, "raw: given up or waiting");
-    let told = "it may lie in raw.dlq (2 messages there): postrider dlq show --in-queue raw evt_1";
+    let told = "it may lie in raw.dlq (messages there: 2): postrider dlq show --in-queue raw evt_1";
     assert!(trace.out.contains(told), "{trace:?}");
     let story = ask(&serving, "GET", "/v1/events/evt_1/timeline", &Value::Null).1;
     let there = json!({"queue": "raw.dlq", "messages": 2});

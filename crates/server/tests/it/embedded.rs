@@ -53,7 +53,7 @@ fn a_warning_says_when_nobody_wants_an_event() {
     folder.run(&["publish", "a.b", "--data", "{}"]).assert(0, "no [[queue]] of the configuration is bound");
     let quiet = folder.run(&["publish", "a.b", "--data", "{}", "--quiet"]);
     assert_eq!(quiet.err.lines().count(), 1, "{quiet:?}");
-    // The README's own queue, on an exchange that the outbox does not publish to.
+    // A queue of an exchange that the outbox does not publish to.
     let config =
         "[[exchange]]\nname = 'shop.events'\n[[queue]]\nname = 'billing'\nbind = ['shop.events:a.*']\n";
     folder.write("postrider.toml", config);

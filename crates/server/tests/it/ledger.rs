@@ -306,7 +306,7 @@ fn history_comes_back_from_an_export() {
         let copy = |args: &[&str]| folder.run(&[&["ledger", "--tenant", &tenant], args].concat());
         copy(&["accounts", "init", "--base", "EUR", "--chart", "chart.json"]).assert(0, "opened");
         copy(&["import", &file, "--dry-run"]).assert(0, "7 would be posted, 0 were posted before, 0 refused");
-        copy(&["import", &file]).assert(0, "7 posted, 0 were posted before, 0 refused, 1 seals");
+        copy(&["import", &file]).assert(0, "7 posted, 0 were posted before, 0 refused, 1 seal of a period");
         copy(&["import", &file]).assert(0, "0 posted, 7 were posted before, 0 refused");
         copy(&["import", &file, "--dry-run"]).assert(0, "0 would be posted, 7 were posted before");
         assert_eq!(trial(&tenant), trial("acme"), "{format}");

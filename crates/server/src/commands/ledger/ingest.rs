@@ -104,12 +104,13 @@ fn tell(ingested: &Ingested, dry_run: bool, output: Output) -> anyhow::Result<()
         })?;
     }
     let refused = refused.len();
+    let were = if *duplicates == 1 { "was" } else { "were" };
     let told = if dry_run {
         format!(
-            "{posted} would be posted, {duplicates} were posted before, {refused} would be refused; nothing was posted"
+            "{posted} would be posted, {duplicates} {were} posted before, {refused} would be refused; nothing was posted"
         )
     } else {
-        format!("{posted} posted, {duplicates} were posted before, {refused} refused")
+        format!("{posted} posted, {duplicates} {were} posted before, {refused} refused")
     };
     output.note(&told);
     Ok(())

@@ -125,13 +125,14 @@ async fn history<B: Books>(args: &ImportArgs, desk: &Desk<'_, B>) -> anyhow::Res
     }
     let (posted_or_not, end) =
         if args.dry_run { ("would be posted", "; nothing was posted") } else { ("posted", "") };
-    let seals = if *seals_left_out == 0 {
-        String::new()
-    } else {
-        format!(", {seals_left_out} seals of periods left out")
+    let seals = match *seals_left_out {
+        0 => String::new(),
+        1 => ", 1 seal of a period left out".to_owned(),
+        more => format!(", {more} seals of periods left out"),
     };
+    let were = if *duplicates == 1 { "was" } else { "were" };
     desk.context.output.note(&format!(
-        "{posted} {posted_or_not}, {duplicates} were posted before, {} refused{seals}{end}",
+        "{posted} {posted_or_not}, {duplicates} {were} posted before, {} refused{seals}{end}",
         refused.len()
     ));
     Ok(if refused.is_empty() { Exit::Ok } else { Exit::Partly })

@@ -75,8 +75,9 @@ fn counts(counts: &DeliveryCounts, [there, not_yet]: [&str; 2]) -> String {
 /// The report of a comparison.
 pub(super) fn parity(parity: &Parity) -> String {
     let holds = if parity.holds { "holds" } else { "DOES NOT HOLD" };
+    let events = if parity.compared == 1 { "event" } else { "events" };
     let mut text = format!(
-        "{holds}: {} events compared at {}, {} missing, {} extra, {} different",
+        "{holds}: {} {events} compared at {}, {} missing, {} extra, {} different",
         parity.compared, parity.at, parity.missing, parity.extra, parity.different
     );
     if let Some(note) = &parity.note {
@@ -241,5 +242,7 @@ mod tests {
         }
         let holds = parity(&Parity { holds: true, compared: 3, ..Parity::default() });
         assert!(holds.starts_with("holds: 3 events compared"), "{holds}");
+        let one = parity(&Parity { holds: true, compared: 1, ..Parity::default() });
+        assert!(one.starts_with("holds: 1 event compared"), "{one}");
     }
 }

@@ -95,9 +95,9 @@ fn by_consumer(consumers: &[AtConsumer]) -> Markup {
             } @else {
                 table { tbody { @for at in consumers { tr {
                     td { (at.consumer) }
-                    td { (state(at.state)) @if let Some(count) = at.waiting_there { div class="quiet" { (number(count)) " messages wait there" } }
+                    td { (state(at.state)) @if let Some(count) = at.waiting_there { div class="quiet" { "waiting there: " (number(count)) } }
                         @if let Some(there) = &at.may_lie_in { div class="quiet" { "it may lie in " (there.queue)
-                            @if let Some(count) = there.messages { " (" (number(count)) " messages there)" } } }
+                            @if let Some(count) = there.messages { " (messages there: " (number(count)) ")" } } }
                         @if let Some(head) = &at.behind { div class="quiet" { "behind " (head) } } }
                 } } } }
             }

@@ -11,16 +11,18 @@ use postrider::topology::QueueName;
 pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> String {
     let survey = &plan.survey;
     let mut text = match survey.letters {
+        0 => return "no open dead letter matches".to_owned(),
         1 => "1 open dead letter matches".to_owned(),
         letters => format!("{letters} open dead letters match"),
     };
-    if plan.total < survey.letters {
-        let _ = write!(text, "; {} of them, those that failed first, would be taken", plan.total);
-    }
     let _ = match survey.aggregates {
         1 => write!(text, ", of 1 aggregate"),
         aggregates => write!(text, ", of {aggregates} aggregates"),
     };
+    let is_limited = plan.total < survey.letters;
+    if is_limited {
+        let _ = write!(text, "; {} of them, those that failed first, would be taken", plan.total);
+    }
     if kind != OperationKind::DiscardLetters {
         let is_edit = kind == OperationKind::EditLetters;
         let again = if is_edit {
@@ -46,23 +48,27 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
         if survey.replayed_before > 0 {
             let _ = write!(text, "\n{} were replayed before and died again", survey.replayed_before);
         }
+        // All that match are counted by queue, and a limit takes a part of them: from which queue is known where there is one alone.
+        let places = survey.queues.len() + usize::from(survey.unroutable > 0);
+        let up_to = if is_limited && places > 1 { "up to " } else { "" };
+        let go = |count: u64| if count == 1 { "goes" } else { "go" };
         for (queue, count) in &survey.queues {
+            let count = (*count).min(plan.total);
             let _ = match &letters.to_queue {
-                Some(to) => write!(text, "\n{count} go to {to}"),
-                None if *count == 1 => write!(text, "\n1 goes back to {queue}"),
-                None => write!(text, "\n{count} go back to {queue}"),
+                Some(to) => write!(text, "\n{up_to}{count} {} to {to}", go(count)),
+                None => write!(text, "\n{up_to}{count} {} back to {queue}", go(count)),
             };
         }
         if survey.unroutable > 0 {
+            let count = survey.unroutable.min(plan.total);
+            let their = if count == 1 { "its" } else { "their" };
             let _ = match &letters.to_queue {
-                Some(to) => write!(text, "\n{} that no queue wanted go to {to}", survey.unroutable),
-                None => {
-                    write!(
-                        text,
-                        "\n{} that no queue wanted go to their exchange once more",
-                        survey.unroutable
-                    )
-                }
+                Some(to) => write!(text, "\n{up_to}{count} that no queue wanted {} to {to}", go(count)),
+                None => write!(
+                    text,
+                    "\n{up_to}{count} that no queue wanted {} to {their} exchange once more",
+                    go(count)
+                ),
             };
         }
         for queue in &plan.missing_queues {
@@ -113,6 +119,7 @@ fn plain(text: &str) -> String {
 /// The plan of a replay of published events, for people.
 pub(crate) fn told_of_events(survey: &EventSurvey, to_queue: Option<&QueueName>, reapply: bool) -> String {
     let mut text = match survey.events {
+        0 => return "no published event matches".to_owned(),
         1 => "1 published event matches".to_owned(),
         events => format!("{events} published events match"),
     };
@@ -166,7 +173,25 @@ mod tests {
         };
         let one = "1 open dead letter matches, of 1 aggregate\nnone of them is known to be applied\n1 goes back to mail";
         assert_eq!(told_of(1, 0), one);
+        assert_eq!(told_of(0, 0), "no open dead letter matches");
         assert!(told_of(3, 2).contains("2 of them are applied already: a replay of these does nothing"));
+    }
+
+    #[test]
+    fn of_a_canary_no_more_goes_back_than_it_takes() {
+        let told_of = |queues: &[(&str, u64)], total: u64| {
+            let queues: Vec<_> = queues.iter().map(|(queue, count)| ((*queue).to_owned(), *count)).collect();
+            let letters: u64 = queues.iter().map(|(_, count)| count).sum();
+            let survey = Survey { letters, aggregates: letters, queues, ..Survey::default() };
+            let plan = Plan { survey, total, takes: None, missing_queues: Vec::new(), trial: None };
+            told(&plan, &LetterPlan::default(), OperationKind::ReplayLetters)
+        };
+        let one = told_of(&[("mail", 6)], 5);
+        let first =
+            "6 open dead letters match, of 6 aggregates; 5 of them, those that failed first, would be taken";
+        assert!(one.starts_with(first) && one.ends_with("\n5 go back to mail"), "{one}");
+        let two = told_of(&[("mail", 6), ("billing", 1)], 5);
+        assert!(two.ends_with("\nup to 5 go back to mail\nup to 1 goes back to billing"), "{two}");
     }
 
     #[test]
