@@ -64,7 +64,8 @@ pub(crate) fn row(json: &str) -> Result<OutboxRow, NotAnEvent> {
             body.strip_prefix("\\x").and_then(unhex).ok_or("its body is not written in hexadecimal")?
         }
         (None, Some(payload)) => payload.get().as_bytes().to_vec(),
-        (None, None) => Vec::new(),
+        // The payload is the JSON `null`: a row has one of them.
+        (None, None) => b"null".to_vec(),
     };
     let headers = columns.headers.as_ref().map(|headers| headers.get().as_bytes());
     let created_at = columns.created_at.0;
@@ -129,6 +130,8 @@ mod tests {
         let with = |from: &str, to: &str| super::row(&LINE.replace(from, to));
         let exact = with(r#""payload":null,"body":"\\x7b2261223a317d""#, r#""payload":{"b": 1.10, "a": 2}"#);
         assert_eq!(exact.unwrap().envelope.payload.bytes().as_ref(), br#"{"b": 1.10, "a": 2}"#);
+        let null = with(r#""body":"\\x7b2261223a317d""#, r#""body":null"#);
+        assert_eq!(null.unwrap().envelope.payload.bytes().as_ref(), b"null");
         for (from, to) in
             [("\\x7b", "7b"), ("\"evt_1\"", "\"\""), ("2026-03-01T", "yesterday "), ("7,\"id\"", "\"id\"")]
         {

@@ -66,6 +66,8 @@ const BROKEN: &str = "CASE \
 /// What the project's own INSERT does not say is filled in before the row is written, and what no relay could publish is refused, in the
 /// words of the usual outbox's own constraints; relays are woken after. Both run with the rights of whoever adopted the table, so that the
 /// project's users need no others than they have.
+/// An event that is due when it is written has no time of its own: a service that says the present for both of its times, one a moment after the
+/// other, would have each of them found up to a quarter of a second late, and out of order beside others of its key.
 const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$ \
      DECLARE \
@@ -93,6 +95,9 @@ const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
          IF NEW.status IS NULL OR NEW.status NOT IN ('pending', 'published', 'failed', 'dead') THEN \
              RAISE EXCEPTION 'no relay knows the status %; a new event is pending', COALESCE(NEW.status, 'NULL') \
                  USING ERRCODE = 'check_violation'; \
+         END IF; \
+         IF NEW.status = 'pending' AND NEW.available_at <= GREATEST(clock_timestamp(), NEW.created_at + interval '10 milliseconds') THEN \
+             NEW.available_at := LEAST(NEW.available_at, NEW.created_at); \
          END IF; \
          NEW.position := COALESCE(NEW.position, nextval('{positions}')); \
          NEW.key := NULLIF(COALESCE(NEW.ordering_key, COALESCE(NEW.group_id::text || '/', '') || NEW.aggregate_type || '/' \

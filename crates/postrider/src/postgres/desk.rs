@@ -38,13 +38,18 @@ const PAYLOAD: &str = ", CASE WHEN body IS NULL THEN payload::text WHEN content_
 const COMMITTED: &str = "SELECT id::text, aggregate_type || '.' || event_type, COALESCE(body, convert_to(payload::text, 'UTF8')), \
      group_id::text, aggregate_id::text";
 
-const PARKED: &str = "WITH dead AS ( \
-         SELECT DISTINCT ON (key) key, id::text, last_error, attempts, available_at, position FROM {outbox} \
-         WHERE status = 'dead' AND key IS NOT NULL ORDER BY key, position \
+/// One pass over what is not published, if anything is dead at all: counted for each key apart, behind some thousand dead heads, it took longer
+/// than a statement may. Then a look at the heads that are shown.
+const PARKED: &str = "WITH parked AS MATERIALIZED ( \
+         SELECT key, min(position) FILTER (WHERE status = 'dead') AS head, count(*) FILTER (WHERE status <> 'dead') AS waiting \
+         FROM {outbox} WHERE status IN ('pending', 'failed', 'dead') AND key IS NOT NULL \
+           AND EXISTS (SELECT FROM {outbox} WHERE status = 'dead' AND key IS NOT NULL) \
+         GROUP BY key HAVING bool_or(status = 'dead') ORDER BY waiting DESC, head LIMIT $1 \
      ) \
-     SELECT dead.*, (SELECT count(*) FROM {outbox} o \
-         WHERE o.key = dead.key AND o.position > dead.position AND o.status IN ('pending', 'failed')) AS waiting \
-     FROM dead ORDER BY waiting DESC, position LIMIT $1";
+     SELECT dead.*, parked.waiting FROM parked CROSS JOIN LATERAL ( \
+         SELECT key, id::text, last_error, attempts, available_at, position FROM {outbox} o \
+         WHERE o.position = parked.head AND o.key = parked.key AND o.status = 'dead' LIMIT 1) dead \
+     ORDER BY waiting DESC, position";
 
 /// Failed once, so that it is the head of its key still, and the rest of it flows when it is published. The new epoch makes
 /// the slot's relay look at everything again.

@@ -60,8 +60,8 @@ struct UnderWay {
     limit: usize,
     from_low: bool,
     horizon: Option<(i64, Timestamp)>,
-    /// Meanwhile it turned out that rows after this position have to be read again.
-    again: Option<i64>,
+    /// Meanwhile it turned out that rows after this position, written since this time, have to be read again.
+    again: Option<(i64, Option<Timestamp>)>,
 }
 
 /// What the rows of a claim say of others.
@@ -167,8 +167,8 @@ impl Reading {
                 self.since = at.checked_sub(OLDEST).ok();
             }
         }
-        if let Some(after) = asked.again {
-            self.again(after);
+        if let Some((after, since)) = asked.again {
+            self.read_again(after, since);
         }
         seen
     }
@@ -177,27 +177,35 @@ impl Reading {
     pub(super) fn failed(&mut self) {
         // Where only these cannot be looked for, new ones go on.
         self.timed_last = self.timed_limit.take().is_some();
-        if let Some(UnderWay { again: Some(after), .. }) = self.under_way.take() {
-            self.again(after);
+        if let Some(UnderWay { again: Some((after, since)), .. }) = self.under_way.take() {
+            self.read_again(after, since);
         }
         self.more = true;
     }
 
-    /// Rows after this position were left out, and may go now.
-    pub(super) fn again(&mut self, after: i64) {
-        self.low = self.low.min(after);
-        self.ahead = self.ahead.min(after);
-        self.more = true;
-        self.looked_at = None;
-        if let Some(asked) = &mut self.under_way {
-            asked.again = Some(asked.again.map_or(after, |other| other.min(after)));
-        }
+    /// Rows after this position were left out, and may go now. They follow a row that was written then, perhaps in a partition that is old by
+    /// now: without them the younger ones would go first.
+    pub(super) fn again(&mut self, after: i64, written: Timestamp) {
+        self.read_again(after, written.checked_sub(OLDEST).ok());
     }
 
     /// Everything has to be read again: slots were taken over.
     pub(super) fn start_over(&mut self) {
-        self.again(0);
-        self.since = None;
+        self.read_again(0, None);
+    }
+
+    /// Rows after this position have to be read again, as far as they were written since then; absent, all of them.
+    pub(super) fn read_again(&mut self, after: i64, since: Option<Timestamp>) {
+        self.low = self.low.min(after);
+        self.ahead = self.ahead.min(after);
+        // None is all there is, and less than any time.
+        self.since = self.since.min(since);
+        self.more = true;
+        self.looked_at = None;
+        if let Some(asked) = &mut self.under_way {
+            let (other, at) = asked.again.unwrap_or((after, since));
+            asked.again = Some((other.min(after), at.min(since)));
+        }
     }
 
     /// How far the outbox is written, and by whom. The mark rises to the last such point whose writers have all ended.
@@ -260,7 +268,7 @@ mod tests {
         new(&mut reading, SECOND);
         reading.found(SECOND, &rows(1..=5));
         assert_eq!(new(&mut reading, SECOND), 5);
-        reading.again(2);
+        reading.again(2, Timestamp::UNIX_EPOCH);
         reading.found(SECOND, &rows(6..=7));
         assert_eq!(new(&mut reading, SECOND), 2, "but what was left out is");
     }
@@ -300,10 +308,34 @@ mod tests {
         reading.see(horizon(100, &[]));
         reading.see(horizon(100, &[]));
         new(&mut reading, SECOND);
-        reading.again(7);
+        reading.again(7, Timestamp::UNIX_EPOCH);
         reading.found(SECOND, &[]);
         assert!(reading.is_due(SECOND));
         assert_eq!(new(&mut reading, SECOND), 7);
+    }
+
+    #[test]
+    fn what_follows_an_old_row_is_read_again_in_old_partitions_too() {
+        let day = Duration::from_hours(24);
+        let old = Timestamp::UNIX_EPOCH - day * 3;
+        let mut reading = Reading::default();
+        reading.see(horizon(100, &[]));
+        reading.see(horizon(100, &[]));
+        new(&mut reading, SECOND);
+        reading.found(SECOND, &[]);
+        assert_eq!(reading.since, Some(Timestamp::UNIX_EPOCH - OLDEST));
+        new(&mut reading, SECOND);
+        reading.again(7, old);
+        assert_eq!(reading.since, Some(old - OLDEST));
+        // The claim under way says nothing of them.
+        reading.found(SECOND, &[]);
+        assert_eq!(new(&mut reading, SECOND), 7);
+        assert_eq!(reading.since, Some(old - OLDEST));
+        reading.found(SECOND, &[]);
+        assert_eq!(reading.since, Some(Timestamp::UNIX_EPOCH - OLDEST), "they are read");
+        new(&mut reading, SECOND);
+        reading.again(8, Timestamp::UNIX_EPOCH + day);
+        assert_eq!(reading.since, Some(Timestamp::UNIX_EPOCH - OLDEST), "a young row takes no look at less");
     }
 
     #[test]

@@ -21,7 +21,8 @@ const GONE: &str = "WITH gone AS (DELETE FROM {from} WHERE (position, created_at
 
 const REMOVED: &str = "SELECT count(*) FROM gone";
 
-const ARCHIVED: &str = ", kept AS (INSERT INTO {archive} ({columns}) SELECT {columns} \
+/// A payload that is the JSON `null` comes out of its document as none at all.
+const ARCHIVED: &str = ", kept AS (INSERT INTO {archive} ({columns}) SELECT {values} \
          FROM (SELECT to_jsonb(gone) AS document FROM gone) old, jsonb_populate_record(NULL::{archive}, document)) \
      SELECT count(*) FROM gone";
 
@@ -43,7 +44,11 @@ impl Round<'_> {
             Archive::Files(_) => format!("{carried} {READ}"),
             Archive::Table => {
                 self.make_archive_table().await.map_err(self.fail())?;
-                ARCHIVED.replace("{columns}", COLUMNS)
+                let values = COLUMNS.replace(
+                    " payload,",
+                    " CASE WHEN body IS NULL THEN COALESCE(payload, 'null'::jsonb) ELSE payload END,",
+                );
+                ARCHIVED.replace("{columns}", COLUMNS).replace("{values}", &values)
             }
         };
         let from = if partitioned { "{default}" } else { "{outbox}" };

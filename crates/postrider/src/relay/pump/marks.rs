@@ -87,7 +87,7 @@ impl<S: Outbox> Pump<S> {
                 PublishResult::Postponed { .. } => false,
             };
             if let (true, Some(key)) = (freed, key) {
-                self.reading.again(row.position);
+                self.reading.again(row.position, row.created_at);
                 self.parked.remove(&key);
                 self.unpark(key);
             }

@@ -68,7 +68,7 @@ impl<S: Outbox> Pump<S> {
             if result == PublishResult::Published {
                 attempts.confirmed += 1;
                 if let Some(after) = self.flow.confirmed(&row) {
-                    self.reading.again(after);
+                    self.reading.again(after, row.row.created_at);
                 }
                 if row.attempts > 0 {
                     self.flow.recovered(&row);

@@ -213,7 +213,7 @@ impl<S: Outbox> Pump<S> {
             self.streaming.failing_at = self.streaming.failing_at.zip(soon).map(|(at, soon)| at.min(soon));
         }
         if let Some(position) = unreadable {
-            self.reading.again(position.saturating_sub(1).max(0));
+            self.reading.read_again(position.saturating_sub(1).max(0), None);
         }
         if rows.is_empty() {
             return;

@@ -140,3 +140,19 @@ async fn columns_of_the_project_are_read_or_refused_and_never_overwritten() {
     adopted.lease(&a, LEASE).await.unwrap();
     assert!(claim(&adopted, &a).await[0].envelope.correlation_id.is_some());
 }
+
+/// A service that says the present for both times, one a moment after the other, schedules nothing, also if its clock is ahead.
+#[tokio::test]
+async fn what_is_due_when_it_is_written_has_no_time_of_its_own() {
+    let (postgres, _database) = store().await;
+    execute(&postgres, HOLDCO).await.unwrap();
+    postgres.adopt_outbox("event_outbox").await.unwrap();
+    let written = "INSERT INTO public.event_outbox \
+             (id, group_id, aggregate_type, aggregate_id, event_type, payload, created_at, available_at) \
+         SELECT gen_random_uuid(), gen_random_uuid(), kind, gen_random_uuid(), 'created', '{}', now() + ahead, now() + ahead + later \
+         FROM (VALUES ('moment', interval '-1 second', interval '3 microseconds'), ('ahead', '5 seconds', '2 milliseconds'), \
+             ('hour', '0 seconds', '1 hour')) event (kind, ahead, later)";
+    execute(&postgres, written).await.unwrap();
+    let scheduled = "SELECT aggregate_type FROM public.event_outbox WHERE available_at > created_at";
+    assert_eq!(texts(&postgres, scheduled).await, ["hour"]);
+}

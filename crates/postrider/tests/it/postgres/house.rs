@@ -283,7 +283,8 @@ async fn what_an_adopted_table_had_is_archived_as_it_was() {
     let (postgres, _database) = store().await;
     execute(&postgres, super::tables::HOLDCO).await.unwrap();
     let old = "INSERT INTO public.event_outbox (id, group_id, aggregate_type, aggregate_id, event_type, payload, status, created_at) \
-         SELECT gen_random_uuid(), gen_random_uuid(), kind, gen_random_uuid(), 'order.created', '{}', 'published', '2020-01-10' \
+         SELECT gen_random_uuid(), gen_random_uuid(), kind, gen_random_uuid(), 'order.created', \
+             CASE kind WHEN 'order' THEN '{}'::jsonb ELSE 'null' END, 'published', '2020-01-10' \
          FROM unnest(ARRAY['order', 'Order Item']) kind";
     execute(&postgres, old).await.unwrap();
     postgres.adopt_outbox("event_outbox").await.unwrap();
@@ -299,4 +300,7 @@ async fn what_an_adopted_table_had_is_archived_as_it_was() {
     let kept = keep(&postgres.outbox("event_outbox").unwrap(), &rules).await;
     assert_eq!((kept.archived, kept.removed), (2, 2));
     assert_eq!(count(&postgres, "SELECT count(*) FROM public.event_outbox_archive").await, 2);
+    let payloads = "SELECT count(*) FROM public.event_outbox_archive WHERE payload = CASE aggregate_type WHEN 'order' THEN '{}'::jsonb \
+         ELSE 'null' END";
+    assert_eq!(count(&postgres, payloads).await, 2, "also one that is the JSON null");
 }
