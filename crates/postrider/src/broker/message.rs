@@ -148,6 +148,13 @@ impl Message {
             self.headers.remove(name);
         }
     }
+
+    /// Takes out what a queue counted of its deliveries: another one counts anew, and till then it would be taken for that one's.
+    pub(crate) fn forget_deliveries(&mut self) {
+        for name in super::COUNTED {
+            self.headers.remove(name);
+        }
+    }
 }
 
 /// JSON has no place for infinite floats and NaN, and its readers may miss the last digit of a long fraction; those are written as text, so

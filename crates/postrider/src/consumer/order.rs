@@ -20,7 +20,7 @@ use super::attempt::Tried;
 use super::desk::Desk;
 use super::settle::{Fate, error_of};
 use super::{Consumer, lock};
-use crate::broker::{DELIVERY_COUNT, Message, Outgoing};
+use crate::broker::{Message, Outgoing};
 use crate::dead_letter;
 use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
@@ -245,7 +245,7 @@ impl<S: ConsumerStore> Desk<S> {
 fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
     let mut message = arrived.delivery.message.clone();
     dead_letter::remember_origin(&mut message, &arrived.delivery);
-    message.headers.remove(DELIVERY_COUNT);
+    message.forget_deliveries();
     Some(HeldEvent {
         event_id: arrived.event_id()?.clone(),
         key: arrived.key()?.clone(),

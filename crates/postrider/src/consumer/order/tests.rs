@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::*;
-use crate::broker::{BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use crate::broker::{BrokerError, DELIVERY_COUNT, Delivery, Receipt, Settler, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::consumer::{BreakerState, Cause};
 use crate::embedded::EmbeddedBroker;
