@@ -204,6 +204,17 @@ async fn nothing_is_held_before_one_of_its_key_that_is_left() {
 }
 
 #[tokio::test]
+async fn what_is_held_remembers_when_it_first_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let consumer = ordered_consumer(folder.path()).await;
+    let mut timeless = delivery("1");
+    timeless.message.properties.timestamp = None;
+    let arrived = consumer.read(timeless);
+    let released = consumer.read_held(held_event(&arrived).unwrap());
+    assert_eq!((released.received, released.attempt), (arrived.received, 1));
+}
+
+#[tokio::test]
 async fn what_is_on_its_way_to_a_session_that_leaves_is_looked_at() {
     let folder = tempfile::tempdir().unwrap();
     let consumer = ordered_consumer(folder.path()).await;
