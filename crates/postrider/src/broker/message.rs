@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Properties, headers and body. Always persistent.
@@ -38,6 +39,13 @@ pub struct Properties {
     pub reply_to: Option<String>,
     /// 0 to 9.
     pub priority: Option<u8>,
+}
+
+impl Properties {
+    /// When it was sent, as far as that is a time: some producers write milliseconds, which lead to a year that nobody can name.
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        Timestamp::from_second(i64::try_from(self.timestamp?).ok()?).ok()
+    }
 }
 
 /// The header table, sorted by name.

@@ -313,7 +313,7 @@ fn mark_waiting(message: &mut Message, arrived: &Arrived, retries: u32) {
 pub(super) fn mark_passed_on(message: &mut Message, arrived: &Arrived, retries: u32) {
     dead_letter::remember_origin(message, &arrived.delivery);
     message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
-    if message.properties.timestamp.is_none() {
+    if message.properties.time().is_none() {
         message.headers.insert(header::FIRST_RECEIVED_AT.to_owned(), arrived.received.to_string().into());
     }
     message.forget_deliveries();

@@ -207,11 +207,14 @@ async fn nothing_is_held_before_one_of_its_key_that_is_left() {
 async fn what_is_held_remembers_when_it_first_came() {
     let folder = tempfile::tempdir().unwrap();
     let consumer = ordered_consumer(folder.path()).await;
-    let mut timeless = delivery("1");
-    timeless.message.properties.timestamp = None;
-    let arrived = consumer.read(timeless);
-    let released = consumer.read_held(held_event(&arrived).unwrap());
-    assert_eq!((released.received, released.attempt), (arrived.received, 1));
+    let milliseconds = 1_767_268_800_000;
+    for no_time in [None, Some(milliseconds)] {
+        let mut timeless = delivery("1");
+        timeless.message.properties.timestamp = no_time;
+        let arrived = consumer.read(timeless);
+        let released = consumer.read_held(held_event(&arrived).unwrap());
+        assert_eq!((released.received, released.attempt), (arrived.received, 1), "{no_time:?}");
+    }
 }
 
 #[tokio::test]
