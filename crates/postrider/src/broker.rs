@@ -17,6 +17,9 @@ use crate::topology::{Binding, ExchangeName, QueueName, RoutingKey, Topology};
 /// The header in which a quorum queue says how often a message came back to it, settled by nobody. At the queue's limit it is given up.
 pub const DELIVERY_COUNT: &str = "x-delivery-count";
 
+/// All that a quorum queue counts of a message; since RabbitMQ 4.3 also how often it was handed out. It is something else at every delivery.
+pub(crate) const COUNTED: [&str; 2] = [DELIVERY_COUNT, "x-acquired-count"];
+
 /// A broker. Lost connections are its own business: a call waits for the connection to come back, within the broker's
 /// time limit, and says [`BrokerErrorKind::Unavailable`] when it did not.
 #[async_trait]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Properties, headers and body. Always persistent.
@@ -38,6 +39,13 @@ pub struct Properties {
     pub reply_to: Option<String>,
     /// 0 to 9.
     pub priority: Option<u8>,
+}
+
+impl Properties {
+    /// When it was sent, as far as that is a time: some producers write milliseconds, which lead to a year that nobody can name.
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        Timestamp::from_second(i64::try_from(self.timestamp?).ok()?).ok()
+    }
 }
 
 /// The header table, sorted by name.
@@ -145,6 +153,13 @@ impl Message {
     /// Takes out the headers by which RabbitMQ would send it to other queues too. Its broker did so at the first publish.
     pub fn ask_for_no_copies(&mut self) {
         for name in ["CC", "BCC"] {
+            self.headers.remove(name);
+        }
+    }
+
+    /// Takes out what a queue counted of its deliveries: another one counts anew, and till then it would be taken for that one's.
+    pub(crate) fn forget_deliveries(&mut self) {
+        for name in super::COUNTED {
             self.headers.remove(name);
         }
     }

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::arrived::Arrived;
 use super::attempt::Tried;
 use super::desk::Desk;
-use super::settle::{Fate, error_of};
+use super::settle::{Fate, error_of, mark_passed_on};
 use super::{Consumer, lock};
-use crate::broker::{DELIVERY_COUNT, Message, Outgoing};
+use crate::broker::{Message, Outgoing};
 use crate::dead_letter;
 use crate::envelope::OrderingKey;
 use crate::settlement::Outcome;
@@ -244,8 +244,7 @@ impl<S: ConsumerStore> Desk<S> {
 /// A delivery as the table of held events keeps it, due at once.
 fn held_event(arrived: &Arrived) -> Option<HeldEvent> {
     let mut message = arrived.delivery.message.clone();
-    dead_letter::remember_origin(&mut message, &arrived.delivery);
-    message.headers.remove(DELIVERY_COUNT);
+    mark_passed_on(&mut message, arrived, arrived.attempt - 1);
     Some(HeldEvent {
         event_id: arrived.event_id()?.clone(),
         key: arrived.key()?.clone(),

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Consumer;
 use super::arrived::{Arrived, Errand};
 use super::crash::Turn;
-use crate::broker::{DELIVERY_COUNT, Message, Outgoing, Published};
+use crate::broker::{Message, Outgoing, Published};
 use crate::dead_letter::{self, Death, FailedAttempt};
 use crate::envelope::wire::header;
 use crate::settlement::{DeadReason, Outcome, Settlement, decide};
@@ -313,11 +313,10 @@ fn mark_waiting(message: &mut Message, arrived: &Arrived, retries: u32) {
 pub(super) fn mark_passed_on(message: &mut Message, arrived: &Arrived, retries: u32) {
     dead_letter::remember_origin(message, &arrived.delivery);
     message.headers.insert(header::RETRY_COUNT.to_owned(), retries.into());
-    if message.properties.timestamp.is_none() {
+    if message.properties.time().is_none() {
         message.headers.insert(header::FIRST_RECEIVED_AT.to_owned(), arrived.received.to_string().into());
     }
-    // Counted by the broker, anew.
-    message.headers.remove(DELIVERY_COUNT);
+    message.forget_deliveries();
 }
 
 /// What went wrong, for people.

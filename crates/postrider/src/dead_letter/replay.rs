@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::header as mark;
-use crate::broker::{DELIVERY_COUNT, HeaderValue, Message};
+use crate::broker::{HeaderValue, Message};
 use crate::clock::Clock;
 use crate::envelope::wire::{self, Identity, header};
 use crate::envelope::{EventId, EventType, Payload, WireFormat};
@@ -84,10 +84,10 @@ pub(super) fn alive(dead: &DeadLetter) -> Message {
         headers: dead.headers.clone(),
         body: dead.body.clone(),
     };
-    // Deliveries are counted by the broker, anew.
-    for name in DEATH.iter().chain([&header::RETRY_COUNT, &DELIVERY_COUNT]) {
+    for name in DEATH.iter().chain([&header::RETRY_COUNT]) {
         message.headers.remove(*name);
     }
+    message.forget_deliveries();
     message.ask_for_no_copies();
     let origin =
         [(header::ORIGINAL_EXCHANGE, &dead.exchange), (header::ORIGINAL_ROUTING_KEY, &dead.routing_key)];

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::header as mark;
-use crate::broker::{DELIVERY_COUNT, Delivery, HeaderValue, Headers, Message, Outgoing, Properties, Receipt};
+use crate::broker::{COUNTED, Delivery, HeaderValue, Headers, Message, Outgoing, Properties, Receipt};
 use crate::clock::Clock;
 use crate::envelope::EventId;
 use crate::envelope::wire::{self, header};
@@ -296,8 +296,9 @@ fn key(
             _ => bounded(id.to_owned()),
         };
     }
-    // Quorum queues count deliveries in a header, so it is another one when this one is delivered again.
-    let told: BTreeMap<_, _> = message.headers.iter().filter(|(name, _)| *name != DELIVERY_COUNT).collect();
+    // Quorum queues count deliveries in headers, so they are others when this one is delivered again.
+    let told: BTreeMap<_, _> =
+        message.headers.iter().filter(|(name, _)| !COUNTED.contains(&name.as_str())).collect();
     let headers = serde_json::to_vec(&told).unwrap_or_default();
     let id = event.map_or("", EventId::as_str);
     let parts = [service.dead_letter_queue.as_str(), message_id.unwrap_or(""), id];

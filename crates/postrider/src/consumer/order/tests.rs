@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::*;
-use crate::broker::{BrokerError, Delivery, Receipt, Settler, Subscription, Verdict};
+use crate::broker::{BrokerError, DELIVERY_COUNT, Delivery, Receipt, Settler, Subscription, Verdict};
 use crate::clock::Clock;
 use crate::consumer::{BreakerState, Cause};
 use crate::embedded::EmbeddedBroker;
@@ -201,6 +201,20 @@ async fn nothing_is_held_before_one_of_its_key_that_is_left() {
     desk.close().await;
     assert!(!desk.left.is_cancelled());
     assert_eq!(held(&consumer).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_held_remembers_when_it_first_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let consumer = ordered_consumer(folder.path()).await;
+    let milliseconds = 1_767_268_800_000;
+    for no_time in [None, Some(milliseconds)] {
+        let mut timeless = delivery("1");
+        timeless.message.properties.timestamp = no_time;
+        let arrived = consumer.read(timeless);
+        let released = consumer.read_held(held_event(&arrived).unwrap());
+        assert_eq!((released.received, released.attempt), (arrived.received, 1), "{no_time:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Dead letters of ours, of foreign consumers and of the broker, read from their deliveries.
 
 use super::*;
-use crate::broker::{Headers, Receipt};
+use crate::broker::{DELIVERY_COUNT, Headers, Receipt};
 use crate::settlement::RetryPolicy;
 use crate::topology::{ExchangeName, RoutingKey};
 
@@ -74,6 +74,7 @@ fn a_death_that_the_broker_made_is_the_same_when_it_is_delivered_again() {
     let first = delivered(&[death()]);
     assert_eq!(delivered(&[death(), (DELIVERY_COUNT, HeaderValue::Int(0))]), first);
     assert_eq!(delivered(&[death(), (DELIVERY_COUNT, HeaderValue::Int(3))]), first);
+    assert_eq!(delivered(&[death(), ("x-acquired-count", HeaderValue::Int(1))]), first);
     assert_ne!(delivered(&[x_death("rejected", "mail", 1_700_000_001)]), first);
 }
 

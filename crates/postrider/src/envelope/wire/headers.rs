@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use jiff::Timestamp;
-
 use super::draft::Draft;
 use super::{WireFormat, cloudevents};
 use crate::broker::{HeaderValue, Headers, Message};
@@ -170,9 +168,8 @@ pub(super) fn read_properties<'a>(message: &'a Message, draft: &mut Draft<'a>) {
     let properties = &message.properties;
     let text = |text: &'a Option<String>| text.as_deref().map(Cow::Borrowed);
     let kind = || text(&properties.kind).filter(|kind| kind.contains('.'));
-    let seconds = || properties.timestamp.and_then(|seconds| i64::try_from(seconds).ok());
     draft.id = draft.id.take().or_else(|| text(&properties.message_id));
     draft.event_type = draft.event_type.take().or_else(kind);
-    draft.occurred_at = draft.occurred_at.or_else(|| Timestamp::from_second(seconds()?).ok());
+    draft.occurred_at = draft.occurred_at.or_else(|| properties.time());
     draft.correlation_id = draft.correlation_id.take().or_else(|| text(&properties.correlation_id));
 }

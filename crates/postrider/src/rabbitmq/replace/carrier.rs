@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::broker::{BrokerError, BrokerErrorKind, HeaderValue, Headers};
+use crate::broker::{BrokerError, BrokerErrorKind, COUNTED, HeaderValue, Headers};
 use crate::rabbitmq::amqp::confirms::Heard;
 use crate::rabbitmq::amqp::content::{Content, Table};
 use crate::rabbitmq::amqp::wire::Malformed;
@@ -170,7 +170,7 @@ fn relabelled(content: &Content<'_>, arrived: &Arrived, way: Way) -> Result<Rela
         let is = |label: &str| name == label.as_bytes();
         knows_its_exchange |= is(EXCHANGE);
         // The broker's own count of this queue's deliveries.
-        if is("x-delivery-count") || is(USER) && content.user_id.is_some() {
+        if COUNTED.iter().any(|count| is(count)) || is(USER) && content.user_id.is_some() {
             continue;
         }
         if is(EXPIRATION) && (way == Way::Back || content.expiration.is_some()) {

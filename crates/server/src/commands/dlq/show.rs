@@ -96,6 +96,10 @@ async fn last_answer<S: Subscriptions>(
     summary: &LetterSummary,
     store: &S,
 ) -> anyhow::Result<Option<Attempt>> {
+    // The endpoint was called with the other event of this id, and not with this one.
+    if summary.reason == DeadReason::Conflict.as_str() {
+        return Ok(None);
+    }
     let consumer = summary.consumer.as_deref().and_then(|name| ConsumerName::new(name).ok());
     let event = summary.event_id.as_deref().and_then(|id| EventId::new(id).ok());
     let (Some(consumer), Some(event)) = (consumer, event) else { return Ok(None) };
