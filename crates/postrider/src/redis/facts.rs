@@ -17,6 +17,8 @@ pub struct RedisFacts {
     pub used_memory: u64,
     /// Whether it is a node of a Redis Cluster.
     pub cluster: bool,
+    /// Whether it is a replica that refuses writes.
+    pub refuses_writes: bool,
 }
 
 impl RedisFacts {
@@ -48,6 +50,8 @@ impl RedisFacts {
             maxmemory: field("maxmemory").parse().unwrap_or(0),
             used_memory: field("used_memory").parse().unwrap_or(0),
             cluster: field("cluster_enabled") == "1",
+            // Only a replica speaks of it.
+            refuses_writes: field("slave_read_only") == "1",
         }
     }
 }
@@ -68,5 +72,12 @@ mod tests {
         assert_eq!((facts.version.as_str(), facts.maxmemory), ("7.0.15", 1_048_576));
         assert!(facts.may_evict());
         assert!(!RedisFacts::read("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n").may_evict());
+    }
+
+    #[test]
+    fn a_replica_says_whether_it_refuses_writes() {
+        let refuses = |info: &str| RedisFacts::read(info).refuses_writes;
+        assert!(refuses("role:slave\r\nslave_priority:100\r\nslave_read_only:1\r\n"));
+        assert!(!refuses("role:slave\r\nslave_read_only:0\r\n") && !refuses("role:master\r\n"));
     }
 }

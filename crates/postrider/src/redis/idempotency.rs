@@ -157,7 +157,12 @@ impl Cache for RedisCache {
         *self.slot() = None;
         let redis = Redis::connect(self.config.clone()).await?;
         // Some users may not ask: then it is taken for an old one.
-        let sets_and_gets = redis.facts().await.is_ok_and(|facts| facts.sets_and_gets());
+        let facts = redis.facts().await.ok();
+        if facts.as_ref().is_some_and(|facts| facts.refuses_writes) {
+            let replica = "Redis is a replica that refuses writes; name its primary, or promote it";
+            return Err(RedisError::new(RedisErrorKind::Unavailable, replica).into());
+        }
+        let sets_and_gets = facts.is_some_and(|facts| facts.sets_and_gets());
         *self.slot() = Some(Line { redis, sets_and_gets });
         Ok(())
     }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::Clock;
+#[cfg(target_os = "linux")]
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How often somebody who is waited for is looked at.
 const LOOKS: Duration = Duration::from_millis(250);
@@ -31,9 +33,23 @@ impl Peer {
 
     fn has_left(&self) -> bool {
         match self.0.peek(&mut [0]) {
-            Ok(sent) => sent == 0,
+            // By TLS it says goodbye first. Nobody reads that while he is waited for, and the end stands behind it.
+            Ok(sent) => sent == 0 || self.sends_no_more(),
             Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
         }
+    }
+
+    /// Whether its side is closed, whatever it sent before that.
+    #[cfg(target_os = "linux")]
+    fn sends_no_more(&self) -> bool {
+        let mut asked = [PollFd::new(&*self.0, PollFlags::RDHUP)];
+        poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|closed| closed > 0)
+    }
+
+    /// Elsewhere nobody tells.
+    #[cfg(not(target_os = "linux"))]
+    fn sends_no_more(&self) -> bool {
+        false
     }
 }
 
@@ -58,6 +74,22 @@ mod tests {
         let (socket, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
         let peer = Peer::of(&socket).unwrap();
+        drop(client);
+        while !peer.has_left() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_says_goodbye_before_has_left_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let peer = Peer::of(&socket).unwrap();
+        client.write_all(b"what TLS sends at the end").unwrap();
+        assert!(!peer.has_left());
         drop(client);
         while !peer.has_left() {
             std::thread::yield_now();

@@ -210,10 +210,31 @@ fn attribute(headers: &HeaderMap, name: &str) -> Result<Option<String>, Refused>
     }
     let text =
         value.to_str().map_err(|_| wrong(format!("ce-{name} is not plain text; percent-encode it")))?;
-    let decoded = percent_decoded(text);
+    let text = unquoted(text);
+    let decoded = percent_decoded(&text);
     String::from_utf8(decoded.into_owned())
         .map(Some)
         .map_err(|_| wrong(format!("ce-{name} is not UTF-8 when it is percent-decoded")))
+}
+
+/// `"a \"b\""` is `a "b"`: so the HTTP binding wrote what has spaces before it encoded them, and every reader has to know it still.
+fn unquoted(text: &str) -> Cow<'_, str> {
+    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+        return text.into();
+    };
+    let (mut plain, mut characters) = (String::with_capacity(inner.len()), inner.chars());
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped) => plain.push(escaped),
+                None => return text.into(),
+            },
+            // Something else that begins and ends with a quote.
+            '"' => return text.into(),
+            other => plain.push(other),
+        }
+    }
+    plain.into()
 }
 
 /// `%E2%82%AC` is a euro sign; a percent sign that encodes nothing stays.
@@ -295,6 +316,23 @@ mod tests {
             (whole.attributes.get("source"), whole.attributes.get("level")),
             (Some("/shop"), Some("3"))
         );
+    }
+
+    #[test]
+    fn quotes_around_an_attribute_are_no_part_of_it() {
+        for (given, wanted) in [
+            (r#""a \"b\" 100%25""#, r#"a "b" 100%"#),
+            (r#""a\\b""#, r"a\b"),
+            ("%22a%22", r#""a""#),
+            (r#""a" or "b""#, r#""a" or "b""#),
+            (r#""a\""#, r#""a\""#),
+            ("\"", "\""),
+        ] {
+            let given: axum::http::HeaderValue = given.parse().unwrap();
+            let name = axum::http::HeaderName::from_static("ce-subject");
+            let headers: HeaderMap = [(name, given)].into_iter().collect();
+            assert_eq!(attribute(&headers, "subject").unwrap().as_deref(), Some(wanted));
+        }
     }
 
     #[test]

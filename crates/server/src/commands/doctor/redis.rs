@@ -13,6 +13,14 @@ const FULL: f64 = 0.99;
 pub(super) async fn examine(context: &Context, report: &mut Report) {
     let Some(server) = &context.config.redis else { return };
     match wiring::redis_facts(&context.config, server).await {
+        Ok(facts) if facts.refuses_writes => {
+            let told = format!(
+                "Redis {} at {} is a replica that refuses writes: it is left alone, and everything works without it, slower; name its \
+                 primary, or promote it",
+                facts.version, server.shown
+            );
+            report.warn("redis", told);
+        }
         Ok(facts) => {
             report.ok("redis", format!("Redis {} at {} answers", facts.version, server.shown));
             let (harmless, told) = settings(&facts);
@@ -106,6 +114,7 @@ mod tests {
             maxmemory,
             used_memory: 1 << 30,
             cluster: false,
+            refuses_writes: false,
         };
         for (maxmemory, policy, fine, told) in [
             (0, "noeviction", false, "set it"),
