@@ -261,7 +261,7 @@ macro_rules! books_conformance {
             many_who_sign_at_once_sign_once,
             what_people_change_after_a_seal_is_no_problem, books_that_are_gone_are_named, a_period_without_a_seal_is_named,
             entries_and_lines_are_final, whatever_is_changed_is_found_and_named, what_lies_beyond_the_chain_is_named,
-            checkpoints_prove_entries,
+            checkpoints_prove_entries, a_checkpoint_that_is_signed_meanwhile_is_no_alarm,
             runs_side_by_side_find_what_one_finds, many_tenants_are_verified_side_by_side, a_statement_ends_in_the_balance,
         ]);
     };

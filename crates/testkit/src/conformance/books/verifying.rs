@@ -317,6 +317,24 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     assert!(codes.contains(&"checkpoint_unsigned") && codes.contains(&"checkpoint_differs"), "{codes:?}");
 }
 
+/// A checkpoint that is signed while books are verified stands for entries beyond the head that was read, and for none that are gone.
+pub async fn a_checkpoint_that_is_signed_meanwhile_is_no_alarm<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let key = Key::from_seed([7; 32]);
+    desk.posted(order("o-0", "10.00", "EUR")).await;
+    for n in 1..=20 {
+        let signing = async {
+            desk.posted(order(&format!("o-{n}"), "10.00", "EUR")).await;
+            desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().unwrap();
+        };
+        let scope = Scope { after: 1, ..Scope::default() };
+        let (found, ()) = tokio::join!(desk.ledger.verify(&desk.tenant, scope), signing);
+        let found = found.unwrap().unwrap();
+        assert!(found.holds(), "{found:?}");
+    }
+    desk.holds().await;
+}
+
 /// However the entries are cut into runs, the same is found; from an entry on, balances are left alone.
 pub async fn runs_side_by_side_find_what_one_finds<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
