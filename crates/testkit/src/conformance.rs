@@ -255,6 +255,7 @@ macro_rules! books_conformance {
             an_imported_reversal_undoes_an_entry_in_base_too, a_statement_of_days_begins_with_what_was_held,
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings, years_are_closed_in_their_order,
             a_year_of_more_than_an_event_brings_is_closed, retained_earnings_are_equity,
+            retained_earnings_take_their_currency_alone,
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,
             the_base_currency_is_not_changed_in_silence, a_seal_remembers_the_checkpoints,
