@@ -282,6 +282,12 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
         let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
         assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
     }
+    // Whoever names a key that he knows takes nobody else's signature for a proof.
+    for (seed, holds) in [(7, true), (8, false)] {
+        let ledger = desk.ledger.clone().trusting([PublicKey(Key::from_seed([seed; 32]).public())]);
+        let proven = ledger.prove(&desk.tenant, 1).await.unwrap().unwrap();
+        assert_eq!(proven.holds(&desk.tenant), holds, "{seed}");
+    }
     // An entry that was changed is proved by nothing, though its stored hash is what it was.
     fixture.tamper("UPDATE {}ledger_line SET amount = amount + 1 WHERE entry = 3 AND line = 1").await;
     for (entry, holds) in [(2, true), (3, false), (4, true)] {
