@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::books::Books;
 use crate::chain::{self, Hash};
-use crate::checkpoint::{Checkpoint, Key, Proof};
+use crate::checkpoint::{Checkpoint, Key, Proof, PublicKey};
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
 use crate::refusal::Refusal;
@@ -23,12 +23,15 @@ pub struct Proven {
     pub proof: Proof,
     /// The checkpoint with that root.
     pub checkpoint: Checkpoint,
+    /// Whether one of the keys that are trusted signed it; where none are named anybody's counts, as it does to who verifies.
+    pub is_trusted: bool,
 }
 
 impl Proven {
-    /// Whether the way leads from the entry to the root, and the root is signed.
+    /// Whether the way leads from the entry to the root, and the root is signed by a key that counts.
     pub fn holds(&self, tenant: &TenantId) -> bool {
-        self.proof.root(&self.hash) == self.checkpoint.root && self.checkpoint.is_signed(tenant)
+        let leads = self.proof.root(&self.hash) == self.checkpoint.root;
+        leads && self.is_trusted && self.checkpoint.is_signed(tenant)
     }
 
     /// All that somebody else needs to check it.
@@ -89,7 +92,8 @@ impl<B: Books> Ledger<B> {
         let run = self.books.hashes(tenant, checkpoint.first, checkpoint.last).await?;
         let place = usize::try_from(entry - checkpoint.first).unwrap_or(usize::MAX);
         let hash = self.hash_now(tenant, entry).await?;
-        Ok(Proof::of(&run, place).map(|proof| Proven { hash, proof, checkpoint }))
+        let is_trusted = self.trusted.is_empty() || self.trusted.contains(&PublicKey(checkpoint.public_key));
+        Ok(Proof::of(&run, place).map(|proof| Proven { hash, proof, checkpoint, is_trusted }))
     }
 
     /// The hash of an entry as it stands in the books. The one that is stored beside it says nothing of what was changed since.

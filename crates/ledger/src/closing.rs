@@ -161,6 +161,7 @@ impl<B: Books> Ledger<B> {
             if lines.is_empty() {
                 continue;
             }
+            takes_all(&chart, &retained, &lines)?;
             // The hash of the head, so that no closing which was imported has the same id.
             let id = format!("close:{last_day}:{}:{part}", head.hash);
             let event = EventId::new(id).map_err(|error| LedgerError::Invalid(error.to_string()))?;
@@ -229,6 +230,21 @@ fn closing_lines(pairs: &[Balance], retained: &AccountCode) -> Result<Vec<DraftL
         put(&mut lines, retained, currency, -total, -base_total)?;
     }
     Ok(lines)
+}
+
+/// Refuses a result in a currency that retained earnings do not take: of closings the pipeline asks no account what it takes.
+fn takes_all(chart: &Chart, retained: &AccountCode, lines: &[DraftLine]) -> Result<(), Refusal> {
+    let Some(takes) = chart.account(retained)?.currency() else { return Ok(()) };
+    let is_other = |line: &&DraftLine| {
+        line.account == *retained && line.amount != Amount::NONE && line.currency != takes
+    };
+    match lines.iter().find(is_other) {
+        None => Ok(()),
+        Some(line) => {
+            let (account, given) = (retained.clone(), line.currency);
+            Err(Refusal::WrongCurrency { account, takes, given })
+        }
+    }
 }
 
 /// Debits a positive net, credits a negative one. Where the base amount has the other sign it gets a line of its own.

@@ -27,7 +27,7 @@ pub struct Ledger<B> {
     /// Where journal events go; nowhere when absent.
     pub(crate) announce: Option<ExchangeName>,
     /// Whose checkpoints count; anybody's when empty.
-    trusted: Arc<[PublicKey]>,
+    pub(crate) trusted: Arc<[PublicKey]>,
     charts: Arc<Mutex<HashMap<TenantId, Cached>>>,
     /// Everything is done, and nothing is kept of it.
     rehearsing: bool,

@@ -78,14 +78,14 @@ pub struct Period {
 }
 
 impl Period {
-    /// The period that a name stands for: a year (`2026`), a quarter (`2026-Q1`) or a month (`2026-03`).
+    /// The period that a name stands for: a year (`2026`), a quarter (`2026-Q1`) or a month (`2026-03`), of the years that books have.
     pub fn named(name: &str, state: PeriodState) -> Option<Self> {
         let (year, part) = name.split_once('-').unwrap_or((name, ""));
         // A number may be read of a text with a sign, too.
         if year.len() != 4 || name.contains('+') {
             return None;
         }
-        let year: i16 = year.parse().ok()?;
+        let year: i16 = year.parse().ok().filter(|year| YEARS.contains(year))?;
         let (month, months) = match part.as_bytes() {
             [] => (1, 12),
             [b'Q', quarter @ b'1'..=b'4'] => (i8::try_from(3 * (quarter - b'1') + 1).ok()?, 3),
@@ -185,7 +185,10 @@ mod tests {
             let period = period(name, PeriodState::Open);
             assert_eq!((period.starts_on, period.ends_on), (first, last), "{name}");
         }
-        for bad in ["2026-13", "2026-Q5", "26-01", "2026-1", "2026-+3", "+026", "march", "", "2026-é"] {
+        for bad in [
+            "2026-13", "2026-Q5", "26-01", "2026-1", "2026-+3", "+026", "march", "", "2026-é", "0026-03",
+            "0000",
+        ] {
             assert_eq!(Period::named(bad, PeriodState::Open), None, "{bad}");
         }
     }

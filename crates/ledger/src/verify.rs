@@ -284,7 +284,13 @@ async fn read_beside<B: Books>(books: &B, tenant: &TenantId) -> Result<Option<(H
 /// What somebody made unreadable is a problem of these books, and no reason to leave those of others unverified.
 fn readable<T>(read: Result<T, StoreError>, problems: &mut Vec<Problem>) -> Result<Option<T>, StoreError> {
     match read {
-        Err(error) if error.kind == StoreErrorKind::Other => {
+        // The database refuses to calculate with what is there, such as a day that is infinite: nobody asked for anything else.
+        Err(error)
+            if matches!(
+                error.kind,
+                StoreErrorKind::Other | StoreErrorKind::Invalid | StoreErrorKind::OutOfRange
+            ) =>
+        {
             problems.push(Problem::new("unreadable", None, error.to_string()));
             Ok(None)
         }

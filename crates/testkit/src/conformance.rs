@@ -255,13 +255,14 @@ macro_rules! books_conformance {
             an_imported_reversal_undoes_an_entry_in_base_too, a_statement_of_days_begins_with_what_was_held,
             promises_are_settled_or_voided_once, a_year_ends_in_retained_earnings, years_are_closed_in_their_order,
             a_year_of_more_than_an_event_brings_is_closed, retained_earnings_are_equity,
+            retained_earnings_take_their_currency_alone,
             // verifying
             nothing_slips_into_a_closed_period, what_a_seal_tells_of_is_not_changed_in_silence,
             the_base_currency_is_not_changed_in_silence, a_seal_remembers_the_checkpoints,
             many_who_sign_at_once_sign_once,
             what_people_change_after_a_seal_is_no_problem, books_that_are_gone_are_named, a_period_without_a_seal_is_named,
             entries_and_lines_are_final, whatever_is_changed_is_found_and_named, what_lies_beyond_the_chain_is_named,
-            checkpoints_prove_entries,
+            checkpoints_prove_entries, a_checkpoint_that_is_signed_meanwhile_is_no_alarm,
             runs_side_by_side_find_what_one_finds, many_tenants_are_verified_side_by_side, a_statement_ends_in_the_balance,
         ]);
     };

@@ -1,5 +1,6 @@
 //! Reading the books on PostgreSQL.
 
+use jiff::Timestamp;
 use postrider::envelope::TenantId;
 use postrider::postgres::Postgres;
 use postrider::store::StoreError;
@@ -242,12 +243,19 @@ async fn with_lines(
     join(tenant, entries, lines.iter().map(|row| read_line(tenant, row)))
 }
 
+/// PostgreSQL keeps times that are none, such as infinity.
+fn time(tenant: &TenantId, row: &PgRow, column: usize, of: &str) -> Result<Timestamp, StoreError> {
+    let time = row.try_get::<jiff_sqlx::Timestamp, _>(column);
+    time.map(jiff_sqlx::Timestamp::to_jiff).map_err(|error| unreadable(tenant, of, error))
+}
+
 fn read_entry(tenant: &TenantId, row: &PgRow) -> Result<Sealed, StoreError> {
+    let number: i64 = row.get(0);
     let entry = EntryRow {
-        number: row.get(0),
+        number,
         kind: row.get(1),
         effective_on: row.get(2),
-        posted_at: row.get::<jiff_sqlx::Timestamp, _>(3).to_jiff().as_microsecond(),
+        posted_at: time(tenant, row, 3, &format!("entry {number}"))?.as_microsecond(),
         source_event: row.get(4),
         payload_hash: row.get(5),
         rule: row.get(6),
@@ -283,12 +291,14 @@ pub(super) async fn rules_versions(
         "SELECT version, created_at, document FROM postrider.ledger_rules WHERE tenant = $1 ORDER BY version";
     let rows = sqlx::query(select).bind(tenant.as_str()).fetch_all(connection).await;
     let rows = rows.map_err(|cause| store.error("reading the rules", cause))?;
-    let read = |row: &PgRow| RulesVersion {
-        version: u32::try_from(row.get::<i32, _>(0)).unwrap_or(0),
-        since: row.get::<jiff_sqlx::Timestamp, _>(1).to_jiff(),
-        document: row.get(2),
+    let read = |row: &PgRow| {
+        Ok(RulesVersion {
+            version: u32::try_from(row.get::<i32, _>(0)).unwrap_or(0),
+            since: time(tenant, row, 1, "a version of the rules")?,
+            document: row.get(2),
+        })
     };
-    Ok(rows.iter().map(read).collect())
+    rows.iter().map(read).collect()
 }
 
 pub(super) async fn checkpoints(
@@ -306,7 +316,7 @@ pub(super) async fn checkpoints(
             last: u64::try_from(row.get::<i64, _>(1)).ok()?,
             root: Hash::from_bytes(row.get(2))?,
             head: Hash::from_bytes(row.get(3))?,
-            made_at: row.get::<jiff_sqlx::Timestamp, _>(4).to_jiff(),
+            made_at: time(tenant, row, 4, "a checkpoint").ok()?,
             public_key: row.get::<&[u8], _>(5).try_into().ok()?,
             signature: row.get::<&[u8], _>(6).try_into().ok()?,
         })

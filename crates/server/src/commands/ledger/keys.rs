@@ -80,5 +80,9 @@ pub(super) async fn proof<B: Books>(args: &ProofArgs, desk: &Desk<'_, B>) -> any
     };
     let document = proven.document(&tenant, args.entry);
     desk.context.output.one(&document, &serde_json::to_string_pretty(&document)?)?;
+    if !proven.is_trusted {
+        let signer = hex(&proven.checkpoint.public_key);
+        desk.context.output.note(&format!("it is signed by {signer}, which is none of ledger.trusted_keys"));
+    }
     Ok(if proven.holds(&tenant) { Exit::Ok } else { Exit::Unhealthy })
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use postrider::Clock;
 use postrider::envelope::TenantId;
+use postrider::store::StoreError;
 use postrider_ledger::checkpoint::Key;
 use postrider_ledger::{Ledger, LedgerError};
 use tokio_util::sync::CancellationToken;
@@ -53,13 +54,22 @@ impl<S: WholeStore> Signing<S> {
         }
     }
 
-    async fn turn(&self, stop: &CancellationToken) -> Result<(), LedgerError> {
+    /// Books that somebody has locked, or that cannot be read, keep those of nobody else from being signed.
+    async fn turn(&self, stop: &CancellationToken) -> Result<(), StoreError> {
         for tenant in self.ledger.books().tenants().await? {
-            while !stop.is_cancelled() && self.is_behind(&tenant).await? {
-                let signed = self.ledger.checkpoint(&tenant, &self.key).await?;
-                let Some(signed) = signed else { break };
-                tracing::info!(%tenant, first = signed.first, last = signed.last, "signed a checkpoint");
+            if let Err(error) = self.sign(&tenant, stop).await {
+                tracing::warn!(%tenant, %error, "checkpoints are late; the next turn signs them");
+                // Without a database there is nothing to be done for the others either.
+                self.ledger.books().tenants().await?;
             }
+        }
+        Ok(())
+    }
+
+    async fn sign(&self, tenant: &TenantId, stop: &CancellationToken) -> Result<(), LedgerError> {
+        while !stop.is_cancelled() && self.is_behind(tenant).await? {
+            let Some(signed) = self.ledger.checkpoint(tenant, &self.key).await? else { break };
+            tracing::info!(%tenant, first = signed.first, last = signed.last, "signed a checkpoint");
         }
         Ok(())
     }

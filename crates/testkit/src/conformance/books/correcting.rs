@@ -172,6 +172,23 @@ pub async fn retained_earnings_are_equity<F: BooksFixture>(fixture: &F) {
     assert!(error.to_string().contains("sales is of the type income"), "{error}");
 }
 
+/// An account that takes one currency takes no result in another.
+pub async fn retained_earnings_take_their_currency_alone<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    desk.ledger.set_rates(&desk.tenant, &[rate("USD", "2026-02-27", "0.333")]).await.unwrap();
+    let mut euros = super::chart().into_iter().find(|one| one.code == code("retained-earnings")).unwrap();
+    (euros.code, euros.currency) = (code("earned-euros"), Some(currency("EUR")));
+    desk.ledger.set_accounts(&desk.tenant, &[euros]).await.unwrap();
+    let mut book = desk.ledger.books().read_chart(&desk.tenant).await.unwrap().unwrap().book;
+    book.retained_account = Some(code("earned-euros"));
+    desk.ledger.set_book(&book).await.unwrap();
+    desk.posted(order("o-1", "10.00", "EUR")).await;
+    assert_eq!(desk.ledger.close_year(&desk.tenant, date(2026, 12, 31)).await.unwrap().len(), 1);
+    desk.posted(order("o-2", "10.05", "USD")).await;
+    assert_eq!(refusal(desk.ledger.close_year(&desk.tenant, date(2026, 12, 31)).await), "wrong_currency");
+    desk.holds().await;
+}
+
 /// At the end of a year the result goes to retained earnings, and a second time nothing is left to go.
 pub async fn a_year_ends_in_retained_earnings<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;

@@ -282,6 +282,12 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
         let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
         assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
     }
+    // Whoever names a key that he knows takes nobody else's signature for a proof.
+    for (seed, holds) in [(7, true), (8, false)] {
+        let ledger = desk.ledger.clone().trusting([PublicKey(Key::from_seed([seed; 32]).public())]);
+        let proven = ledger.prove(&desk.tenant, 1).await.unwrap().unwrap();
+        assert_eq!(proven.holds(&desk.tenant), holds, "{seed}");
+    }
     // An entry that was changed is proved by nothing, though its stored hash is what it was.
     fixture.tamper("UPDATE {}ledger_line SET amount = amount + 1 WHERE entry = 3 AND line = 1").await;
     for (entry, holds) in [(2, true), (3, false), (4, true)] {
@@ -315,6 +321,24 @@ pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
     fixture.tamper("UPDATE {}ledger_checkpoint SET last_number = 8 WHERE last_number = 9").await;
     let codes: Vec<_> = desk.verified().await.problems.iter().map(|problem| problem.code).collect();
     assert!(codes.contains(&"checkpoint_unsigned") && codes.contains(&"checkpoint_differs"), "{codes:?}");
+}
+
+/// A checkpoint that is signed while books are verified stands for entries beyond the head that was read, and for none that are gone.
+pub async fn a_checkpoint_that_is_signed_meanwhile_is_no_alarm<F: BooksFixture>(fixture: &F) {
+    let desk = Desk::open(fixture).await;
+    let key = Key::from_seed([7; 32]);
+    desk.posted(order("o-0", "10.00", "EUR")).await;
+    for n in 1..=20 {
+        let signing = async {
+            desk.posted(order(&format!("o-{n}"), "10.00", "EUR")).await;
+            desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().unwrap();
+        };
+        let scope = Scope { after: 1, ..Scope::default() };
+        let (found, ()) = tokio::join!(desk.ledger.verify(&desk.tenant, scope), signing);
+        let found = found.unwrap().unwrap();
+        assert!(found.holds(), "{found:?}");
+    }
+    desk.holds().await;
 }
 
 /// However the entries are cut into runs, the same is found; from an entry on, balances are left alone.
