@@ -128,19 +128,22 @@ fn arranged(header: &[&str], rows: impl Iterator<Item = Vec<String>>, width: Opt
 /// What people copy into their next command.
 const IDS: [&str; 3] = ["ID", "EVENT", "GROUP"];
 
-/// As much as any other column needs to be read.
-const READABLE: u16 = 8;
+/// As much as any other column needs to be read; the second where there is no room for the first.
+const READABLE: [u16; 2] = [8, 6];
 
 /// An id that is broken over lines cannot be copied. Where the other columns have room enough, it stays whole.
 fn keep_ids_whole(table: &mut Table, header: &[&str]) {
     let Some(width) = table.width() else { return };
     let widths = table.column_max_content_widths();
     let is_id = |index: usize| header.get(index).is_some_and(|name| IDS.contains(name));
-    let wanted = widths.iter().enumerate().map(|(index, &content)| {
-        let least = if is_id(index) { content } else { content.min(READABLE) };
-        u32::from(least) + 2
-    });
-    if wanted.sum::<u32>() > u32::from(width) {
+    let fits = |readable: u16| {
+        let wanted = widths.iter().enumerate().map(|(index, &content)| {
+            let least = if is_id(index) { content } else { content.min(readable) };
+            u32::from(least) + 2
+        });
+        wanted.sum::<u32>() <= u32::from(width)
+    };
+    if !READABLE.into_iter().any(fits) {
         return;
     }
     for index in (0..widths.len()).filter(|&index| is_id(index)) {
@@ -203,5 +206,12 @@ mod tests {
         assert!(shown(72).lines().all(|line| line.chars().count() <= 72), "{}", shown(72));
         // Too narrow for that: everything is broken rather than cut off.
         assert!(!shown(50).contains(id) && shown(50).contains("open"), "{}", shown(50));
+        // Of the groups, where everybody begins, the id is whole on a terminal of 80 columns.
+        let header = ["GROUP", "OPEN", "TOTAL", "CONSUMER", "TYPE", "REASON", "LAST", "OVER TIME", "ERROR"];
+        let (group, time) = ("816db0984472743d", "·······················█");
+        let cells =
+            [group, "6", "6", "warehouse", "shop.order.placed", "rejected", "18s ago", time, "cannot ship"];
+        let groups = arranged(&header, [cells.map(str::to_owned).to_vec()].into_iter(), Some(80));
+        assert!(groups.contains(group) && groups.lines().all(|line| line.chars().count() <= 80), "{groups}");
     }
 }

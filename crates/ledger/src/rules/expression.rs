@@ -320,6 +320,7 @@ mod tests {
         for (expression, says) in [
             ("payload.missing.x", "the event has no payload.missing"),
             ("payload.total * 2", "write decimal(…)"),
+            ("payload.total > 2", "write decimal(…)"),
             ("1 / 0", "divided by zero"),
             ("payload.huge", "more digits than can be kept"),
             ("1 && true", "true or false"),

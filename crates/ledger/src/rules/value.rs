@@ -117,6 +117,9 @@ impl<'a> Value<'a> {
         match (self, other) {
             (Self::Number(left), Self::Number(right)) => Ok(left.cmp(right)),
             (Self::Text(left), Self::Text(right)) => Ok(left.cmp(right)),
+            (Self::Text(_), Self::Number(_)) | (Self::Number(_), Self::Text(_)) => {
+                Err(NoValue::Wrong("a text cannot be compared with a number; write decimal(…)".to_owned()))
+            }
             (left, right) => {
                 let text = format!("{} cannot be compared with {}", left.kind(), right.kind());
                 Err(NoValue::Wrong(text))

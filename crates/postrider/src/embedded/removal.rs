@@ -117,7 +117,9 @@ async fn delete_queue(conn: &mut SqliteConnection, queue: QueueId) -> Result<(),
 }
 
 fn in_use(queue: &QueueName, messages: u64, consumed: bool) -> BrokerError {
-    let who = if consumed { "has consumers" } else { "has no consumers" };
-    let text = format!("queue {queue:?} has {messages} messages and {who}; nothing was removed");
+    let consumers = if consumed { "some" } else { "none" };
+    let text = format!(
+        "queue {queue:?} is in use (messages: {messages}, consumers: {consumers}); nothing was removed"
+    );
     BrokerError::new(BrokerErrorKind::InUse, text)
 }

@@ -83,7 +83,7 @@ async fn remove_at(desk: &mut Desk<'_>, removal: &Removal) -> Result<(), BrokerE
         match desk.look(queue.as_str()).await {
             Ok(seen) if removal.only_unused && (seen.ready > 0 || seen.consumers > 0) => {
                 let text = format!(
-                    "queue {queue:?} has {} messages and {} consumers; nothing was removed",
+                    "queue {queue:?} is in use (messages: {}, consumers: {}); nothing was removed",
                     seen.ready, seen.consumers
                 );
                 return Err(BrokerError::new(BrokerErrorKind::InUse, text));

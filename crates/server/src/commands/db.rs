@@ -99,7 +99,7 @@ impl OnStore for Db<'_> {
                 wired.store.check().await?;
                 let rows = wired.store.would_adopt_outbox(&table).await?;
                 self.context.output.note(&format!(
-                    "{table} can be adopted; {rows} events that are in it would get their places. Nothing was changed"
+                    "{table} can be adopted; events in it that would get their places: {rows}. Nothing was changed"
                 ));
                 Ok(Exit::Ok)
             }
@@ -107,7 +107,7 @@ impl OnStore for Db<'_> {
                 wired.store.check().await?;
                 let rows = wired.store.adopt_outbox(&table).await?;
                 self.context.output.note(&format!(
-                    "{table} is an outbox now; {rows} events that were in it have their places. Name it under [[outbox.table]]"
+                    "{table} is an outbox now; events in it that have got their places: {rows}. Name it under [[outbox.table]]"
                 ));
                 Ok(Exit::Ok)
             }

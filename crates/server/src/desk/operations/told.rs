@@ -16,6 +16,7 @@ pub(crate) fn told(plan: &Plan, letters: &LetterPlan, kind: OperationKind) -> St
         letters => format!("{letters} open dead letters match"),
     };
     let _ = match survey.aggregates {
+        0 => Ok(()),
         1 => write!(text, ", of 1 aggregate"),
         aggregates => write!(text, ", of {aggregates} aggregates"),
     };
