@@ -1,5 +1,6 @@
 //! `postrider doctor`: every connection, schema, queue and clock, a line each, with what to do.
 
+mod forgotten;
 mod handling;
 mod redis;
 
@@ -231,7 +232,7 @@ async fn examine_management(wanted: &Topology, context: &Context, report: &mut R
     let looked = async { Ok::<_, ManagementError>((api.overview().await?, api.whoami().await?)) };
     match looked.await {
         Ok((overview, me)) => {
-            examine_handling(&operator, context, report).await;
+            examine_observed(&operator, wanted, context, report).await;
             let detail =
                 format!("RabbitMQ {} at {} answers to {}", overview.rabbitmq_version, api.places(), me.name);
             if me.may_set_policies() {
@@ -249,9 +250,12 @@ async fn examine_management(wanted: &Topology, context: &Context, report: &mut R
     }
 }
 
-/// Whether handlers have the time they may take.
-async fn examine_handling(operator: &Operator, context: &Context, report: &mut Report) {
+/// Whether handlers have the time they may take, and whether dead letters lie where nobody takes them.
+async fn examine_observed(operator: &Operator, wanted: &Topology, context: &Context, report: &mut Report) {
     let Ok(broker) = operator.observe().await else { return };
+    for told in forgotten::forgotten(wanted, &broker) {
+        report.warn("dead letters", told);
+    }
     let consumers = context.config.consuming();
     let short = |(name, queue, config): &(ConsumerName, QueueName, ConsumerConfig)| {
         handling::too_short(name.as_str(), queue.as_str(), config, &broker)

@@ -170,6 +170,29 @@ async fn doctor_finds_a_policy_that_overrules_ours() {
     assert_eq!(line(&folder.run(&["doctor", "--json"]), "drift", "as it is configured")["status"], "ok");
 }
 
+/// Whose exchange left the configuration: nobody collects from its queue any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_dead_letters_that_nobody_collects_any_more() {
+    let (folder, _database, vhost) = servers().await;
+    let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
+    folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    folder.run(&["publish", "shop.order.placed", "--data", "{}"]).assert(0, "");
+    // It publishes, and collects nothing.
+    let mut relay = folder.start(&["serve", "--roles", "relay"]);
+    relay.wait_for("serving");
+    folder.write("postrider.toml", "[outbox]\nexchange = 'shop.events'\n");
+    // RabbitMQ's counts are some seconds late.
+    let clock = Clock::system();
+    let until = clock.monotonic() + Duration::from_mins(1);
+    loop {
+        let ran = folder.run(&["doctor"]);
+        if ran.out.contains("dead letters lie in postrider.events.unroutable (1)") {
+            break;
+        }
+        assert!(clock.monotonic() < until, "{}{}", ran.out, ran.err);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_finds_a_policy_that_is_missing() {
     let (folder, _database, vhost) = servers().await;
