@@ -150,6 +150,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "collation",
         sql: include_str!("../../../../migrations/postgres/0041_collation.sql"),
     },
+    Migration {
+        version: 42,
+        name: "waking",
+        sql: include_str!("../../../../migrations/postgres/0042_waking.sql"),
+    },
 ];
 
 /// The migrations that a binary from before them cannot work with. Every other one only adds, so that old and new binaries run side by

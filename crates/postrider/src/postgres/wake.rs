@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use sqlx::Executor as _;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -19,6 +20,9 @@ const CHANNEL: &str = "postrider_outbox";
 const ECHO: Duration = Duration::from_millis(2);
 /// How long to wait before listening again after the connection was lost.
 const PAUSE: Duration = Duration::from_secs(1);
+/// After so long without a notification the server is asked whether it is there, and given up if it does not answer in time.
+const SILENT: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// One clone's view of the notifications: it remembers which it has seen, so that none is missed between two waits.
 pub(super) struct Wake {
@@ -130,7 +134,15 @@ async fn listen_once(options: PgConnectOptions, ring: &impl Fn() -> bool) -> Res
     listener.eager_reconnect(false);
     listener.listen(CHANNEL).await?;
     while ring() {
-        if listener.try_recv().await?.is_none() {
+        let heard = loop {
+            if let Ok(heard) = tokio::time::timeout(SILENT, listener.try_recv()).await {
+                break heard?;
+            }
+            // Of a connection that the network has swallowed nothing is ever heard.
+            let asked = tokio::time::timeout(ANSWER, listener.execute("SELECT 1")).await;
+            asked.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        };
+        if heard.is_none() {
             return Ok(());
         }
     }

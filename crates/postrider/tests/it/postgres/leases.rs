@@ -169,3 +169,23 @@ async fn who_commits_beside_a_notifying_transaction_is_found_soon() {
     tokio::time::timeout(Duration::from_secs(10), looking).await.expect("found long before the wait is over");
     assert_eq!(seen, ["3", "1", "2"]);
 }
+
+/// They keep others from it for a moment, and not for as long as they take.
+#[tokio::test]
+async fn transactions_that_stay_open_keep_nobody_from_waking_relays() {
+    let (postgres, _database) = store().await;
+    let mut listener = sqlx::postgres::PgListener::connect_with(postgres.pool()).await.unwrap();
+    listener.listen("postrider_outbox").await.unwrap();
+    let mut open = Vec::new();
+    for id in ["1", "2"] {
+        let mut tx = postgres.begin().await.unwrap();
+        postgres.append(&mut tx, vec![event(id, None)]).await.unwrap();
+        open.push(tx);
+    }
+    execute(&postgres, "SELECT pg_sleep(0.5)").await.unwrap();
+    append(&postgres, vec![event("3", None)]).await;
+    tokio::time::timeout(Duration::from_secs(5), listener.recv()).await.expect("woken").unwrap();
+    for tx in open {
+        postgres.commit(tx).await.unwrap();
+    }
+}
