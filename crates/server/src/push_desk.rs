@@ -167,8 +167,6 @@ impl<S: WholeStore> PushDesk<S> {
         if pushed.secrets.len() > 1 {
             return Err(DeskError::Invalid("give one secret, or none to have one made".to_owned()));
         }
-        // The headers are checked where they are used.
-        self.sender(&pushed)?;
         if config.push.iter().any(|other| other.subscription.name == form.name) {
             return Err(DeskError::Configured(form.name.clone()));
         }

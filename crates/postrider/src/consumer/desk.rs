@@ -44,6 +44,8 @@ pub(super) struct Desk<S: ConsumerStore> {
     pub(super) turned_away: Mutex<HashSet<OrderingKey>>,
     /// Something was taken on to be handled, and not only to be brought where nobody counts it: one is enough for a probe.
     pub(super) tries: AtomicBool,
+    /// Something was handed out and not taken on: it comes again when the session ends, and not before.
+    pub(super) passed_over: AtomicBool,
     /// What waits behind the delivery in hand, lane by lane.
     pub(super) lanes: Mutex<HashMap<Lane, VecDeque<Arrived>>>,
     /// The batches of each handler, by its number.
@@ -70,6 +72,7 @@ impl<S: ConsumerStore> Desk<S> {
             left_keys: Mutex::default(),
             turned_away: Mutex::default(),
             tries: AtomicBool::new(false),
+            passed_over: AtomicBool::new(false),
             lanes: Mutex::default(),
             batches: Mutex::default(),
             settled: Mutex::new(Some(settled)),
@@ -77,6 +80,24 @@ impl<S: ConsumerStore> Desk<S> {
             tasks: TaskTracker::new(),
             freed: Notify::new(),
         })
+    }
+
+    /// Waits until everything that was begun is done, or until the consumer is free again before that. Then it may go on where it was, unless
+    /// something comes again only when the session ends, or an order is kept.
+    pub(super) async fn may_go_on(&self) -> bool {
+        if self.consumer.service.order.is_some() || self.passed_over.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.tasks.close();
+        let free = tokio::select! {
+            biased;
+            () = self.tasks.wait() => false,
+            () = self.stop.cancelled() => false,
+            () = self.left.cancelled() => false,
+            () = self.consumer.status.free() => true,
+        };
+        self.tasks.reopen();
+        free
     }
 
     /// Waits until everything that was begun is settled.

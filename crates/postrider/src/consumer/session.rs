@@ -53,7 +53,11 @@ impl<S: ConsumerStore> Consumer<S> {
         let opened = self.status.note_subscription(subscription.subscribed());
         tracing::debug!(consumer = %self.name, prefetch, probe, "a session begins");
         let desk = Desk::open(self.clone(), subscription.settler(), prefetch, stop.clone());
-        let result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
+        let mut result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
+        // Who takes his time, such as a worker with a lease, holds up nobody else when the consumer was paused and goes on.
+        while result.is_ok() && !probe && desk.may_go_on().await {
+            result = self.receive(subscription.as_mut(), &desk, probe, stop).await;
+        }
         desk.close().await;
         drop(opened);
         tracing::debug!(consumer = %self.name, "a session is over");
@@ -123,6 +127,9 @@ impl<S: ConsumerStore> Consumer<S> {
                     desk.turn_away(arrived).await;
                 } else {
                     leaving = !desk.takes(arrived).await;
+                }
+                if leaving {
+                    desk.passed_over.store(true, Ordering::Relaxed);
                 }
             }
             desk.flush(probe).await;

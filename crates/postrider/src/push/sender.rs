@@ -190,7 +190,7 @@ const RESERVED: [&str; 14] = [
 ];
 
 /// Checks the operator's own headers. Says nothing of their values, which may be secrets.
-fn own_headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
+pub(super) fn own_headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let lower = name.to_ascii_lowercase();

@@ -10,7 +10,7 @@ use url::Url;
 use super::answer::StatusTable;
 use super::form::Form;
 use super::safety::{Allowed, Names};
-use super::sender::{Sender, SenderParts};
+use super::sender::{Sender, SenderParts, own_headers};
 use super::signing::SigningSecret;
 use crate::clock::Clock;
 use crate::consumer::{Concurrency, ConsumerConfig};
@@ -110,6 +110,7 @@ impl Subscription {
         )?;
         let rate = self.max_rate.is_none_or(|rate| rate > 0.0 && rate.is_finite());
         rule(rate, "max_rate is a number above 0; leave it out for no limit")?;
+        own_headers(&self.headers).map_err(BadSubscription)?;
         if let Source::Keys { keys, .. } = &self.source {
             rule(!keys.is_empty(), "give the queue it takes events from, or the keys it wants")?;
         }

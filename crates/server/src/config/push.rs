@@ -153,6 +153,10 @@ mod tests {
             ("url = 'https://example.com'\nqueue = 'q'\nconcurrency = 0", "from 1 to 1000"),
             ("url = 'https://example.com'\nqueue = 'q'\nsecrets = ['hunter2']", "whsec_"),
             ("url = 'https://example.com'\nqueue = 'q'\nstatus = { teapot = 'ack' }", "no status"),
+            (
+                "url = 'https://example.com'\nqueue = 'q'\nheaders = { Webhook-Id = 'hunter2' }",
+                "written for every",
+            ),
         ] {
             let error = read(&format!("{base}{rest}")).unwrap_err();
             assert!(error.contains(told) && !error.contains("hunter2"), "{rest}: {error}");

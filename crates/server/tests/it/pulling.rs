@@ -276,3 +276,19 @@ async fn what_a_worker_has_in_hand_waits_in_the_account() {
     assert_eq!(acked.0, 200);
     until(|| account() == holds(1, 0)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_lease_holds_up_nobody_once_a_pause_is_over() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", CONFIG);
+    let mut serving = folder.serve(&[]);
+    serving.wait_for("serving");
+    publish(&serving, "long");
+    assert_eq!(lease(&serving, 600_000).0, "long");
+    for (word, paused) in [("pause", 1), ("resume", 0)] {
+        assert_eq!(ask(&serving, "POST", &format!("/v1/consumers/jobs/{word}"), &json!({})).0, 200);
+        until(|| ask(&serving, "GET", "/v1/health", &Value::Null).1["consumers"]["paused"] == paused).await;
+    }
+    publish(&serving, "next");
+    assert_eq!(lease(&serving, 600_000).0, "next");
+}
