@@ -104,6 +104,11 @@ pub(crate) fn recall_origin(delivery: &mut Delivery, queue: &QueueName) {
     }
 }
 
+/// Whether it only came to the end of its time in a wait queue. That leads back to the queue, and never to the dead letters.
+fn has_waited(death: &BrokerEntry<'_>, service: &ServiceQueue) -> bool {
+    service.wait_queues.iter().any(|wait| Some(wait.name.as_str()) == death.queue)
+}
+
 fn read_death(death: &HeaderValue) -> Option<BrokerEntry<'_>> {
     let HeaderValue::Table(death) = death else { return None };
     let text = |name: &str| death.get(name).and_then(HeaderValue::as_str);
@@ -164,8 +169,9 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
     let message = &delivery.message;
     let text = |name: &str| message.header(name).map(str::to_owned);
     let ours = is_ours(message, service);
-    let death = broker_death(message).filter(|_| !ours);
-    let of_broker = |of: fn(&BrokerEntry<'_>) -> Option<String>| death.as_ref().and_then(of);
+    let died = broker_deaths(message).find(|death| !has_waited(death, service));
+    let of_broker = |of: fn(&BrokerEntry<'_>) -> Option<String>| died.as_ref().and_then(of);
+    let death = died.as_ref().filter(|_| !ours);
 
     let routing_key = text(header::ORIGINAL_ROUTING_KEY)
         .or_else(|| of_broker(|death| death.key.map(str::to_owned)))
@@ -182,7 +188,7 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
         if ours { text(mark::ORIGINAL_QUEUE) } else { of_broker(|death| death.queue.map(str::to_owned)) };
     let time = |name: &str| message.header(name).filter(|_| ours).and_then(|time| time.parse().ok());
     // A clock that is ahead dates nothing ahead: a plan leaves out what dies after it.
-    let dead_at = time(mark::LAST_FAILED_AT).or(death.as_ref().and_then(|death| death.at));
+    let dead_at = time(mark::LAST_FAILED_AT).or(death.and_then(|death| death.at));
     let dead_at = dead_at.unwrap_or(now).min(now);
     let attempts = if ours {
         let retries = message.headers.get(mark::FINAL_RETRY_COUNT).and_then(HeaderValue::as_int);
@@ -203,8 +209,8 @@ fn read(delivery: &Delivery, service: &ServiceQueue, now: Timestamp, fresh: Uuid
             .or_else(|| of_broker(|death| death.exchange.map(str::to_owned)))
             .unwrap_or_else(|| delivery.exchange.to_string()),
         routing_key,
-        reason: reason(delivery, service, ours, death.as_ref()),
-        error: text(mark::FINAL_ERROR).filter(|_| ours).unwrap_or_else(|| told(death.as_ref())),
+        reason: reason(delivery, service, ours, death),
+        error: text(mark::FINAL_ERROR).filter(|_| ours).unwrap_or_else(|| told(death)),
         error_class: text(mark::ERROR_CLASS).filter(|_| ours),
         attempts: u32::try_from(attempts).unwrap_or(1),
         first_failed_at: time(mark::FIRST_FAILED_AT).unwrap_or(dead_at).min(now),

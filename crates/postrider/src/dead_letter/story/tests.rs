@@ -121,6 +121,40 @@ fn our_own_ladder_is_no_death_of_its_own() {
 }
 
 #[test]
+fn what_others_gave_up_after_their_retries_died_in_its_queue_and_not_in_its_wait_queue() {
+    let history = |reasons: &[(&str, &str)]| {
+        let entry = |(word, queue): &(&str, &str)| match x_death(word, queue, 1_700_000_000).1 {
+            HeaderValue::List(deaths) => deaths,
+            _ => Vec::new(),
+        };
+        ("x-death", HeaderValue::List(reasons.iter().flat_map(entry).collect()))
+    };
+    let (waited, rejected) = (("expired", "mail.wait.5s"), ("rejected", "mail"));
+    let facts = |letter: &DeadLetter| {
+        let DeadLetter { queue, reason, exchange, routing_key, attempts, .. } = letter;
+        (
+            [queue.as_str(), reason.as_str(), exchange.as_str(), routing_key.as_str()].map(str::to_owned),
+            *attempts,
+        )
+    };
+    let told = |queue: &str, reason: &str, exchange: &str, key: &str, attempts: u32| {
+        ([queue, reason, exchange, key].map(str::to_owned), attempts)
+    };
+    let counted = || (header::RETRY_COUNT, HeaderValue::Int(3));
+    // It rejected the message into the loop, and published it here in the end.
+    let published = dead(&[history(&[waited, rejected]), counted()], Some("evt_1"));
+    assert_eq!(facts(&published), told("mail", "foreign_rejected", "shop", "order.placed", 4));
+    // The same, with the marks of the event-bus.
+    let gave_up = (mark::FINAL_RETRY_COUNT, HeaderValue::Int(10));
+    let came_from = (mark::ORIGINAL_QUEUE, "mail".into());
+    let marked = dead(&[history(&[waited, rejected]), gave_up, came_from], Some("evt_1"));
+    assert_eq!(facts(&marked), told("mail", "retries_exhausted", "shop", "order.placed", 11));
+    // It published the message into the loop, too, so that nothing tells where it was first.
+    let only_waited = dead(&[history(&[waited]), counted()], Some("evt_1"));
+    assert_eq!(facts(&only_waited), told("mail", "foreign", "", "mail.dlq", 4));
+}
+
+#[test]
 fn twins_without_an_id_are_both_kept() {
     let id = (mark::DEAD_LETTER_ID, "same".into());
     let reason = (mark::DEAD_REASON, "malformed".into());
