@@ -189,8 +189,28 @@ impl<B: Books> Ledger<B> {
         Ok(outcome.answers)
     }
 
-    /// What a batch would come to if it were posted now. Nothing is.
+    /// What a batch would come to if it were posted now. Nothing is. Where the database refuses all of it for a sum that leaves its range, each
+    /// arrival is asked for by itself.
     pub async fn rehearse(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
+        match self.rehearse_together(tenant, arrivals).await {
+            Err(error) if error.kind == StoreErrorKind::OutOfRange => {}
+            answers => return answers,
+        }
+        let mut answers = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals {
+            match self.rehearse_together(tenant, std::slice::from_ref(arrival)).await {
+                Err(error) if error.kind == StoreErrorKind::OutOfRange => answers.push(overflowed(&error)),
+                alone => answers.extend(alone?),
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn rehearse_together(
+        &self,
+        tenant: &TenantId,
+        arrivals: &[Arrival],
+    ) -> Result<Vec<Answer>, StoreError> {
         let mut tx = self.books.begin().await?;
         let Some(head) = self.books.lock(&mut tx, tenant).await? else {
             return Ok(vec![Answer::Refused(Refusal::UnknownTenant(tenant.to_string())); arrivals.len()]);
