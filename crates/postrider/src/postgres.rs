@@ -136,9 +136,10 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Relays run a few statements whose best plan is known: walk an index. Plans made while a table was empty, and kept, would
 /// read the whole table later. A mark that a server crash undoes is made again after the event was published again,
-/// which at-least-once allows, so relays do not wait for the disk.
-const RELAY_SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off; \
-     SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+/// which at-least-once allows, so relays do not wait for the disk. Each statement reads what is committed by then, whatever isolation this
+/// database has by default: serializable ones got into each other's way, and relays paused for it.
+const RELAY_SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; SET plan_cache_mode = force_generic_plan; \
+     SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
      SET synchronous_commit = off;";
 
 impl Postgres {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::store::{Ask, PublishResult};
 use postrider::{Outbox as _, Store as _};
 
-use super::{LEASE, append, claim, event, execute, ids, relay, settle, store};
+use super::{LEASE, append, claim, connect, event, execute, ids, relay, settle, store};
 
 #[tokio::test]
 async fn a_relay_that_lost_its_lease_cannot_mark() {
@@ -105,6 +105,28 @@ async fn relays_that_lease_at_the_same_time_never_hold_the_same_slot() {
         .await
         .unwrap();
     assert_eq!(shares, [8; 8]);
+}
+
+#[tokio::test]
+async fn relays_share_also_where_transactions_are_serializable_by_default() {
+    let (postgres, database) = store().await;
+    let serializable = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', \
+         current_database()); END $$";
+    execute(&postgres, serializable).await.unwrap();
+    let postgres = connect(&database).await;
+    let mut tasks = Vec::new();
+    for index in 0..8 {
+        let postgres = postgres.clone();
+        tasks.push(tokio::spawn(async move {
+            let relay = relay(&format!("r{index}"));
+            for _ in 0..20 {
+                postgres.lease(&relay, LEASE).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
 }
 
 #[tokio::test]
