@@ -202,6 +202,13 @@ impl Config {
         layout
     }
 
+    /// Why nobody pushes to a subscription of the store as the configuration is now, if nobody does. Its events wait.
+    pub(crate) fn keeps_from(&self, subscription: &Subscription) -> Option<String> {
+        let unfit = subscription.check(&self.allowed).err();
+        let unfit = unfit.map(|why| format!("{}: {why}", subscription.name));
+        unfit.or_else(|| self.refusal(subscription, &[], &[]))
+    }
+
     /// Why the inbox would forget events of one more push subscription before their last retry, if it would.
     pub(crate) fn forgets_too_soon(&self, pushed: &Pushed) -> Option<String> {
         let partitioned = matches!(self.backends, Backends::Networked { .. });

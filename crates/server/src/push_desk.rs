@@ -5,7 +5,7 @@ mod secret;
 
 pub(crate) use secret::{Shown, Signing};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ pub(crate) struct PushDesk<S> {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// `active`, `paused`, `tripped`: its endpoint failed for everything, and is left alone for a moment; or `unsubscribed`: the broker
-    /// hands nothing out to it at the moment.
+    /// `active`, `paused`, `tripped`: its endpoint failed for everything, and is left alone for a moment; `unsubscribed`: the broker
+    /// hands nothing out to it at the moment; or `refused`: the configuration does not allow it any more, and its events wait.
     pub(crate) state: &'static str,
     pub(crate) queue: String,
     /// What a queue of its own is bound by.
@@ -94,13 +94,16 @@ pub(crate) enum DeskError {
 impl<S: WholeStore> PushDesk<S> {
     /// All of them, by name.
     pub(crate) async fn rows(&self) -> Result<Vec<Row>, DeskError> {
-        let pauses = self.store.pauses().await?;
-        let mut rows: Vec<_> = self.config.now().push.iter().map(configured).collect();
+        let (config, pauses) = (self.config.now(), self.store.pauses().await?);
+        let mut rows: Vec<_> = config.push.iter().map(configured).collect();
         let ours = |stored: &StoredSubscription| {
             !rows.iter().any(|row| row.name == stored.subscription.name.as_str())
         };
         let stored: Vec<_> = self.store.subscriptions().await?.into_iter().filter(ours).collect();
         rows.extend(stored.iter().map(of_store));
+        let refused = stored.iter().map(|stored| &stored.subscription);
+        let refused = refused.filter(|one| config.keeps_from(one).is_some());
+        let refused: HashSet<_> = refused.map(|one| one.name.to_string()).collect();
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         let names: Vec<_> = rows.iter().filter_map(|row| ConsumerName::new(&row.name).ok()).collect();
         let mut last: HashMap<_, _> = self
@@ -113,7 +116,11 @@ impl<S: WholeStore> PushDesk<S> {
         for row in &mut rows {
             row.pause = pauses.iter().find(|pause| pause.consumer.as_str() == row.name).cloned();
             let Ok(name) = ConsumerName::new(&row.name) else { continue };
-            let elsewhere = if row.pause.is_some() { "paused" } else { "active" };
+            let elsewhere = match &row.pause {
+                Some(_) => "paused",
+                None if refused.contains(&row.name) => "refused",
+                None => "active",
+            };
             row.state = self.at_work.state(&name, row.pause.is_some()).unwrap_or(elsewhere);
             row.last = last.remove(&name).map(|last| match (last.status, last.error) {
                 (Some(status), _) => status.to_string(),

@@ -11,7 +11,7 @@ use postrider::broker::{Broker, BrokerErrorKind};
 use postrider::consumer::ConsumerConfig;
 use postrider::rabbitmq::Operator;
 use postrider::rabbitmq::management::ManagementError;
-use postrider::store::{StoreError, StoreErrorKind};
+use postrider::store::{StoreError, StoreErrorKind, StoredSubscription};
 use postrider::topology::{ConsumerName, QueueName, Topology};
 use serde::Serialize;
 
@@ -99,10 +99,21 @@ impl OnStore for Examine<'_> {
         examine_outboxes(&wired.store, self.context, self.report).await;
         let standings = wired.store.migrations_of_buses().await.unwrap_or_default();
         let subscriptions = wired.store.subscriptions().await.unwrap_or_default();
+        examine_subscriptions(&subscriptions, self.context, self.report);
         let layout = self.context.config.layout_with(&subscriptions);
         let wanted = old_buses::without_removed(&layout.topology, &standings);
         examine_broker(&wired.broker, &wanted, self.context, self.report).await;
         Ok(Exit::Ok)
+    }
+}
+
+/// Whether the configuration still allows the push subscriptions that were made beside it.
+fn examine_subscriptions(stored: &[StoredSubscription], context: &Context, report: &mut Report) {
+    for StoredSubscription { subscription, .. } in stored {
+        let configured = context.config.push.iter().any(|one| one.subscription.name == subscription.name);
+        if let Some(why) = context.config.keeps_from(subscription).filter(|_| !configured) {
+            report.warn("push", format!("{why}; until then nothing is pushed to it, and its events wait"));
+        }
     }
 }
 

@@ -134,6 +134,19 @@ async fn a_subscription_that_was_added_gets_the_next_event() {
     until(|| receiver.requests().iter().filter(|one| one.header("webhook-id") == "evt_1").count() >= 2).await;
 }
 
+#[test]
+fn a_subscription_that_is_not_allowed_any_more_is_told_of() {
+    let folder = Folder::new();
+    folder.write("postrider.toml", "[egress]\nallow = ['127.0.0.1', 'http']\n");
+    let add = ["push", "add", "erp", "--url", "http://127.0.0.1:1/", "--keys", "shop.order.*"];
+    folder.run(&add).assert(0, "its queue is not bound yet");
+    let state = || folder.run(&["push", "ls", "--json"]).json()[0]["state"].clone();
+    assert_eq!(state(), "active");
+    folder.write("postrider.toml", "");
+    assert_eq!(state(), "refused");
+    folder.run(&["doctor"]).assert(0, "erp: http://127.0.0.1:1/: http without TLS is not allowed");
+}
+
 /// A new secret begins the endpoint anew. The call that is under way is finished by the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_outlasts_its_subscription_is_among_the_attempts() {
