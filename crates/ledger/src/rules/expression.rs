@@ -345,6 +345,7 @@ mod tests {
             ("1 +", ""),
             ("", ""),
             ("0.12345678901234567", "15 digits"),
+            ("payload.line2 * 12345678901234567e0", "15 digits"),
             ("{'a': 1}", "maps"),
             (&long, "longer than"),
             (&deep, ""),

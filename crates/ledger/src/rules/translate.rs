@@ -14,7 +14,7 @@ const MAX_DEPTH: u16 = 12;
 /// How many operators may stand in one another, as those of a long sum do: each is worked out by one call within another. A sum of members
 /// that fits into the longest text has fewer.
 const MAX_OPERATORS: usize = 120;
-/// The most digits of a number with a point: what the parser's float has for certain.
+/// The most digits of a number with a point or an exponent: what the parser's float has for certain.
 const MAX_DIGITS: usize = 15;
 
 pub(super) fn translate(text: &str) -> Result<Node, String> {
@@ -132,13 +132,17 @@ fn folded(function: Function, nodes: Vec<Node>) -> Node {
     }
 }
 
-/// The parser reads numbers with a point as floats. With few digits no digit is lost; more are refused.
+/// The parser reads numbers with a point or an exponent as floats. With few digits no digit is lost; more are refused.
 fn short_numbers(text: &str) -> Result<(), String> {
-    for word in outside_quotes(text).split(|c: char| !(c.is_ascii_digit() || c == '.')) {
-        let digits = word.bytes().filter(u8::is_ascii_digit).count();
-        if word.contains('.') && digits > MAX_DIGITS {
+    for word in outside_quotes(text).split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_'))) {
+        if !word.starts_with(|c: char| c.is_ascii_digit() || c == '.') || word.starts_with("0x") {
+            continue;
+        }
+        let number = word.split_once(['e', 'E']).map_or(word, |(number, _)| number);
+        let digits = number.bytes().filter(u8::is_ascii_digit).count();
+        if (word.contains('.') || number.len() < word.len()) && digits > MAX_DIGITS {
             return Err(format!(
-                "the number {word} has more than {MAX_DIGITS} digits; write decimal(\"{word}\")"
+                "the number {word} has more than {MAX_DIGITS} digits; write decimal(\"{number}\")"
             ));
         }
     }

@@ -143,10 +143,9 @@ impl Replacement<'_> {
                 self.name()
             ));
         }
-        if closed {
-            self.reopen().await?;
-        }
+        let opened = if closed { self.reopen_in_the_end().await } else { Ok(()) };
         held.release().await;
+        opened?;
         (self.tell)(format!("queue {}: exchanged for the new one", self.name()));
         self.clock.sleep(REGISTERED).await;
         Ok(())
@@ -182,11 +181,25 @@ impl Replacement<'_> {
     /// Opens the old queue again, then gives back what is held: a message that expires towards a closed queue is lost.
     async fn let_go(&self, held: Held) {
         if self.broker.may_set_policies
-            && let Err(error) = self.reopen().await
+            && let Err(error) = self.reopen_in_the_end().await
         {
             tracing::warn!(queue = self.name(), %error, "the queue could not be opened again; trying again");
         }
         held.release().await;
+    }
+
+    /// Opens the queue that has the name now. As long as the management API is away what is held stays held, because it would be lost
+    /// otherwise, but for no longer than consumers may take.
+    async fn reopen_in_the_end(&self) -> Result<(), BrokerError> {
+        let since = self.clock.monotonic();
+        loop {
+            match self.reopen().await {
+                Err(error) if error.is_transient() && self.clock.since(since) < self.patience => {
+                    self.clock.sleep(SILENCE).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// Carries everything back into the queue that has the name now, and removes what was only for this.
