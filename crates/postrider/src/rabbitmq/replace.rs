@@ -188,20 +188,6 @@ impl Replacement<'_> {
         held.release().await;
     }
 
-    /// Opens the queue that has the name now. As long as the management API is away what is held stays held, because it would be lost
-    /// otherwise, but for no longer than consumers may take.
-    async fn reopen_in_the_end(&self) -> Result<(), BrokerError> {
-        let since = self.clock.monotonic();
-        loop {
-            match self.reopen().await {
-                Err(error) if error.is_transient() && self.clock.since(since) < self.patience => {
-                    self.clock.sleep(SILENCE).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-
     /// Carries everything back into the queue that has the name now, and removes what was only for this.
     async fn bring_back(&self, desk: &mut Desk<'_>) -> Result<(), BrokerError> {
         if self.broker.may_set_policies {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{ASIDE, REGISTERED, Replacement};
+use super::{ASIDE, REGISTERED, Replacement, SILENCE};
 use crate::broker::{BrokerError, BrokerErrorKind, Headers};
 use crate::rabbitmq::desk::{self, Desk};
 use crate::topology::observed::{self, Policy};
@@ -126,6 +126,20 @@ impl Replacement<'_> {
 
     pub(super) async fn reopen(&self) -> Result<(), BrokerError> {
         Ok(self.management.delete_policy(self.vhost(), &self.closing()).await?)
+    }
+
+    /// Opens the queue that has the name now. As long as the management API is away what is held stays held, because it would be lost
+    /// otherwise, but for no longer than consumers may take.
+    pub(super) async fn reopen_in_the_end(&self) -> Result<(), BrokerError> {
+        let since = self.clock.monotonic();
+        loop {
+            match self.reopen().await {
+                Err(error) if error.is_transient() && self.clock.since(since) < self.patience => {
+                    self.clock.sleep(SILENCE).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     fn closing(&self) -> String {
