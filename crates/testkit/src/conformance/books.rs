@@ -1,17 +1,21 @@
 //! What every implementation of the books must do: post once, balance, keep the chain, find what was changed.
 
 mod changing;
+mod checkpointing;
 mod correcting;
 mod posting;
 mod refusing;
 mod sealing;
+mod stating;
 mod verifying;
 
 pub use changing::*;
+pub use checkpointing::*;
 pub use correcting::*;
 pub use posting::*;
 pub use refusing::*;
 pub use sealing::*;
+pub use stating::*;
 pub use verifying::*;
 
 use std::future::Future;

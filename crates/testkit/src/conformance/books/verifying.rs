@@ -2,12 +2,10 @@
 
 use postrider::envelope::TenantId;
 use postrider_ledger::books::Books;
-use postrider_ledger::checkpoint::{Key, PublicKey};
 use postrider_ledger::correcting::Remark;
-use postrider_ledger::statement::Movement;
 use postrider_ledger::verify::{Problem, Scope};
 
-use super::{BooksFixture, Desk, code, order};
+use super::{BooksFixture, Desk, order};
 
 /// The tables themselves refuse to change what was written.
 pub async fn entries_and_lines_are_final<F: BooksFixture>(fixture: &F) {
@@ -266,81 +264,6 @@ pub async fn what_lies_beyond_the_chain_is_named<F: BooksFixture>(fixture: &F) {
     }
 }
 
-/// Signed checkpoints follow each other, prove single entries, and notice when the whole chain was written anew.
-pub async fn checkpoints_prove_entries<F: BooksFixture>(fixture: &F) {
-    let desk = Desk::open(fixture).await;
-    let key = Key::from_seed([7; 32]);
-    assert!(desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().is_none());
-    for (from, to) in [(1, 5), (6, 8)] {
-        let batch: Vec<_> = (from..=to).map(|n| order(&format!("o-{n}"), "10.00", "EUR")).collect();
-        desk.post(&batch).await;
-        let made = desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().unwrap();
-        assert_eq!((made.first, made.last), (from, to));
-    }
-    assert_eq!(desk.verified().await.checkpoints, 2);
-    for entry in 1..=8 {
-        let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
-        assert_eq!(proven.proof.root(&proven.hash), proven.checkpoint.root);
-    }
-    // Whoever names a key that he knows takes nobody else's signature for a proof.
-    for (seed, holds) in [(7, true), (8, false)] {
-        let ledger = desk.ledger.clone().trusting([PublicKey(Key::from_seed([seed; 32]).public())]);
-        let proven = ledger.prove(&desk.tenant, 1).await.unwrap().unwrap();
-        assert_eq!(proven.holds(&desk.tenant), holds, "{seed}");
-    }
-    // An entry that was changed is proved by nothing, though its stored hash is what it was.
-    fixture.tamper("UPDATE {}ledger_line SET amount = amount + 1 WHERE entry = 3 AND line = 1").await;
-    for (entry, holds) in [(2, true), (3, false), (4, true)] {
-        let proven = desk.ledger.prove(&desk.tenant, entry).await.unwrap().unwrap();
-        assert_eq!(proven.holds(&desk.tenant), holds, "{entry}");
-    }
-    fixture.tamper("UPDATE {}ledger_line SET amount = amount - 1 WHERE entry = 3 AND line = 1").await;
-    let found = desk.verified().await;
-    assert_eq!((found.unsigned_entries, found.unsigned_from), (0, None));
-    desk.posted(order("o-9", "10.00", "EUR")).await;
-    let found = desk.verified().await;
-    assert_eq!((found.unsigned_entries, found.unsigned_from), (1, Some(9)));
-    assert!(desk.ledger.prove(&desk.tenant, 9).await.unwrap().is_none());
-    desk.holds().await;
-    let pinned = async |key: &Key| {
-        let scope = Scope { keys: vec![PublicKey(key.public())], ..Scope::default() };
-        desk.ledger.verify(&desk.tenant, scope).await.unwrap().unwrap()
-    };
-    let found = pinned(&key).await;
-    assert!(found.holds() && found.key_pinned && found.signed_by == [PublicKey(key.public())], "{found:?}");
-    // Somebody signs everything anew, with a key of their own: only who knows the key sees it.
-    fixture.tamper("DELETE FROM {}ledger_checkpoint").await;
-    let codes: Vec<_> = pinned(&key).await.problems.iter().map(|problem| problem.code).collect();
-    assert_eq!(codes, ["checkpoints_missing"], "a key was named, and nothing is signed");
-    desk.holds().await;
-    desk.ledger.checkpoint(&desk.tenant, &Key::from_seed([8; 32])).await.unwrap().unwrap();
-    assert!(!desk.verified().await.key_pinned);
-    desk.holds().await;
-    let codes: Vec<_> = pinned(&key).await.problems.iter().map(|problem| problem.code).collect();
-    assert_eq!(codes, ["checkpoint_foreign_key"]);
-    fixture.tamper("UPDATE {}ledger_checkpoint SET last_number = 8 WHERE last_number = 9").await;
-    let codes: Vec<_> = desk.verified().await.problems.iter().map(|problem| problem.code).collect();
-    assert!(codes.contains(&"checkpoint_unsigned") && codes.contains(&"checkpoint_differs"), "{codes:?}");
-}
-
-/// A checkpoint that is signed while books are verified stands for entries beyond the head that was read, and for none that are gone.
-pub async fn a_checkpoint_that_is_signed_meanwhile_is_no_alarm<F: BooksFixture>(fixture: &F) {
-    let desk = Desk::open(fixture).await;
-    let key = Key::from_seed([7; 32]);
-    desk.posted(order("o-0", "10.00", "EUR")).await;
-    for n in 1..=20 {
-        let signing = async {
-            desk.posted(order(&format!("o-{n}"), "10.00", "EUR")).await;
-            desk.ledger.checkpoint(&desk.tenant, &key).await.unwrap().unwrap();
-        };
-        let scope = Scope { after: 1, ..Scope::default() };
-        let (found, ()) = tokio::join!(desk.ledger.verify(&desk.tenant, scope), signing);
-        let found = found.unwrap().unwrap();
-        assert!(found.holds(), "{found:?}");
-    }
-    desk.holds().await;
-}
-
 /// However the entries are cut into runs, the same is found; from an entry on, balances are left alone.
 pub async fn runs_side_by_side_find_what_one_finds<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
@@ -393,31 +316,4 @@ pub async fn many_tenants_are_verified_side_by_side<F: BooksFixture>(fixture: &F
         let named = |problem: &Problem| problem.code == "hash_differs" && problem.entry == Some(2);
         assert!(globex.problems.iter().any(named), "{globex:?}");
     }
-}
-
-/// A statement of an account ends in its balance, and page by page it is the same.
-pub async fn a_statement_ends_in_the_balance<F: BooksFixture>(fixture: &F) {
-    let desk = Desk::open(fixture).await;
-    desk.post(&[order("o-1", "10.00", "EUR"), order("o-2", "5.00", "EUR")]).await;
-    desk.ledger.reverse(&desk.tenant, 1, &Remark::default()).await.unwrap();
-    let alice = code("receivable:alice");
-    let whole = desk.ledger.statement(&desk.tenant, &alice, None, 100).await.unwrap();
-    let balances: Vec<_> = whole.movements.iter().map(|Movement { balance, .. }| balance.as_str()).collect();
-    assert_eq!(balances, ["10.00", "15.00", "5.00"]);
-    assert_eq!(whole.earlier, None);
-
-    let newest = desk.ledger.statement(&desk.tenant, &alice, None, 1).await.unwrap();
-    assert_eq!(newest.movements, whole.movements[2..]);
-    // What is posted meanwhile changes nothing about what was before.
-    desk.post(&[order("o-3", "7.00", "EUR")]).await;
-    let (mut pages, mut earlier) = (newest.movements, newest.earlier);
-    while let Some(place) = earlier {
-        let page = desk.ledger.statement(&desk.tenant, &alice, Some(&place), 1).await.unwrap();
-        pages.splice(0..0, page.movements);
-        earlier = page.earlier;
-    }
-    assert_eq!(pages, whole.movements);
-    let newest = desk.ledger.statement(&desk.tenant, &alice, None, 1).await.unwrap();
-    assert_eq!(newest.movements[0].balance, "12.00");
-    assert_eq!(desk.ledger.books().head(&desk.tenant).await.unwrap().unwrap().number, 4);
 }
