@@ -1,7 +1,6 @@
 //! Whatever somebody changes behind the ledger's back is found and named.
 
 use postrider::envelope::TenantId;
-use postrider_ledger::books::Books;
 use postrider_ledger::correcting::Remark;
 use postrider_ledger::verify::{Problem, Scope};
 
