@@ -94,7 +94,8 @@ async fn another_database_follows_every_phase() {
     migration::cut_over(&buses.databases, &step(true)).await.unwrap();
     buses.obeyed().await;
     let in_use = migration::finish(&buses.databases, buses.broker.as_ref(), &step(false)).await;
-    assert!(in_use.unwrap_err().to_string().contains("has 141 messages"));
+    let in_use = in_use.unwrap_err().to_string();
+    assert!(in_use.contains("messages: 141,"), "{in_use}");
     buses.emptied("smtp_send_email").await;
     migration::finish(&buses.databases, buses.broker.as_ref(), &step(false)).await.unwrap();
     buses.until("the end is known there, too", async || shop.store.course().await.unwrap().is_none()).await;
