@@ -58,6 +58,9 @@ pub struct RelayConfig {
     pub max_lag_bytes: u64,
     /// How rows are routed that name no key; by their type, without it.
     pub routing_key: Option<KeyTemplate>,
+    /// So much later than the new bus an old one may answer while events go to both; then its copies are made later, also those that
+    /// may have arrived.
+    pub legacy_patience: Duration,
 }
 
 /// How a relay finds rows.
@@ -88,6 +91,7 @@ impl Default for RelayConfig {
             mode: RelayMode::default(),
             max_lag_bytes: 1 << 30,
             routing_key: None,
+            legacy_patience: Duration::from_secs(1),
         }
     }
 }

@@ -15,9 +15,6 @@ use crate::clock::Clock;
 use crate::migration::{Definition, Delivered, DeliveryResult, Halves};
 use crate::store::{DualPublishing, OutboxRow, PublishResult};
 
-/// So much later than the new bus the old one may answer; then its copies are made later, also those that may have arrived.
-const LATER: Duration = Duration::from_secs(1);
-
 /// That rows are copied, and which halves of them need not go out again.
 pub(super) struct Plan {
     pub(super) definition: Arc<Definition>,
@@ -82,11 +79,11 @@ pub(super) async fn publish<S: DualPublishing>(
         let (new, legacy) = tokio::join!(new, legacy);
         (new, Some(legacy))
     } else {
-        within(new, legacy, clock).await
+        within(new, legacy, config.legacy_patience, clock).await
     };
     let late = legacy.is_none();
     let (legacy, copies_took) =
-        legacy.unwrap_or_else(|| (Vec::new(), Some(took.unwrap_or_default() + LATER)));
+        legacy.unwrap_or_else(|| (Vec::new(), Some(took.unwrap_or_default() + config.legacy_patience)));
     let (mut new, mut legacy) = (new.into_iter(), legacy.into_iter());
     let rows = rows.into_iter().zip(copies).map(|(row, copy)| {
         let known = halves(&row);
@@ -103,6 +100,7 @@ pub(super) async fn publish<S: DualPublishing>(
 async fn within<T>(
     new: impl Future<Output = T>,
     legacy: impl Future<Output = T>,
+    patience: Duration,
     clock: &Clock,
 ) -> (T, Option<T>) {
     match select(pin!(new), pin!(legacy)).await {
@@ -111,7 +109,7 @@ async fn within<T>(
             let legacy = tokio::select! {
                 biased;
                 legacy = legacy => Some(legacy),
-                () = clock.sleep(LATER) => None,
+                () = clock.sleep(patience) => None,
             };
             (new, legacy)
         }
@@ -223,16 +221,16 @@ mod tests {
 
     #[tokio::test]
     async fn an_old_bus_that_never_answers_is_not_waited_for() {
-        let clock = Clock::system();
+        let (clock, later) = (Clock::system(), Duration::from_millis(100));
         let (soon, never) = (std::future::ready, std::future::pending);
-        assert_eq!(within(soon(1), soon(2), &clock).await, (1, Some(2)));
-        assert_eq!(within(soon(1), never(), &clock).await, (1, None));
+        assert_eq!(within(soon(1), soon(2), later, &clock).await, (1, Some(2)));
+        assert_eq!(within(soon(1), never(), later, &clock).await, (1, None));
         // The new one is waited for as long as it takes.
         let slow = async {
-            clock.sleep(LATER * 2).await;
+            clock.sleep(later * 2).await;
             1
         };
-        assert_eq!(within(slow, soon(2), &clock).await, (1, Some(2)));
+        assert_eq!(within(slow, soon(2), later, &clock).await, (1, Some(2)));
     }
 
     #[test]

@@ -56,6 +56,8 @@ impl Buses {
             formats: [(definition.exchange.clone(), WireFormat::Smap)].into(),
             // A stream would be one relay's, and the other would stand by.
             mode: RelayMode::Poll,
+            // A copy that is late comes twice, and here they are counted.
+            legacy_patience: LIMIT,
             ..RelayConfig::default()
         };
         let service = |queue: &str| ServiceQueue::new(queue, RetryPolicy::default()).unwrap();
