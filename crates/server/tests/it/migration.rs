@@ -90,7 +90,7 @@ fn migrates(folder: &Folder, serving: &mut Serving) {
     folder.run(&["migration", "cutover", "--force"]).assert(2, "--reason");
     folder.run(&["migration", "cutover", "--force", "--reason", "no time"]).assert(0, "overruled");
     folder.run(&["migration", "finish"]).assert(2, "add --yes");
-    folder.run(&["migration", "finish", "--yes"]).assert(3, &format!("has {} messages", both + 1));
+    folder.run(&["migration", "finish", "--yes"]).assert(3, &format!("messages: {},", both + 1));
 }
 
 #[test]

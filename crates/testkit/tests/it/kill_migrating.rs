@@ -274,7 +274,7 @@ impl<S: Effects> Stage<S> {
             // Nothing comes in any more; what is being handled when it is looked at is done a moment later.
             for _ in 0..3 {
                 let refused = self.errand(Errand::Finish { forced: false }).await.error.unwrap();
-                if !refused.contains("smtp_send_email\" has 0 messages") {
+                if !refused.contains("smtp_send_email\" is in use (messages: 0,") {
                     return false;
                 }
             }
