@@ -176,9 +176,10 @@ async fn doctor_finds_dead_letters_that_nobody_collects_any_more() {
     let (folder, _database, vhost) = servers().await;
     let folder = folder.with("RABBITMQ_MANAGEMENT_URL", &vhost.management_url);
     folder.run(&["db", "migrate", "--quiet"]).assert(0, "");
+    folder.write("postrider.toml", "");
     folder.run(&["publish", "shop.order.placed", "--data", "{}"]).assert(0, "");
     // It publishes, and collects nothing.
-    let mut relay = folder.start(&["serve", "--roles", "relay"]);
+    let mut relay = folder.serve(&["--roles", "relay"]);
     relay.wait_for("serving");
     folder.write("postrider.toml", "[outbox]\nexchange = 'shop.events'\n");
     // RabbitMQ's counts are some seconds late.
