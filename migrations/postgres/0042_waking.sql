@@ -1,7 +1,8 @@
 -- Who appends wakes relays also while others have transactions open that have appended. Of those that commit at the same time, two at most
 -- notify, because PostgreSQL lets only one that does commit at a time. But two that stayed open for a minute after their INSERT kept everybody
 -- else from it for as long, and a relay that polls found what these committed up to a second late. So the two turns are others five times a
--- second: a transaction keeps one of the moment in which it appended, and none of those after it.
+-- second, and a transaction that has one asks for no other: it keeps that of the moment in which it appended first. A lock for each moment
+-- of a long load would fill the one table of locks that a server has.
 -- An outbox that was adopted gets this by `postrider db adopt`.
 CREATE OR REPLACE FUNCTION postrider.attend_outbox(schema_name text, table_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $make$
@@ -22,8 +23,10 @@ BEGIN
         BEGIN
             INSERT INTO %1$I.%3$I (id, created_at) SELECT id, CASE WHEN created_at > now() + interval '24 hours'
                 THEN %1$I.%4$I(created_at) ELSE created_at END FROM added;
-            IF pg_try_advisory_xact_lock(1886352244, turn) OR pg_try_advisory_xact_lock(1886352244, turn + 1) THEN
-                PERFORM pg_notify('postrider_outbox', '');
+            IF current_setting('postrider.woke', true) IS DISTINCT FROM 'yes'
+                AND (pg_try_advisory_xact_lock(1886352244, turn) OR pg_try_advisory_xact_lock(1886352244, turn + 1))
+            THEN
+                PERFORM pg_notify('postrider_outbox', ''), set_config('postrider.woke', 'yes', true);
             END IF;
             RETURN NULL;
         END
@@ -41,6 +44,7 @@ $make$;
 
 DO $$
 BEGIN
-    PERFORM postrider.attend_outbox(known.schema_name, known.table_name) FROM postrider.outbox known WHERE known.partitioned;
+    PERFORM postrider.attend_outbox(known.schema_name, known.table_name) FROM postrider.outbox known
+        WHERE known.partitioned AND to_regclass(format('%I.%I', known.schema_name, known.table_name)) IS NOT NULL;
 END
 $$;

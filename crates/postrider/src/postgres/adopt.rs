@@ -110,8 +110,10 @@ const TRIGGERS: &str = "CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger \
      DECLARE \
          turn int := (date_part('epoch', clock_timestamp()) * 5)::bigint % 1000000000 * 2; \
      BEGIN \
-         IF pg_try_advisory_xact_lock(1886352244, turn) OR pg_try_advisory_xact_lock(1886352244, turn + 1) THEN \
-             PERFORM pg_notify('postrider_outbox', ''); \
+         IF current_setting('postrider.woke', true) IS DISTINCT FROM 'yes' \
+             AND (pg_try_advisory_xact_lock(1886352244, turn) OR pg_try_advisory_xact_lock(1886352244, turn + 1)) \
+         THEN \
+             PERFORM pg_notify('postrider_outbox', ''), set_config('postrider.woke', 'yes', true); \
          END IF; \
          RETURN NULL; \
      END $body$; \

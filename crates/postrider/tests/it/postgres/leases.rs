@@ -192,7 +192,7 @@ async fn who_commits_beside_a_notifying_transaction_is_found_soon() {
     assert_eq!(seen, ["3", "1", "2"]);
 }
 
-/// They keep others from it for a moment, and not for as long as they take.
+/// They keep others from it for a moment, and not for as long as they take. However often one appends, it holds one lock for it.
 #[tokio::test]
 async fn transactions_that_stay_open_keep_nobody_from_waking_relays() {
     let (postgres, _database) = store().await;
@@ -207,6 +207,10 @@ async fn transactions_that_stay_open_keep_nobody_from_waking_relays() {
     execute(&postgres, "SELECT pg_sleep(0.5)").await.unwrap();
     append(&postgres, vec![event("3", None)]).await;
     tokio::time::timeout(Duration::from_secs(5), listener.recv()).await.expect("woken").unwrap();
+    postgres.append(&mut open[0], vec![event("4", None)]).await.unwrap();
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1886352244 AND pid = pg_backend_pid()";
+    let held: i64 = sqlx::query_scalar(held).fetch_one(open[0].connection()).await.unwrap();
+    assert_eq!(held, 1);
     for tx in open {
         postgres.commit(tx).await.unwrap();
     }
