@@ -37,7 +37,7 @@ impl Parked {
 
     /// A claim for these goes out.
     pub(super) fn asked(&mut self, wanted: &Wanted) {
-        self.from_start = !matches!(wanted, Wanted::New { after, .. } if *after > 0);
+        self.from_start = !matches!(wanted, Wanted::New { after, since } if *after > 0 || since.is_some());
     }
 
     /// Slots came: with them keys that another relay parked. Everything is read from the beginning, so what was known is of no use any more.
@@ -120,6 +120,10 @@ mod tests {
         let mut rows = vec![keyed(51, "a"), row(52), keyed(53, "b"), keyed(54, "a")];
         assert!(parked.take_out(&mut rows, |_| false));
         assert_eq!(positions(&rows), [52, 53], "the others wait for nobody");
+        // All positions of the youngest partitions are not all positions.
+        parked.add(key("a"));
+        parked.asked(&Wanted::New { after: 0, since: Some(jiff::Timestamp::UNIX_EPOCH) });
+        assert!(parked.take_out(&mut vec![keyed(51, "a")], |_| false));
         parked.asked(&Wanted::New { after: 0, since: None });
         let mut rows = vec![keyed(7, "a"), keyed(51, "a")];
         assert!(!parked.take_out(&mut rows, |_| false));
