@@ -34,8 +34,11 @@ pub trait View: Send + Sync + 'static {
     /// Whether it still has what was shown there. A new view, or one that lost its data, has not.
     fn remembers(&self) -> impl Future<Output = Result<bool, ProgressError>> + Send;
 
-    /// Everything is shown there from now on.
-    fn remember(&self) -> impl Future<Output = Result<(), ProgressError>> + Send;
+    /// Everything will be shown there anew, under this name.
+    fn begin(&self, name: &str) -> impl Future<Output = Result<(), ProgressError>> + Send;
+
+    /// Everything was shown there since that began. Says whether it is still there: what was shown first may have been lost meanwhile.
+    fn remember(&self, name: &str) -> impl Future<Output = Result<bool, ProgressError>> + Send;
 
     /// How much of the memory it may use is used, from 0 to 1; nothing where there is no limit.
     fn memory_used(&self) -> impl Future<Output = Result<Option<f64>, ProgressError>> + Send;
@@ -206,11 +209,13 @@ impl<S: Jobs, V: View> Keeper<S, V> {
     }
 
     /// Shows everything again if the view lost its data: all jobs that are not done, and of the others those made within twice the time
-    /// that keys stay. A crash before the end begins anew, because only then is the view told to remember.
+    /// that keys stay. A crash before the end begins anew, because only then is the view told to remember; so does a further loss.
     async fn rebuild(&self) -> Result<(), ProgressError> {
         if self.view.remembers().await? {
             return Ok(());
         }
+        let name = self.clock.new_id().to_string();
+        self.view.begin(&name).await?;
         let (oldest, mut jobs) = (self.before(self.config.ttl * 2), 0);
         for status in Status::ALL {
             let limit = u32::try_from(self.config.batch).unwrap_or(u32::MAX);
@@ -226,8 +231,7 @@ impl<S: Jobs, V: View> Keeper<S, V> {
                 }
             }
         }
-        self.view.remember().await?;
-        if jobs > 0 {
+        if self.view.remember(&name).await? && jobs > 0 {
             tracing::info!(jobs, "jobs are shown anew: the view was empty");
         }
         Ok(())

@@ -14,6 +14,16 @@ use crate::redis::server::Redis;
 
 static SHOW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("show.lua")));
 
+/// What is kept while everything is shown; while that is made anew, its name stands there.
+const WHOLE: &str = "1";
+
+/// Where another process has made all of it anew in the meantime, nothing was lost since either.
+static REMEMBER: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end return redis.call('GET', KEYS[1]) or ''",
+    )
+});
+
 /// Jobs shown in Redis.
 #[derive(Debug, Clone)]
 pub struct RedisView {
@@ -76,13 +86,19 @@ impl View for RedisView {
     }
 
     async fn remembers(&self) -> Result<bool, ProgressError> {
-        let there: u64 = self.redis.ask(redis::cmd("EXISTS").arg(self.keys.memory()).take()).await?;
-        Ok(there > 0)
+        let there: Option<String> = self.redis.ask(redis::cmd("GET").arg(self.keys.memory()).take()).await?;
+        Ok(there.as_deref() == Some(WHOLE))
     }
 
-    async fn remember(&self) -> Result<(), ProgressError> {
-        let _: String = self.redis.ask(redis::cmd("SET").arg(self.keys.memory()).arg(1).take()).await?;
+    async fn begin(&self, name: &str) -> Result<(), ProgressError> {
+        let _: String = self.redis.ask(redis::cmd("SET").arg(self.keys.memory()).arg(name).take()).await?;
         Ok(())
+    }
+
+    async fn remember(&self, name: &str) -> Result<bool, ProgressError> {
+        let mut call = REMEMBER.prepare_invoke();
+        let there: String = self.redis.run_script(call.key(self.keys.memory()).arg(name).arg(WHOLE)).await?;
+        Ok(there == WHOLE)
     }
 
     async fn memory_used(&self) -> Result<Option<f64>, ProgressError> {

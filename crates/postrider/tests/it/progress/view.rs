@@ -123,6 +123,25 @@ async fn a_lost_or_half_empty_key_is_rebuilt_whole() {
     assert_eq!(view::read(&store, &view, &job("8")).await.unwrap(), None);
 }
 
+/// What was shown first is lost with what tells that it is being shown.
+#[tokio::test]
+async fn a_loss_in_the_middle_of_showing_everything_anew_is_noticed() {
+    let (view, cli, prefix) = corner().await;
+    assert!(!view.remembers().await.unwrap());
+    view.begin("first").await.unwrap();
+    cli.run(&["DEL", &format!("{{{prefix}}}:shown")]);
+    assert!(!view.remember("first").await.unwrap());
+    assert!(!view.remembers().await.unwrap());
+    for name in ["second", "third"] {
+        view.begin(name).await.unwrap();
+        assert!(!view.remembers().await.unwrap(), "not all of it is there");
+    }
+    assert!(!view.remember("second").await.unwrap(), "somebody began after it");
+    for name in ["third", "second"] {
+        assert!(view.remember(name).await.unwrap() && view.remembers().await.unwrap());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_type_in_the_way_is_left_alone_and_holds_up_nobody() {
     let (store, _folder) = sqlite().await;
