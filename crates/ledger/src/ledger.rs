@@ -190,17 +190,22 @@ impl<B: Books> Ledger<B> {
     }
 
     /// What a batch would come to if it were posted now. Nothing is. Where the database refuses all of it for a sum that leaves its range, each
-    /// arrival is asked for by itself.
+    /// arrival is asked for behind those before it that were taken.
     pub async fn rehearse(&self, tenant: &TenantId, arrivals: &[Arrival]) -> Result<Vec<Answer>, StoreError> {
         match self.rehearse_together(tenant, arrivals).await {
             Err(error) if error.kind == StoreErrorKind::OutOfRange => {}
             answers => return answers,
         }
-        let mut answers = Vec::with_capacity(arrivals.len());
+        let (mut taken, mut answers) =
+            (Vec::with_capacity(arrivals.len()), Vec::with_capacity(arrivals.len()));
         for arrival in arrivals {
-            match self.rehearse_together(tenant, std::slice::from_ref(arrival)).await {
-                Err(error) if error.kind == StoreErrorKind::OutOfRange => answers.push(overflowed(&error)),
-                alone => answers.extend(alone?),
+            taken.push(arrival.clone());
+            match self.rehearse_together(tenant, &taken).await {
+                Err(error) if error.kind == StoreErrorKind::OutOfRange => {
+                    taken.pop();
+                    answers.push(overflowed(&error));
+                }
+                all => answers.extend(all?.pop()),
             }
         }
         Ok(answers)

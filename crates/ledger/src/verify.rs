@@ -291,7 +291,11 @@ fn readable<T>(read: Result<T, StoreError>, problems: &mut Vec<Problem>) -> Resu
                 StoreErrorKind::Other | StoreErrorKind::Invalid | StoreErrorKind::OutOfRange
             ) =>
         {
-            problems.push(Problem::new("unreadable", None, error.to_string()));
+            problems.push(Problem::new(
+                "unreadable",
+                None,
+                format!("what is stored cannot be read: {error}"),
+            ));
             Ok(None)
         }
         read => read.map(Some),

@@ -297,12 +297,14 @@ mod tests {
 
     #[test]
     fn conditions_and_texts_work() {
-        let payload = r#"{"a": {"b": [1, 2]}, "kind": "card", "x y": true}"#;
+        let payload = r#"{"a": {"b": [1, 2]}, "kind": "card", "x y": true,
+            "lines": [{"sku1234567890123456": true}]}"#;
         for (expression, worth) in [
             ("payload.kind == 'card' && payload.a.b[1] == 2", "true"),
             ("payload.kind in ['card', 'cash'] ? 'till' : 'bank'", "till"),
             ("has(payload.a.c) || !has(payload.a.b)", "false"),
             ("payload['x y']", "true"),
+            ("has(payload.a) && payload.lines[0].sku1234567890123456", "true"),
             ("2 in payload.a.b", "true"),
             ("payload.a.b == [1, 2.0] && [1, 2] == payload.a.b", "true"),
             ("payload.a.b != [2, 1] && payload.a.b != [1] && payload.a.b in [[], [1, 2]]", "true"),
@@ -344,7 +346,8 @@ mod tests {
             ("round(1)", "takes 2"),
             ("1 +", ""),
             ("", ""),
-            ("0.12345678901234567", "15 digits"),
+            ("0.12345678901234567", "write decimal(\"0.12345678901234567\")"),
+            ("payload.line2 * 12345678901234567e-3", "with its exponent, in quotes"),
             ("payload.line2 * 12345678901234567e0", "15 digits"),
             ("{'a': 1}", "maps"),
             (&long, "longer than"),

@@ -135,15 +135,20 @@ fn folded(function: Function, nodes: Vec<Node>) -> Node {
 /// The parser reads numbers with a point or an exponent as floats. With few digits no digit is lost; more are refused.
 fn short_numbers(text: &str) -> Result<(), String> {
     for word in outside_quotes(text).split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_'))) {
-        if !word.starts_with(|c: char| c.is_ascii_digit() || c == '.') || word.starts_with("0x") {
+        // A point may begin a number, or the name of a field behind a bracket.
+        if !word.trim_start_matches('.').starts_with(|c: char| c.is_ascii_digit()) || word.starts_with("0x") {
             continue;
         }
         let number = word.split_once(['e', 'E']).map_or(word, |(number, _)| number);
         let digits = number.bytes().filter(u8::is_ascii_digit).count();
         if (word.contains('.') || number.len() < word.len()) && digits > MAX_DIGITS {
-            return Err(format!(
-                "the number {word} has more than {MAX_DIGITS} digits; write decimal(\"{number}\")"
-            ));
+            // An exponent with a sign is no part of the word.
+            let hint = if number.len() < word.len() {
+                "write all of it, with its exponent, in quotes: decimal(\"…\")".to_owned()
+            } else {
+                format!("write decimal(\"{number}\")")
+            };
+            return Err(format!("the number {word} has more than {MAX_DIGITS} digits; {hint}"));
         }
     }
     Ok(())

@@ -146,20 +146,26 @@ pub async fn processes_side_by_side_leave_no_gap<F: BooksFixture>(fixture: &F) {
     desk.holds().await;
 }
 
-/// A sum that would leave its range is refused, whatever else is in its batch.
+/// A sum that would leave its range is refused, whatever else is in its batch, and a rehearsal says the same.
 pub async fn a_balance_that_would_overflow_is_refused<F: BooksFixture>(fixture: &F) {
     let desk = Desk::open(fixture).await;
     desk.posted(order("o-1", "2.00", "EUR")).await;
-    let nearly = i64::MAX - 100;
+    let nearly = i64::MAX - 600;
     let set = format!("UPDATE {{}}ledger_balance SET debits = {nearly} WHERE account = 'receivable:alice'");
     fixture.tamper(&set).await;
     let batch = [
+        order("o-2", "5.00", "EUR"),
+        order("o-3", "5.00", "EUR"),
         order("o-2", "5.00", "EUR"),
         event("payroll.salary.disbursed", "s-1", r#"{"employeeId": "e", "gross": 1, "currency": "EUR"}"#),
     ];
     let rehearsed = desk.ledger.rehearse(&desk.tenant, &batch).await.unwrap();
     for answers in [rehearsed, desk.post(&batch).await] {
-        let [Answer::Refused(refusal), Answer::Posted(_)] = answers.as_slice() else { panic!("{answers:?}") };
+        let [Answer::Posted(_), Answer::Refused(refusal), Answer::Duplicate(_), Answer::Posted(_)] =
+            answers.as_slice()
+        else {
+            panic!("{answers:?}")
+        };
         assert_eq!(refusal.code(), "balance_overflow");
     }
 }
