@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::exit::{Declined, usage};
@@ -112,18 +113,49 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
 }
 
 fn arranged(header: &[&str], rows: impl Iterator<Item = Vec<String>>, width: Option<u16>) -> String {
+    let mut header = header.to_vec();
+    let mut rows: Vec<Vec<String>> =
+        rows.map(|cells| cells.iter().map(|cell| tame(cell).replace('\n', "\u{fffd}")).collect()).collect();
+    let mut table = plain(&header, &rows, width);
+    for spare in SPARE {
+        if keep_ids_whole(&mut table, &header) {
+            break;
+        }
+        for column in
+            (0..header.len()).rev().filter(|&column| spare(&header, &rows, column)).collect::<Vec<_>>()
+        {
+            header.remove(column);
+            for row in rows.iter_mut().filter(|row| column < row.len()) {
+                row.remove(column);
+            }
+        }
+        table = plain(&header, &rows, width);
+    }
+    keep_ids_whole(&mut table, &header);
+    let lines = table.to_string();
+    lines.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+fn plain(header: &[&str], rows: &[Vec<String>], width: Option<u16>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     if let Some(width) = width {
         table.set_width(width);
     }
-    let rows =
-        rows.map(|cells| cells.iter().map(|cell| tame(cell).replace('\n', "\u{fffd}")).collect::<Vec<_>>());
-    table.set_header(header.iter().copied()).add_rows(rows);
-    keep_ids_whole(&mut table, header);
-    let lines = table.to_string();
-    lines.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect::<Vec<_>>().join("\n")
+    table.set_header(header.iter().copied()).add_rows(rows.iter().cloned());
+    table
 }
+
+/// Of a header and rows, a column.
+type IsSpare = fn(&[&str], &[Vec<String>], usize) -> bool;
+
+/// What a terminal too narrow for all columns can do without, the first of these first. `show` and the other formats have all of it.
+const SPARE: [IsSpare; 2] = [
+    |_, rows, column| {
+        !rows.is_empty() && rows.iter().all(|row| row.get(column).is_some_and(String::is_empty))
+    },
+    |header, _, column| header.first() == Some(&"ID") && matches!(header[column], "EVENT" | "REPLAYS"),
+];
 
 /// What people copy into their next command.
 const IDS: [&str; 3] = ["ID", "EVENT", "GROUP"];
@@ -131,9 +163,9 @@ const IDS: [&str; 3] = ["ID", "EVENT", "GROUP"];
 /// As much as any other column needs to be read; the second where there is no room for the first.
 const READABLE: [u16; 2] = [8, 6];
 
-/// An id that is broken over lines cannot be copied. Where the other columns have room enough, it stays whole.
-fn keep_ids_whole(table: &mut Table, header: &[&str]) {
-    let Some(width) = table.width() else { return };
+/// An id that is broken over lines cannot be copied. Where the other columns have room enough, it stays whole; says whether they have.
+fn keep_ids_whole(table: &mut Table, header: &[&str]) -> bool {
+    let Some(width) = table.width() else { return true };
     let widths = table.column_max_content_widths();
     let is_id = |index: usize| header.get(index).is_some_and(|name| IDS.contains(name));
     let fits = |readable: u16| {
@@ -144,12 +176,24 @@ fn keep_ids_whole(table: &mut Table, header: &[&str]) {
         wanted.sum::<u32>() <= u32::from(width)
     };
     if !READABLE.into_iter().any(fits) {
-        return;
+        return false;
     }
     for index in (0..widths.len()).filter(|&index| is_id(index)) {
         if let Some(column) = table.column_mut(index) {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
+    }
+    true
+}
+
+/// How long ago, in one unit.
+pub(crate) fn ago(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds}s ago"),
+        60..3600 => format!("{}m ago", seconds / 60),
+        3600..86_400 => format!("{}h ago", seconds / 3600),
+        _ => format!("{}d ago", seconds / 86_400),
     }
 }
 
@@ -213,5 +257,37 @@ mod tests {
             [group, "6", "6", "warehouse", "shop.order.placed", "rejected", "18s ago", time, "cannot ship"];
         let groups = arranged(&header, [cells.map(str::to_owned).to_vec()].into_iter(), Some(80));
         assert!(groups.contains(group) && groups.lines().all(|line| line.chars().count() <= 80), "{groups}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_does_without_what_it_can() {
+        let id = "01a1eec5-3fd4-70fb-914d-d618aa07cc21";
+        let header = ["ID", "TYPE", "KEY", "STATUS", "ATTEMPTS", "CREATED", "ERROR"];
+        let events = |error: &str, width| {
+            let cells =
+                [id, "shop.invoice.issued", "shop.invoice/order-42", "published", "0", "4s ago", error];
+            arranged(&header, [cells.map(str::to_owned).to_vec()].into_iter(), width)
+        };
+        assert!(events("", None).contains("ERROR"), "nobody looks at a terminal");
+        assert!(events("", Some(80)).contains(id) && !events("", Some(80)).contains("ERROR"));
+        assert!(events("no route", Some(80)).contains("ERROR"), "it says something");
+
+        let header =
+            ["ID", "DEAD", "STATUS", "CONSUMER", "TYPE", "EVENT", "REASON", "ATTEMPTS", "REPLAYS", "ERROR"];
+        let cells = [
+            "2",
+            "4s ago",
+            "open",
+            "warehouse",
+            "shop.order.placed",
+            id,
+            "rejected",
+            "1",
+            "0",
+            "cannot ship",
+        ];
+        let letters = |width| arranged(&header, [cells.map(str::to_owned).to_vec()].into_iter(), Some(width));
+        assert!(letters(120).contains(id) && letters(120).contains("REPLAYS"), "{}", letters(120));
+        assert!(!letters(80).contains("EVENT") && letters(80).contains("cannot ship"), "{}", letters(80));
     }
 }

@@ -15,7 +15,7 @@ use crate::desk::outbox::{OutboxReport, Standing, dead, nothing_dead, standings}
 use crate::desk::write_down;
 use crate::exit::{Exit, absent, usage};
 use crate::outboxes;
-use crate::output::table;
+use crate::output::{ago, table};
 use crate::wiring::{OnStore, WholeStore, Wired};
 
 /// Parked keys that `status` shows.
@@ -257,7 +257,8 @@ impl Outbox<'_> {
     }
 
     fn list(&self, page: &RowPage) -> anyhow::Result<Exit> {
-        let header = ["ID", "TYPE", "KEY", "STATUS", "ATTEMPTS", "CREATED", "ERROR"];
+        let (header, now) =
+            (["ID", "TYPE", "KEY", "STATUS", "ATTEMPTS", "CREATED", "ERROR"], self.context.clock.now());
         self.context.output.rows(&header, &page.rows, |row| {
             vec![
                 row.id.clone(),
@@ -265,7 +266,7 @@ impl Outbox<'_> {
                 row.key.clone().unwrap_or_default(),
                 row.status.clone(),
                 row.attempts.to_string(),
-                row.created_at.to_string(),
+                ago(row.created_at, now),
                 row.last_error.clone().unwrap_or_default(),
             ]
         })?;

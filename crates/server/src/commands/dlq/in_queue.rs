@@ -15,9 +15,10 @@ use serde::Serialize;
 
 use super::Context;
 use super::change::{DiscardArgs, ReplayArgs, Which};
-use super::list::{GroupsArgs, LsArgs, ago, short};
+use super::list::{GroupsArgs, LsArgs, short};
 use super::show;
 use crate::exit::{Exit, absent, usage};
+use crate::output::ago;
 use crate::wiring::{WholeStore, Wired};
 
 /// The service queue and its broker, opened to work with it.

@@ -13,7 +13,7 @@ use super::filter::{FilterArgs, StatusWord, status};
 use crate::commands::rows;
 use crate::desk::letters::{read_place, write_place};
 use crate::exit::{Exit, usage};
-use crate::output::table;
+use crate::output::{ago, table};
 
 #[derive(Debug, Args)]
 pub(super) struct GroupsArgs {
@@ -183,17 +183,6 @@ pub(super) fn short(text: &str, most: usize) -> String {
         format!("{}…", plain.chars().take(most).collect::<String>())
     } else {
         plain
-    }
-}
-
-/// How long ago, in one unit.
-pub(super) fn ago(then: Timestamp, now: Timestamp) -> String {
-    let seconds = now.duration_since(then).as_secs().max(0);
-    match seconds {
-        0..60 => format!("{seconds}s ago"),
-        60..3600 => format!("{}m ago", seconds / 60),
-        3600..86_400 => format!("{}h ago", seconds / 3600),
-        _ => format!("{}d ago", seconds / 86_400),
     }
 }
 

@@ -11,9 +11,9 @@ use postrider::topology::{ConsumerName, QueueName};
 use serde::Serialize;
 
 use super::Context;
-use super::list::ago;
 use crate::desk::payload;
 use crate::exit::{Exit, absent};
+use crate::output::ago;
 use crate::wiring::WholeStore;
 
 /// Entries of the log that are shown.
