@@ -11,7 +11,7 @@ use postrider_ledger::books::{Books, Receipt, RulesVersion};
 use postrider_ledger::chart::{Book, DayRate};
 use postrider_ledger::decimal::Decimal;
 use postrider_ledger::money::Currency;
-use postrider_ledger::period::{BackDated, Period, PeriodState};
+use postrider_ledger::period::{BackDated, Period, PeriodState, YEARS};
 use postrider_ledger::rules::Rules;
 use serde::{Deserialize, Serialize};
 
@@ -292,7 +292,9 @@ pub(super) async fn set_period<B: Books>(
     let NewState { name, state } = read(&body)?;
     let period = Period::named(&name, state).ok_or_else(|| {
         invalid(format!(
-            "{name:?} is no period; write a month (2026-03), a quarter (2026-Q1) or a year (2026)"
+            "{name:?} is no period; write a month (2026-03), a quarter (2026-Q1) or a year (2026), from {} to {}",
+            YEARS.start(),
+            YEARS.end()
         ))
     })?;
     let sealed = ledger.set_period(&tenant, &period).await?;

@@ -15,8 +15,8 @@ pub(super) fn forgotten(wanted: &Topology, broker: &Observed) -> Vec<String> {
         let (of, kind) =
             DERIVED.iter().find_map(|(end, kind)| Some((queue.name.strip_suffix(end)?, kind)))?;
         Some(format!(
-            "dead letters lie in {} ({messages}), which is not of this configuration, and nobody takes them; name the {kind} again \
-             ([[{kind}]] name = \"{of}\") and start `postrider serve` to have them collected",
+            "dead letters lie in {} ({messages}), which is not of this configuration, and nobody takes them; if the {kind} was yours, name it \
+             again ([[{kind}]] name = \"{of}\") and start `postrider serve` to have them collected; if it is somebody else's, leave it alone",
             queue.name
         ))
     })

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use jiff::civil::date;
 use postrider_ledger::books::Books;
-use postrider_ledger::period::{Period, PeriodState};
+use postrider_ledger::period::{Period, PeriodState, YEARS};
 use serde_json::json;
 
 use super::Desk;
@@ -71,7 +71,11 @@ pub(super) async fn run<B: Books>(args: PeriodsArgs, desk: &Desk<'_, B>) -> anyh
         What::Lock(which) => (which, PeriodState::Locked),
     };
     let period = Period::named(&which.name, state).ok_or_else(|| {
-        usage(format!("{}: write a month (2026-03), a quarter (2026-Q1) or a year (2026)", which.name))
+        let (first, last) = (YEARS.start(), YEARS.end());
+        usage(format!(
+            "{}: write a month (2026-03), a quarter (2026-Q1) or a year (2026), from {first} to {last}",
+            which.name
+        ))
     })?;
     if which.dry_run {
         let sealed = desk.rehearsing_if(true).set_period(&tenant, &period).await?;
