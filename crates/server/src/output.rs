@@ -131,7 +131,13 @@ fn arranged(header: &[&str], rows: impl Iterator<Item = Vec<String>>, width: Opt
         }
         table = plain(&header, &rows, width);
     }
-    keep_ids_whole(&mut table, &header);
+    // What has an id is looked up by it: of the rest a beginning is enough.
+    if keep_ids_whole(&mut table, &header) && table.width().is_some() && header.first() == Some(&"ID") {
+        table.set_truncation_indicator("…");
+        for row in table.row_iter_mut() {
+            row.max_height(LINES);
+        }
+    }
     let lines = table.to_string();
     lines.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect::<Vec<_>>().join("\n")
 }
@@ -159,6 +165,9 @@ const SPARE: [IsSpare; 2] = [
 
 /// What people copy into their next command.
 const IDS: [&str; 3] = ["ID", "EVENT", "GROUP"];
+
+/// The most lines of such a row.
+const LINES: usize = 3;
 
 /// As much as any other column needs to be read; the second where there is no room for the first.
 const READABLE: [u16; 2] = [8, 6];
@@ -264,12 +273,13 @@ mod tests {
         let id = "01a1eec5-3fd4-70fb-914d-d618aa07cc21";
         let header = ["ID", "TYPE", "KEY", "STATUS", "ATTEMPTS", "CREATED", "ERROR"];
         let events = |error: &str, width| {
-            let cells =
-                [id, "shop.invoice.issued", "shop.invoice/order-42", "published", "0", "4s ago", error];
+            let key = "shop.invoice/order-01a1f5b0-d1f2-7628-b4d0-ed1e75616418";
+            let cells = [id, "shop.invoice.issued", key, "published", "0", "4s ago", error];
             arranged(&header, [cells.map(str::to_owned).to_vec()].into_iter(), width)
         };
         assert!(events("", None).contains("ERROR"), "nobody looks at a terminal");
         assert!(events("", Some(80)).contains(id) && !events("", Some(80)).contains("ERROR"));
+        assert_eq!((events("", Some(80)).lines().count(), events("", Some(80)).matches('…').count()), (5, 1));
         assert!(events("no route", Some(80)).contains("ERROR"), "it says something");
 
         let header =
