@@ -102,7 +102,7 @@ Redis helps and decides nothing: it may be lost entirely, at any moment. What is
 |---|---|---|---|
 | `CONSUMER:ik:TENANT:EVENT` | that of `redis.url`; 0 with `REDIS_HOST` | notes on applied events, asked before the inbox | {hours} hours after the last change |
 | `{prefix}{{ID}}` | {db} (`redis.state_db`, `REDIS_STATE_DB`) | a job: `status`, `total`, `done` (failed items too), `errors` | {days} days after the last change |
-| `{{{prefix}}}:shown` | the same | is there while Redis has not lost its data | for ever |
+| `{{{prefix}}}:shown` | the same | `1` while Redis has not lost its data | for ever |
 
 A Redis Cluster works for both: name one of its nodes, and set `REDIS_STATE_DB=0`, the only database it has. All keys of a job are in one
 slot; while that slot moves to another node, marks may be told to try again. An eviction policy is for the whole server, not for a database.
