@@ -2,10 +2,10 @@
 
 use postrider::Store as _;
 use postrider::postgres::MigrationState;
-use postrider::store::StoreErrorKind;
+use postrider::store::{Outboxes as _, StoreErrorKind};
 use postrider_testkit::servers::shared;
 
-use super::{connect, execute, store};
+use super::{append, connect, event, execute, store};
 
 #[tokio::test]
 async fn check_says_what_to_do() {
@@ -39,6 +39,18 @@ async fn check_says_what_to_do() {
     execute(&postgres, "DELETE FROM postrider.schema_version WHERE version = 99").await.unwrap();
     execute(&postgres, "UPDATE postrider.schema_version SET checksum = 'x'").await.unwrap();
     assert!(postgres.check().await.unwrap_err().message.contains("another text"));
+}
+
+/// It stays registered when somebody drops it by hand, and holds up no upgrade.
+#[tokio::test]
+async fn an_outbox_that_was_dropped_is_passed_over() {
+    let (postgres, _database) = store().await;
+    postgres.create_outbox("fis_outbox").await.unwrap();
+    execute(&postgres, "DROP TABLE public.fis_outbox CASCADE").await.unwrap();
+    execute(&postgres, "DELETE FROM postrider.schema_version WHERE version = 42").await.unwrap();
+    let applied = postgres.migrate().await.unwrap();
+    assert_eq!(applied.iter().map(|row| row.version).collect::<Vec<_>>(), [42]);
+    append(&postgres, vec![event("1", None)]).await;
 }
 
 #[tokio::test]
